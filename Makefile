@@ -1,0 +1,47 @@
+# make test    build .venv if needed, then run every check and every test
+# make zoo     run the equivalence tests over the whole zoo of networks (long)
+# make lint    ruff, mypy and import-linter
+# make format  let ruff sort, mend and format
+# make clean   remove .venv and all caches
+
+PYTHON  ?= python3
+WORKERS ?= 2
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+MAKEFLAGS += --no-print-directory
+
+# One thread for each pytest worker: more would fight over the same cores.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+.DEFAULT_GOAL := test
+.PHONY: test zoo lint format clean install
+
+test: lint
+	@$(PYTEST) --doctest-modules src tests
+
+zoo: $(STAMP)
+	@ZOO=all $(PYTEST) tests/zoo
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
