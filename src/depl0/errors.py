@@ -1,0 +1,40 @@
+"""What can go wrong, in words a user can act on.
+
+Every error says what was wanted and what was found; ``hint`` says what to do next. Nothing in the user's model has been
+changed when one of these is raised.
+"""
+
+from __future__ import annotations
+
+
+class Depl0Error(Exception):
+    """Base of all errors that depl0 raises on purpose."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message if hint is None else f"{message}\nhint: {hint}")
+
+
+class InputError(Depl0Error, ValueError):
+    """An argument is not what it has to be."""
+
+
+class TraceError(Depl0Error):
+    """The network runs, but its graph cannot be recorded."""
+
+
+class NothingToPruneError(Depl0Error):
+    """The analysis proved no channel prunable."""
+
+
+class GateError(Depl0Error, ValueError):
+    """Gate values or log alpha are out of their domain."""
+
+
+class CertificateError(Depl0Error):
+    """The compact network does not compute what the gated network computes."""
+
+
+class FormatError(Depl0Error):
+    """A saved folder is damaged, of another network, or of a newer version."""

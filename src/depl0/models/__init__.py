@@ -1,0 +1,41 @@
+"""Networks of the paper and its neighbours, written as plain PyTorch.
+
+Every module of this folder is imported here, so that a new network is one new file whose constructors carry
+``@register``; it can then be built by name.
+
+>>> sum(parameter.numel() for parameter in build("lenet5").parameters())
+431080
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from depl0.models.lenet import LeNet5, lenet5
+from depl0.models.registry import build, names, register
+from depl0.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet110
+from depl0.models.resnet_imagenet import ImageNetResNet, resnet50
+from depl0.models.vgg import VGG16, vgg16
+
+__all__ = [
+    "VGG16",
+    "CifarResNet",
+    "ImageNetResNet",
+    "LeNet5",
+    "build",
+    "lenet5",
+    "names",
+    "register",
+    "resnet20",
+    "resnet32",
+    "resnet44",
+    "resnet50",
+    "resnet56",
+    "resnet110",
+    "vgg16",
+]
+
+for _module in iter_modules(__path__):
+    if not _module.name.startswith("_"):
+        import_module(f"{__name__}.{_module.name}")

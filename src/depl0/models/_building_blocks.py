@@ -1,0 +1,26 @@
+"""What several reference networks share: how weights start, and how arguments are checked."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from depl0.errors import InputError
+
+
+def he_initialise(network: nn.Module) -> None:
+    """Draw the weights of every convolution from He's normal distribution and set its bias to zero.
+
+    The variance is set by the number of outputs, so that gradients keep their size on the way back. Linear layers
+    and batch norms keep PyTorch's own start.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def check_at_least(model: str, parameter: str, value: int, smallest: int) -> None:
+    """Refuse a size that the network cannot be built with."""
+    if value < smallest:
+        raise InputError(f"The {parameter!r} parameter of {model} must be at least {smallest}, got {value} instead.")
