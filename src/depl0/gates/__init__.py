@@ -1,0 +1,29 @@
+"""The random gates that open and close channels."""
+
+from depl0.gates.hard_concrete import (
+    BETA,
+    GAMMA,
+    RULES,
+    ZETA,
+    closing_log_alpha,
+    evaluation_gates,
+    log_alpha_for,
+    open_probability,
+    probability_of_one,
+    sample,
+    sample_gates,
+)
+
+__all__ = [
+    "BETA",
+    "GAMMA",
+    "RULES",
+    "ZETA",
+    "closing_log_alpha",
+    "evaluation_gates",
+    "log_alpha_for",
+    "open_probability",
+    "probability_of_one",
+    "sample",
+    "sample_gates",
+]

@@ -1,0 +1,228 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from depl0.errors import InputError
+from depl0.gates import (
+    BETA,
+    GAMMA,
+    RULES,
+    ZETA,
+    closing_log_alpha,
+    evaluation_gates,
+    log_alpha_for,
+    open_probability,
+    probability_of_one,
+    sample,
+    sample_gates,
+)
+
+DRAWS = 40_000
+log_alphas = st.floats(-6, 6)
+repeatable = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def draw(log_alpha: float) -> torch.Tensor:
+    return sample_gates(torch.full((DRAWS,), log_alpha), torch.Generator().manual_seed(17))
+
+
+def share(found: torch.Tensor, probability: float) -> bool:
+    """Whether a share of DRAWS is within five standard errors (and a little) of a probability."""
+    error = math.sqrt(probability * (1 - probability) / DRAWS)
+    return abs(found.double().mean().item() - probability) <= 5 * error + 1e-4
+
+
+def test_constants_are_those_of_the_paper():
+    assert (BETA, GAMMA, ZETA) == (2 / 3, -0.1, 1.1)
+
+
+@repeatable
+@given(log_alphas)
+def test_probabilities_have_their_closed_form(log_alpha):
+    found = open_probability(torch.tensor(log_alpha, dtype=torch.float64)).item()
+    assert found == pytest.approx(sigmoid(log_alpha - BETA * math.log(0.1 / 1.1)), rel=1e-9)
+    found = probability_of_one(torch.tensor(log_alpha, dtype=torch.float64)).item()
+    assert found == pytest.approx(sigmoid(log_alpha - BETA * math.log(1.1 / 0.1)), rel=1e-9)
+
+
+@repeatable
+@given(log_alphas)
+def test_samples_are_open_and_one_as_often_as_the_probabilities_say(log_alpha):
+    gates = draw(log_alpha)
+    assert share(gates > 0, open_probability(torch.tensor(log_alpha)).item())
+    assert share(gates == 1, probability_of_one(torch.tensor(log_alpha)).item())
+
+
+@repeatable
+@given(log_alphas, st.floats(0.05, 0.95))
+def test_samples_between_zero_and_one_follow_the_distribution_function(log_alpha, value):
+    # P(gate ≤ v) = σ(β·logit((v − γ)/(ζ − γ)) − log α)
+    unit = (value - GAMMA) / (ZETA - GAMMA)
+    assert share(draw(log_alpha) <= value, sigmoid(BETA * math.log(unit / (1 - unit)) - log_alpha))
+
+
+@repeatable
+@given(log_alphas, st.floats(0.001, 0.999))
+def test_sample_has_its_closed_form(log_alpha, uniform):
+    found = sample(torch.tensor(log_alpha, dtype=torch.float64), torch.tensor(uniform, dtype=torch.float64))
+    stretched = sigmoid((math.log(uniform) - math.log(1 - uniform) + log_alpha) / BETA) * (ZETA - GAMMA) + GAMMA
+    assert found.item() == pytest.approx(min(1, max(0, stretched)), abs=1e-9)
+
+
+@repeatable
+@given(log_alphas)
+def test_the_median_gate_is_the_sample_at_one_half(log_alpha):
+    log_alpha = torch.tensor(log_alpha, dtype=torch.float64)
+    half = torch.tensor(0.5, dtype=torch.float64)
+    torch.testing.assert_close(evaluation_gates(log_alpha, "median"), sample(log_alpha, half), rtol=0, atol=1e-9)
+
+
+@repeatable
+@given(log_alphas)
+def test_the_paper_rule_leaves_the_temperature_out(log_alpha):
+    found = evaluation_gates(torch.tensor(log_alpha, dtype=torch.float64), "paper").item()
+    assert found == pytest.approx(min(1, max(0, sigmoid(log_alpha) * 1.2 - 0.1)), abs=1e-9)
+
+
+def test_median_is_the_default_rule():
+    log_alpha = torch.linspace(-4, 4, 101)
+    assert torch.equal(evaluation_gates(log_alpha), evaluation_gates(log_alpha, "median"))
+    assert closing_log_alpha() == closing_log_alpha("median")
+
+
+def test_closing_points():
+    assert closing_log_alpha("median") == pytest.approx(-1.599, abs=1e-3)
+    assert closing_log_alpha("paper") == pytest.approx(-2.398, abs=1e-3)
+    assert open_probability(torch.tensor(closing_log_alpha("median"))).item() == pytest.approx(0.5)
+    assert open_probability(torch.tensor(closing_log_alpha("paper"))).item() == pytest.approx(0.3102, abs=1e-4)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gate_is_closed_exactly_at_and_below_the_closing_point(rule, dtype):
+    closing = torch.tensor(closing_log_alpha(rule), dtype=dtype)
+    # The numbers next to the closing point, where rounding alone would decide.
+    below, above = [closing], [torch.nextafter(closing, closing.new_tensor(9.0))]
+    for _ in range(40):
+        below.append(torch.nextafter(below[-1], closing.new_tensor(-9.0)))
+        above.append(torch.nextafter(above[-1], closing.new_tensor(9.0)))
+    assert (evaluation_gates(torch.stack(below), rule) == 0).all()
+    assert (evaluation_gates(torch.stack(above), rule) > 0).all()
+    assert evaluation_gates(closing - 20, rule) == 0
+    assert evaluation_gates(closing + 20, rule) == 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_everything_grows_with_log_alpha(rule):
+    log_alpha = torch.linspace(-20, 20, 4001)
+    values = [open_probability(log_alpha), probability_of_one(log_alpha), evaluation_gates(log_alpha, rule)]
+    values += [sample(log_alpha, torch.full_like(log_alpha, uniform)) for uniform in (0.0, 0.2, 0.5, 0.9, 1.0)]
+    for value in values:
+        assert (value.diff() >= 0).all()
+        assert value.min() >= 0 and value.max() <= 1
+    assert (open_probability(log_alpha) >= probability_of_one(log_alpha)).all()
+
+
+@repeatable
+@given(st.floats(0.001, 0.999))
+def test_log_alpha_for_is_the_inverse_of_open_probability(probability):
+    log_alpha = log_alpha_for(torch.tensor(probability, dtype=torch.float64))
+    assert open_probability(log_alpha).item() == pytest.approx(probability, rel=1e-9)
+
+
+@pytest.mark.parametrize("log_alpha", [-20.0, -3.0, 0.0, 3.0, 20.0])
+@pytest.mark.parametrize("uniform", [0.0, 1e-30, 1e-8, 0.5, 1 - 2**-24, 1.0])
+def test_samples_and_gradients_are_finite_at_the_extremes(log_alpha, uniform):
+    log_alpha = torch.tensor([log_alpha], requires_grad=True)
+    gate = sample(log_alpha, torch.tensor([uniform]))
+    gate.sum().backward()
+    assert torch.isfinite(gate).all() and 0 <= gate.item() <= 1
+    assert torch.isfinite(log_alpha.grad).all() and log_alpha.grad.item() >= 0
+
+
+@pytest.mark.parametrize("function", [open_probability, probability_of_one, evaluation_gates])
+def test_gradients_are_finite_at_extreme_log_alpha(function):
+    log_alpha = torch.tensor([-20.0, -1.6, 0.0, 1.6, 20.0], requires_grad=True)
+    function(log_alpha).sum().backward()
+    assert torch.isfinite(log_alpha.grad).all()
+    assert (log_alpha.grad >= 0).all()
+    assert log_alpha.grad[2] > 0.1
+
+
+def test_the_gradient_of_a_sample_is_that_of_its_formula():
+    log_alpha = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64, requires_grad=True)
+    uniform = torch.linspace(0.4, 0.6, 7, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: sample(x, uniform), (log_alpha,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_converted(dtype):
+    half = torch.linspace(-5, 5, 21).to(dtype)
+    uniform = torch.linspace(0.0, 1.0, 21)
+    full = half.float()
+    for found, wanted in [
+        (open_probability(half), open_probability(full)),
+        (probability_of_one(half), probability_of_one(full)),
+        (evaluation_gates(half), evaluation_gates(full)),
+        (evaluation_gates(half, "paper"), evaluation_gates(full, "paper")),
+        (sample(half, uniform), sample(full, uniform)),
+        (log_alpha_for(half.abs() / 8), log_alpha_for(full.abs() / 8)),
+        (sample_gates(half, torch.Generator().manual_seed(1)), sample_gates(full, torch.Generator().manual_seed(1))),
+    ]:
+        assert found.dtype == torch.float32
+        assert torch.equal(found, wanted)
+
+
+def test_autocast_changes_nothing():
+    log_alpha, uniform = torch.linspace(-5, 5, 21), torch.linspace(0.0, 1.0, 21)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = sample(log_alpha, uniform), open_probability(log_alpha), evaluation_gates(log_alpha)
+    outside = sample(log_alpha, uniform), open_probability(log_alpha), evaluation_gates(log_alpha)
+    for found, wanted in zip(inside, outside, strict=True):
+        assert found.dtype == torch.float32
+        assert torch.equal(found, wanted)
+
+
+def test_sampling_can_be_seeded_without_the_global_random_state():
+    before = torch.get_rng_state()
+    first = sample_gates(torch.zeros(100), torch.Generator().manual_seed(3))
+    second = sample_gates(torch.zeros(100), torch.Generator().manual_seed(3))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, sample_gates(torch.zeros(100), torch.Generator().manual_seed(4)))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_sampling_without_rng_uses_the_global_random_state():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        first = sample_gates(torch.zeros(100))
+        torch.manual_seed(3)
+        assert torch.equal(first, sample_gates(torch.zeros(100)))
+
+
+def test_sampling_takes_seven_operators():
+    class Count(TorchDispatchMode):
+        operators = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.operators += not func.is_view
+            return func(*args, **(kwargs or {}))
+
+    log_alpha = torch.zeros(10)
+    with Count() as count:
+        sample_gates(log_alpha)
+    assert count.operators == 7  # rand, logit, add, mul, sigmoid, stretch, clip
+
+
+@pytest.mark.parametrize("call", [closing_log_alpha, lambda rule: evaluation_gates(torch.zeros(2), rule)])
+def test_an_unknown_rule_is_refused(call):
+    with pytest.raises(InputError, match=r"must be one of 'median', 'paper', got 'mean' instead\.\nhint: 'median'"):
+        call("mean")
