@@ -1,0 +1,113 @@
+import importlib
+import inspect
+import re
+import sys
+import typing
+
+import pytest
+import torch
+
+from depl0.errors import InputError
+from depl0.generators import (
+    GENERATORS,
+    PRESETS,
+    BoundedGenerator,
+    Generator,
+    Preset,
+    fc,
+    make_generator,
+    register,
+    registry,
+)
+
+
+def test_all_generators_of_the_paper_are_known():
+    assert set(GENERATORS) == {"conv1d", "conv1d-deep", "fc", "fc-relu", "fc-tanh", "independent", "lstm"}
+
+
+def test_a_generator_is_made_by_its_name():
+    generator = make_generator("fc", [2, 3])
+    assert type(generator) is GENERATORS["fc"]
+    assert (generator.sizes, generator.direction, generator.preset) == ((2, 3), "forward", PRESETS["default"])
+
+
+def test_a_preset_of_ones_own_is_taken_as_it_is():
+    mine = Preset(name="mine", bound=5.0, feed="scaled", mean_input=True, initial_weight=0.1, start=2.0)
+    generator = make_generator("fc", [2, 3], preset=mine)
+    assert generator.preset is mine
+    torch.testing.assert_close(generator(), torch.full((5,), 2.0))
+
+
+def test_start_is_an_argument():
+    torch.testing.assert_close(make_generator("fc", [2, 3], start=4.5)(), torch.full((5,), 4.5))
+    with pytest.raises(InputError, match="Preset 'paper' has no start"):
+        make_generator("fc", [2, 3], preset="paper", start=4.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "hint"),
+    [
+        ({"name": "fc-relo"}, "The generator must be one of 'conv1d', 'conv1d-deep', 'fc', ", "did you mean 'fc-relu'"),
+        ({"name": "transformer"}, "got 'transformer' instead.", "'fc' is the paper's generator"),
+        ({"direction": "foward"}, "The direction must be one of 'forward', 'backward', got 'foward'", "'forward'?"),
+        ({"direction": "up"}, "got 'up' instead.", "'forward' walks the groups from first to last."),
+        (
+            {"preset": "papers"},
+            "The preset must be one of 'default', 'paper', 'reference', got",
+            "did you mean 'paper'?",
+        ),
+        ({"preset": "x"}, "got 'x' instead.", "'default' trains best"),
+        ({"sizes": []}, "one or more whole numbers above 0, got [] instead.", "leave it out"),
+        ({"sizes": [3, 0]}, "one or more whole numbers above 0, got [3, 0] instead.", "leave it out"),
+        ({"sizes": [2.5]}, "one or more whole numbers above 0, got [2.5] instead.", "leave it out"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, text, hint):
+    with pytest.raises(InputError, match=re.escape(text)) as error:
+        make_generator(**{"name": "fc", "sizes": [2, 3], **arguments})
+    assert hint in error.value.hint
+
+
+def test_a_new_generator_is_one_class(monkeypatch):
+    @typing.final
+    class Constant(BoundedGenerator):
+        def build(self, rng):
+            self.number = torch.nn.Parameter(torch.zeros(sum(self.sizes)))
+
+        def pre_activation(self, group, previous, memory):
+            return self.bias(group), memory
+
+        def bias(self, group):
+            return self.number.narrow(0, sum(self.sizes[:group]), self.sizes[group])
+
+    monkeypatch.delitem(registry._registered, "constant", raising=False)  # and take it out again afterwards
+    assert register("constant")(Constant) is Constant
+    torch.testing.assert_close(make_generator("constant", [2, 1], start=1.0)(), torch.ones(3))
+
+
+def test_registering_is_checked():
+    class Unfinished(Generator):
+        pass
+
+    with pytest.raises(InputError, match="'unfinished' cannot be registered: Unfinished lacks bias, build, start_from"):
+        register("unfinished")(Unfinished)
+    with pytest.raises(InputError, match="'fc' cannot be LSTM: it is FC already"):
+        register("fc")(GENERATORS["lstm"])
+    assert "unfinished" not in GENERATORS
+
+
+def test_a_module_can_be_reloaded():
+    before = dict(GENERATORS)
+    try:
+        importlib.reload(fc)
+        assert GENERATORS["fc"] is not before["fc"]
+    finally:
+        registry._registered.update(before)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="typing.final leaves no trace before Python 3.11")
+def test_classes_are_abstract_or_final():
+    for generator in GENERATORS.values():
+        assert generator.__final__
+        for parent in generator.__mro__[1 : generator.__mro__.index(Generator) + 1]:
+            assert inspect.isabstract(parent)
