@@ -1,0 +1,186 @@
+"""From a network to a plan: record it, carry labels through it, place the gates, number them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, fx, nn
+
+from depl0.analysis.labels import Reason
+from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
+from depl0.analysis.propagate import Axis, Propagation
+from depl0.analysis.rules import CONVOLUTIONS, RESHAPES, RULES, is_pointwise, pointwise_rule, unknown_rule
+from depl0.analysis.selection import GroupChoice, select
+from depl0.analysis.trace import Graph, is_in_place, operator_name
+from depl0.analysis.values import Opaque, Stored, Value
+from depl0.analysis.zeros import Sites, place_sites
+from depl0.errors import NothingToPruneError
+
+
+class Analysis:
+    """Labels and gate sites of one network. More channels can be frozen later, and a new plan made."""
+
+    def __init__(self, model: nn.Module, graphs: list[Graph]) -> None:
+        self.graphs = graphs
+        self.state = Propagation(dict(model.named_modules()))
+        for graph in graphs:
+            _walk(self.state, graph)
+        for axis, reason in self.state.fixed.items():
+            if axis in self.state.axes:
+                self.state.labels.freeze(self.state.axes[axis], reason)
+        self.sites = place_sites(self.state, graphs)
+        self._freeze_unread()
+
+    def _freeze_unread(self) -> None:
+        """Freeze channels on which no gate would have any effect."""
+        labels, axes = self.state.labels, self.state.axes
+        gated = {root for axis in self.sites.axes for root in labels.roots(axes[axis]).tolist()}
+        for axis_labels in axes.values():
+            for root in set(labels.roots(axis_labels).tolist()) - gated:
+                labels.freeze(torch.tensor([root]), Reason("no layer reads these channels"))
+
+    def plan(self, choice: GroupChoice) -> Plan:
+        """Number the gates of the chosen groups."""
+        return _number(self.state, self.graphs, self.sites, choice)
+
+
+def _walk(state: Propagation, graph: Graph) -> None:
+    """Visit the operators in order of execution. One that is not understood freezes what goes into it."""
+    shares_memory: dict[fx.Node, fx.Node] = {}
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            state.values[node] = _placeholder(graph, node)
+        elif node.op == "output":
+            for source in node.all_input_nodes:
+                state.freeze_value(state.values.get(source), Reason("reaches the network's output"))
+                state.fix_stored(source, "")
+        else:
+            name = operator_name(node)
+            rule = RULES.get(name) or (pointwise_rule if is_pointwise(node) else unknown_rule)
+            state.values[node] = rule(state, graph, node)
+            _freeze_written_views(state, node, shares_memory, position)
+
+
+def _placeholder(graph: Graph, node: fx.Node) -> Value:
+    if node in graph.tensors:
+        return Stored(graph.tensors[node])
+    if not isinstance(node.meta.get("val"), Tensor):
+        return None
+    return Opaque(Reason("comes from the network's input" if node in graph.inputs else "meets a constant"))
+
+
+def _freeze_written_views(
+    state: Propagation, node: fx.Node, base: dict[fx.Node, fx.Node], position: dict[fx.Node, int]
+) -> None:
+    """Freeze tensors that share memory with one that is written to and are read afterwards.
+
+    A write to a whole tensor needs no care (the recorder follows it); a write through a view does.
+    """
+    source = node.args[0] if node.args else None
+    if not isinstance(source, fx.Node):
+        return
+    schema = getattr(node.target, "_schema", None)
+    name = operator_name(node)
+    returns_view = schema is not None and any(r.alias_info is not None for r in schema.returns)
+    if returns_view or name in RESHAPES or name in {"getitem", "contiguous", "to", "dropout", "chunk", "split"}:
+        base[node] = base.get(source, source)
+    if not is_in_place(node) or isinstance(state.values.get(source), Stored):
+        return
+    root = base[node]
+    for other in [root, *base]:
+        if other is source or other is node or base.get(other, other) is not root:
+            continue
+        if any(position[user] > position[node] for user in other.users):
+            reason = Reason("is changed in place through a view")
+            for touched in (other, node):
+                state.freeze_value(state.values.get(touched), reason)
+
+
+# -- numbering -----------------------------------------------------------------------------------------------------
+
+
+def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: GroupChoice) -> Plan:
+    labels = state.labels
+    roots = {axis: labels.roots(axis_labels) for axis, axis_labels in state.axes.items()}
+    outputs = _output_axes(state)
+    by_owner: dict[str, list[int]] = {}
+    for root in sorted({r for axis in outputs.values() for r in roots[axis].tolist() if labels.reason(r) is None}):
+        by_owner.setdefault(labels.owner(root), []).append(root)
+    shared = {labels.find(label) for added in state.added_to_shortcut for label in added.tolist()}
+    all_groups = _make_groups(by_owner, roots, outputs, shared)
+    left_out = select(all_groups, choice)
+    groups = _make_groups(
+        {g.name: by_owner[g.name] for g in all_groups if g.name not in left_out}, roots, outputs, shared
+    )
+    gate_of = {root: group.offset + i for group in groups for i, root in enumerate(by_owner[group.name])}
+    axes = {axis: torch.tensor([gate_of.get(r, FROZEN) for r in rs.tolist()]) for axis, rs in roots.items()}
+    axes = {axis: gates for axis, gates in axes.items() if bool((gates != FROZEN).any())}
+
+    def why(root: int) -> str:
+        reason = labels.reason(root)
+        return str(reason) if reason is not None else left_out[labels.owner(root)]
+
+    plan = Plan(
+        groups=tuple(groups),
+        layers=tuple(_report(layer, roots[axis], gate_of, why) for layer, axis in outputs.items()),
+        axes=axes,
+        sites={axis: layer for axis, layer in sites.axes.items() if axis in axes},
+        uses=tuple(use for use in state.layers if use.mode == "evaluation"),
+        norm_after=_norms_after_layers(graphs),
+        filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
+    )
+    if not groups:
+        raise NothingToPruneError(_nothing_to_prune(plan), hint="pass another network, or groups='all'.")
+    return plan
+
+
+def _output_axes(state: Propagation) -> dict[str, Axis]:
+    """Return every layer's output axis, in order of execution; a layer that is called twice counts once."""
+    outputs: dict[str, Axis] = {}
+    for use in state.layers:
+        outputs.setdefault(use.layer, use.out_axis)
+    return outputs
+
+
+def _norms_after_layers(graphs: list[Graph]) -> dict[str, str]:
+    """Return the batch norm that alone reads a layer's output, for layers where that is so in every graph."""
+    found: dict[str, set[str]] = {}
+    for graph in graphs:
+        for node in graph.nodes:
+            if operator_name(node) not in CONVOLUTIONS | {"linear"}:
+                continue
+            readers = [graph.layer[user] if operator_name(user) == "batch_norm" else "" for user in node.users]
+            found.setdefault(graph.layer[node], set()).update(readers if len(readers) == 1 else [""])
+    return {layer: next(iter(norms)) for layer, norms in found.items() if len(norms) == 1 and "" not in norms}
+
+
+def _make_groups(
+    by_owner: dict[str, list[int]], roots: dict[Axis, Tensor], outputs: dict[str, Axis], shared: set[int]
+) -> list[Group]:
+    owner_of = {root: owner for owner, members in by_owner.items() for root in members}
+    layers: dict[str, list[str]] = {owner: [] for owner in by_owner}
+    for layer, axis in outputs.items():
+        for owner in dict.fromkeys(owner_of[r] for r in roots[axis].tolist() if r in owner_of):
+            layers[owner].append(layer)
+    groups, offset = [], 0
+    for owner, members in by_owner.items():
+        is_shared = any(root in shared for root in members)
+        groups.append(Group(owner, len(members), offset, tuple(layers[owner]), is_shared))
+        offset += len(members)
+    return groups
+
+
+def _report(layer: str, roots: Tensor, gate_of: dict[int, int], why: Callable[[int], str]) -> LayerReport:
+    members = roots.tolist()
+    reasons = Counter(why(root) for root in members if root not in gate_of)
+    return LayerReport(layer, len(members), sum(root in gate_of for root in members), tuple(reasons.most_common()))
+
+
+def _nothing_to_prune(plan: Plan) -> str:
+    reasons = [f"  {channels} channels: {reason}" for reason, channels in plan.frozen().items()]
+    if not reasons:
+        return "nothing can be pruned: the network has no convolution or linear layer."
+    return "\n".join(["nothing can be pruned:", *reasons[:12]])

@@ -1,0 +1,117 @@
+"""The result of the analysis: plain data, without any graph.
+
+A :class:`Plan` says which gates there are, which axes of which tensors they govern, where they multiply, and what is
+frozen for which reason. Gates are numbered in plan order: by group in order of execution, by channel within a group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from depl0.analysis.propagate import Axis, LayerUse
+
+FROZEN = -1
+"""The gate number of a position that has no gate."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Gates of one layer's channels, together with every layer whose channels are coupled to them."""
+
+    name: str
+    """the layer that runs first"""
+    size: int
+    """number of gates"""
+    offset: int
+    """number of the first gate in the flat vector"""
+    layers: tuple[str, ...]
+    """all layers that give these channels, in order of execution"""
+    shared: bool
+    """whether the channels are added to a shortcut (the paper leaves such groups alone)"""
+
+    @property
+    def gates(self) -> slice:
+        """Return this group's place in the flat vector of gates."""
+        return slice(self.offset, self.offset + self.size)
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What can go of one layer's output channels, and why the rest cannot."""
+
+    layer: str
+    channels: int
+    prunable: int
+    reasons: tuple[tuple[str, int], ...]
+    """(reason, channels), most frequent first"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which channels of a network can be pruned, and what else can not, each with its reason."""
+
+    groups: tuple[Group, ...]
+    layers: tuple[LayerReport, ...]
+    axes: Mapping[Axis, Tensor]
+    """(parameter or buffer, dimension) -> gate number of every position, -1 where there is none"""
+    sites: Mapping[Axis, str]
+    """axes that gates multiply -> layer"""
+    uses: tuple[LayerUse, ...]
+    """calls of convolutions and linear layers in the evaluation pass"""
+    norm_after: Mapping[str, str]
+    """layer -> the batch norm that alone reads its output"""
+    filters: tuple[Axis, ...]
+    """output axes of convolution and linear weights: the paper's groups of weights g_k"""
+
+    @property
+    def num_gates(self) -> int:
+        """Return the number of gates."""
+        return sum(group.size for group in self.groups)
+
+    @property
+    def channels(self) -> int:
+        """Return the number of output channels of all layers."""
+        return sum(report.channels for report in self.layers)
+
+    @property
+    def prunable_channels(self) -> int:
+        """Return the number of output channels, over all layers, that have a gate."""
+        return sum(report.prunable for report in self.layers)
+
+    def frozen(self) -> dict[str, int]:
+        """Return the reasons for frozen channels and how many channels each holds, most first."""
+        counter: Counter[str] = Counter()
+        for report in self.layers:
+            for reason, channels in report.reasons:
+                counter[reason] += channels
+        return dict(counter.most_common())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return groups, layers and reasons as plain lists and dicts."""
+        return {
+            "gates": self.num_gates,
+            "channels": self.channels,
+            "prunable_channels": self.prunable_channels,
+            "groups": [
+                {"name": g.name, "gates": g.size, "layers": list(g.layers), "shared": g.shared} for g in self.groups
+            ],
+            "layers": [
+                {"layer": r.layer, "channels": r.channels, "prunable": r.prunable, "frozen": dict(r.reasons)}
+                for r in self.layers
+            ],
+        }
+
+    def __str__(self) -> str:
+        width = max([len(r.layer) for r in self.layers] + [5])
+        lines = [f"{'layer':<{width}}  channels  prunable  why not the rest"]
+        for r in self.layers:
+            why = "; ".join(f"{reason} [{count}]" for reason, count in r.reasons)
+            lines.append(f"{r.layer:<{width}}  {r.channels:>8}  {r.prunable:>8}  {why}".rstrip())
+        share = self.prunable_channels / max(self.channels, 1)
+        lines.append(f"{len(self.groups)} groups, {self.num_gates} gates; {share:.0%} of all channels are prunable")
+        return "\n".join(lines)

@@ -1,0 +1,130 @@
+"""The state of the analysis while labels are carried through the graphs, and what every rule may do to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor, fx, nn
+
+from depl0.analysis.labels import Labels, Reason
+from depl0.analysis.trace import Graph, shape_of
+from depl0.analysis.values import Channels, Opaque, Stored, Value, labels_along, varying_dims
+
+Axis: TypeAlias = tuple[str, int]
+"""One dimension of one parameter or buffer."""
+
+
+@dataclass(frozen=True)
+class LayerUse:
+    """One call of a convolution or linear layer: the axes it binds, and what it costs."""
+
+    layer: str
+    out_axis: Axis
+    in_axis: Axis | None
+    """None for grouped convolutions, whose inputs live and die with their outputs."""
+    out_size: int
+    in_size: int
+    macs_per_pair: int
+    """multiply-accumulates for one output channel and one input channel (grouped: for one output channel)"""
+    mode: str
+
+
+class Propagation:
+    """Labels of all tensors of all graphs of one network; parameters tie the graphs together."""
+
+    def __init__(self, modules: dict[str, nn.Module]) -> None:
+        self.labels = Labels()
+        self.modules = modules
+        self.values: dict[fx.Node, Value] = {}
+        self.axes: dict[Axis, Tensor] = {}
+        self.fixed: dict[Axis, Reason] = {}
+        self.layers: list[LayerUse] = []
+        self.added_to_shortcut: list[Tensor] = []
+        self.sized_by_code: list[tuple[Graph, fx.Node]] = []
+        """nodes whose sizes may be literals in the user's code; only a trial run can tell"""
+
+    # -- used by the rules ---------------------------------------------------------------------------------------
+
+    def bind(self, name: str, dims: dict[int, Tensor], ndim: int, layer: str) -> None:
+        """Tie dimensions of a stored tensor to labels; its other dimensions must keep their size."""
+        for dim in range(ndim):
+            if dim not in dims:
+                self.fixed.setdefault((name, dim), Reason("a parameter is used in another way too", layer))
+                continue
+            known = self.axes.setdefault((name, dim), dims[dim])
+            self.labels.join(known, dims[dim])
+
+    def freeze_value(self, value: Value, reason: Reason) -> None:
+        """Freeze whatever channels a value has."""
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Channels):
+                self.labels.freeze(part.labels, reason)
+
+    def channels_at(self, node: fx.Node, dim: int, layer: str) -> Tensor:
+        """Return the labels of a tensor along ``dim``; frozen ones if its channels lie elsewhere or nowhere."""
+        value, size = self.values[node], shape_of(node)[dim]
+        if isinstance(value, Channels) and value.dim == dim:
+            return value.labels
+        reason = Reason("its channels lie in another dimension than the layer expects", layer)
+        if isinstance(value, Opaque):
+            reason = value.reason
+        self.freeze_value(value, reason)
+        return self.labels.mint_frozen(size, reason)
+
+    def output_of(self, labels: Tensor, dim: int, layer: str) -> Value:
+        """Return the value of a tensor with these labels; a single channel cannot be removed."""
+        if len(labels) > 1:
+            return Channels(dim, labels)
+        reason = Reason("a single channel", layer)
+        self.labels.freeze(labels, reason)
+        return Opaque(reason)
+
+    def recover(self, full: Tensor, layer: str) -> Channels | Opaque:
+        """Turn a label tensor back into channels along one dimension."""
+        dims = varying_dims(full)
+        if len(dims) == 1:
+            return Channels(dims[0], labels_along(full, dims[0]))
+        reason = Reason("channels are mixed with another dimension", layer)
+        if not dims and full.numel():
+            found = self.labels.reason(int(full.reshape(-1)[0]))
+            reason = found or Reason("a single channel", layer)
+        self.labels.freeze(full.unique(), reason)
+        return Opaque(reason)
+
+    def full_labels(self, node: fx.Node, layer: str) -> Tensor:
+        """Return a label for every element of a node's tensor."""
+        value, shape = self.values[node], shape_of(node)
+        if isinstance(value, Channels):
+            return value.full(shape)
+        if isinstance(value, Stored):
+            self.fix_stored(node, layer)
+        reason = value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
+        return self.labels.mint_frozen(1, reason).reshape([1] * len(shape)).expand(shape)
+
+    def fix_stored(self, node: fx.Node, layer: str) -> None:
+        """Say that a stored tensor is used in a way that leaves no dimension free."""
+        value = self.values[node]
+        if isinstance(value, Stored):
+            for dim in range(len(shape_of(node))):
+                self.fixed.setdefault((value.name, dim), Reason("a parameter is used in another way too", layer))
+
+    def vector_dim(self, node: fx.Node) -> int | None:
+        """Return the one dimension of a stored vector's view that is longer than one."""
+        dims = [dim for dim, size in enumerate(shape_of(node)) if size > 1]
+        return dims[0] if len(dims) == 1 else None
+
+    def channel_inputs(self, node: fx.Node) -> list[fx.Node]:
+        """Return the inputs of a node that are tensors with channels."""
+        return [n for n in node.all_input_nodes if isinstance(self.values.get(n), Channels)]
+
+
+def tensor_inputs(node: fx.Node) -> list[fx.Node]:
+    """Return the distinct inputs of a node that are tensors."""
+    return [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+
+
+def positions(shape: tuple[int, ...], skip: int) -> int:
+    """Return the product of all sizes but that of dimension ``skip``."""
+    return math.prod(size for dim, size in enumerate(shape) if dim != skip % len(shape))

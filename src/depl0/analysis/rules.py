@@ -1,0 +1,475 @@
+"""One rule per family of operators: how channel labels pass through it.
+
+A rule returns the value of the node's output. It joins labels that must be removed together, binds the dimensions of
+parameters, and freezes what it cannot prove. To teach depl0 a new operator, add its name to a family below or write a
+new rule; `zeros.py` says, beside it, whether the operator keeps zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.conv import _ConvNd
+
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import LayerUse, Propagation, positions, tensor_inputs
+from depl0.analysis.trace import Graph, arguments, operator_name, shape_of
+from depl0.analysis.values import Channels, Opaque, Stored, Value, labels_along, varying_dims
+
+Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
+RULES: dict[str, Rule] = {}
+
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
+TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+IDENTITIES = {
+    "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
+    "feature_dropout", "lift_fresh", "view_as_real_copy",
+}  # fmt: skip
+LIKE = {"zeros_like", "ones_like", "rand_like", "randn_like", "empty_like", "full_like", "bernoulli"}
+POOLS = {
+    "max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3, "avg_pool1d": 1, "avg_pool2d": 2, "avg_pool3d": 3,
+    "adaptive_avg_pool1d": 1, "adaptive_avg_pool2d": 2, "adaptive_avg_pool3d": 3, "adaptive_max_pool1d": 1,
+    "adaptive_max_pool2d": 2, "adaptive_max_pool3d": 3, "max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3,
+    "upsample_nearest1d": 1, "upsample_nearest2d": 2, "upsample_nearest3d": 3, "upsample_linear1d": 1,
+    "upsample_bilinear2d": 2, "upsample_trilinear3d": 3, "upsample_bicubic2d": 2, "_upsample_bilinear2d_aa": 2,
+    "_upsample_bicubic2d_aa": 2, "_upsample_nearest_exact1d": 1, "_upsample_nearest_exact2d": 2,
+    "_upsample_nearest_exact3d": 3,
+}  # fmt: skip
+REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
+ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
+RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "unflatten", "flatten", "view_as", "expand_as"}
+MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
+         "concatenate", "stack"}  # fmt: skip
+LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
+                    "unsafe_chunk"}  # fmt: skip
+UNTAGGED_POINTWISE = {
+    "hardtanh", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "mish", "elu", "celu", "selu", "softplus",
+    "leaky_relu", "log_sigmoid", "softsign", "rrelu", "threshold", "hardshrink", "softshrink",
+}  # fmt: skip
+NORMS_OVER_LAST = {"layer_norm", "rms_norm"}
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        for name in names:
+            RULES[name] = rule
+        return rule
+
+    return add
+
+
+# -- layers --------------------------------------------------------------------------------------------------------
+
+
+def _stored_name(state: Propagation, node: object, ndim: int) -> str | None:
+    """Return the name of a parameter that is used directly, without a change of shape."""
+    if not isinstance(node, fx.Node):
+        return None
+    value = state.values.get(node)
+    return value.name if isinstance(value, Stored) and len(shape_of(node)) == ndim else None
+
+
+def _refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
+    """Freeze the inputs of a layer that cannot be sliced."""
+    reason = Reason(text, graph.layer[node])
+    for source in node.all_input_nodes:
+        state.freeze_value(state.values.get(source), reason)
+        state.fix_stored(source, graph.layer[node])
+    return Opaque(reason)
+
+
+def _layer_name(weight: str) -> str:
+    """Name a layer after the module that owns its weight."""
+    module, _, name = weight.rpartition(".")
+    return module if name == "weight" and module else weight
+
+
+@_rule(*CONVOLUTIONS, *TRANSPOSED)
+def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given = arguments(node)
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    spatial = len(shape_of(weight)) - 2
+    name = _stored_name(state, weight, spatial + 2)
+    bias_name = _stored_name(state, bias, 1)
+    if name is None or (bias is not None and bias_name is None):
+        return _refuse_layer(state, graph, node, "the layer's weight is computed, not stored")
+    layer = _layer_name(name)
+    transposed = operator_name(node) in TRANSPOSED or bool(given.get("transposed"))
+    groups, ndim = int(given["groups"]), len(shape_of(x))
+    channel_dim = ndim - 1 - spatial
+    kernel = positions(shape_of(weight)[1:], 0)
+    places = positions(shape_of(x if transposed else node), channel_dim)
+    out_channels, weight_shape = shape_of(node)[channel_dim], shape_of(weight)
+    incoming = state.channels_at(x, channel_dim, layer)
+    if groups == 1:
+        out_dim, in_dim = (1, 0) if transposed else (0, 1)
+        outgoing = state.labels.mint(out_channels, layer)
+        state.bind(name, {out_dim: outgoing, in_dim: incoming}, spatial + 2, layer)
+        state.layers.append(
+            LayerUse(layer, (name, out_dim), (name, in_dim), len(outgoing), len(incoming), kernel * places, graph.mode)
+        )
+    else:
+        if not _is_own_weight(state, name, _ConvNd):
+            return _refuse_layer(state, graph, node, "a grouped convolution that is no nn.Conv module")
+        groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group): a group lives or dies as a whole
+        for column in range(1, groups_in.shape[1]):
+            state.labels.join(groups_in[:, 0], groups_in[:, column])
+        outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)
+        state.bind(name, {0: incoming if transposed else outgoing}, spatial + 2, layer)
+        state.layers.append(
+            LayerUse(layer, (name, 0), None, weight_shape[0], 1, kernel * places * weight_shape[1], graph.mode)
+        )
+    if bias_name is not None:
+        state.bind(bias_name, {0: outgoing}, 1, layer)
+    return state.output_of(outgoing, channel_dim, layer)
+
+
+@_rule("linear")
+def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given = arguments(node)
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    name, bias_name = _stored_name(state, weight, 2), _stored_name(state, bias, 1)
+    if name is None or (bias is not None and bias_name is None):
+        return _refuse_layer(state, graph, node, "the layer's weight is computed, not stored")
+    layer, last = _layer_name(name), len(shape_of(x)) - 1
+    incoming = state.channels_at(x, last, layer)
+    outgoing = state.labels.mint(shape_of(node)[last], layer)
+    state.bind(name, {0: outgoing, 1: incoming}, 2, layer)
+    if bias_name is not None:
+        state.bind(bias_name, {0: outgoing}, 1, layer)
+    state.layers.append(
+        LayerUse(layer, (name, 0), (name, 1), len(outgoing), len(incoming), positions(shape_of(x), last), graph.mode)
+    )
+    return state.output_of(outgoing, last, layer)
+
+
+@_rule("batch_norm", "instance_norm")
+def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, layer = arguments(node), graph.layer[node]
+    x = given["input"]
+    if not isinstance(state.values[x], Channels):
+        incoming = state.labels.mint_frozen(shape_of(x)[1], _reason_of(state, x, layer))
+    else:
+        incoming = state.channels_at(x, 1, layer)
+    for key in ("weight", "bias", "running_mean", "running_var"):
+        if given[key] is None:
+            continue
+        name = _stored_name(state, given[key], 1)
+        if name is None:
+            return _refuse_layer(state, graph, node, "the norm's parameters are computed, not stored")
+        state.bind(name, {0: incoming}, 1, layer)
+    return state.output_of(incoming, 1, layer)
+
+
+@_rule("group_norm")
+def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """A norm group lives or dies as a whole; one group over all channels (a layer norm) freezes them."""
+    given, layer = arguments(node), graph.layer[node]
+    groups = int(given["num_groups"])
+    names = [_stored_name(state, given[key], 1) for key in ("weight", "bias") if given[key] is not None]
+    known = [name for name in names if name is not None]
+    if groups == 1 or len(known) != 2 or not all(_is_own_weight(state, name, nn.GroupNorm) for name in known):
+        return _refuse_layer(state, graph, node, "a norm over all channels")
+    incoming = state.channels_at(given["input"], 1, layer)
+    grouped = incoming.reshape(groups, -1)
+    for column in range(1, grouped.shape[1]):
+        state.labels.join(grouped[:, 0], grouped[:, column])
+    for name in known:
+        state.bind(name, {0: incoming}, 1, layer)
+    return state.output_of(incoming, 1, layer)
+
+
+def _is_own_weight(state: Propagation, name: str, kind: type[nn.Module] | Any) -> bool:
+    """Tell whether a parameter belongs to a module whose `groups` attribute we know how to change."""
+    return isinstance(state.modules.get(name.rpartition(".")[0]), kind)
+
+
+@_rule("prelu")
+def _prelu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, layer = arguments(node), graph.layer[node]
+    x, weight = given["self"], given["weight"]
+    name, value = _stored_name(state, weight, 1), state.values[x]
+    if name is None or (shape_of(weight)[0] > 1 and not (isinstance(value, Channels) and value.dim == 1)):
+        return _refuse_layer(state, graph, node, "the slope is computed, not stored")
+    if shape_of(weight)[0] > 1 and isinstance(value, Channels):
+        state.bind(name, {0: value.labels}, 1, layer)
+    return _same(state, x, layer)
+
+
+@_rule(*NORMS_OVER_LAST)
+def _norm_over_last(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given = arguments(node)
+    x = given["input"]
+    value, count = state.values[x], len(given["normalized_shape"])
+    if isinstance(value, Channels) and value.dim < len(shape_of(x)) - count:
+        for key in ("weight", "bias"):
+            if isinstance(given.get(key), fx.Node):
+                state.fix_stored(given[key], graph.layer[node])
+        return value
+    return _refuse_layer(state, graph, node, "a norm over all channels")
+
+
+# -- pointwise -----------------------------------------------------------------------------------------------------
+
+
+def pointwise_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Channels that meet position by position become one: residual adds, factors, activations."""
+    layer, out = graph.layer[node], shape_of(node)
+    operands = [n for n in tensor_inputs(node) if shape_of(n)]
+    labelled = [(n, v) for n in operands if isinstance(v := state.values[n], Channels)]
+    aligned = {v.dim + len(out) - len(shape_of(n)) for n, v in labelled}
+    if len(aligned) != 1:
+        return (
+            _refuse_layer(state, graph, node, "channels of two tensors lie in different dimensions")
+            if aligned
+            else (_pointwise_without_channels(state, graph, node, operands))
+        )
+    dim = aligned.pop()
+    main = labelled[0][1].labels
+    for _, other in labelled[1:]:
+        state.labels.join(main, other.labels)
+    if len(labelled) > 1 and operator_name(node) in {"add", "sub"}:
+        state.added_to_shortcut.append(main)
+    for operand in operands:
+        value, shape = state.values[operand], shape_of(operand)
+        own_dim = dim - (len(out) - len(shape))
+        spans = own_dim >= 0 and shape[own_dim] == out[dim]
+        if isinstance(value, Stored):
+            _bind_operand(state, operand, value, {own_dim: main} if spans else {}, layer)
+        elif not isinstance(value, Channels) and spans:
+            state.labels.freeze(main, _reason_of(state, operand, layer))
+    return Channels(dim, main)
+
+
+def _bind_operand(state: Propagation, node: fx.Node, value: Stored, dims: dict[int, Tensor], layer: str) -> None:
+    vector = state.vector_dim(node)
+    if node.op != "placeholder":  # a vector that was reshaped or cast: its only long dimension is its own dimension 0
+        state.bind(value.name, {0: dims[vector]} if vector in dims else {}, 1, layer)
+    else:
+        state.bind(value.name, dims, len(shape_of(node)), layer)
+
+
+def _pointwise_without_channels(state: Propagation, graph: Graph, node: fx.Node, operands: list[fx.Node]) -> Value:
+    for operand in operands:
+        state.fix_stored(operand, graph.layer[node])
+    data = [n for n in operands if isinstance(state.values[n], Opaque)]
+    if data:
+        return Opaque(_reason_of(state, data[0], graph.layer[node]))
+    return Opaque(Reason("meets a value computed from parameters", graph.layer[node]))
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Tell whether an operator works position by position: by torch's own tag, or by our list where it is missing."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) in UNTAGGED_POINTWISE
+
+
+def _reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:
+    value = state.values[node]
+    return value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
+
+
+# -- operators that keep the channels where they are ---------------------------------------------------------------
+
+
+def _same(state: Propagation, source: fx.Node, layer: str) -> Value:
+    value = state.values[source]
+    if isinstance(value, (Channels, Opaque)):
+        return value
+    return Opaque(Reason("meets a constant", layer))
+
+
+@_rule(*IDENTITIES)
+def _identity(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source = tensor_inputs(node)[0]
+    value = state.values[source]
+    if isinstance(value, Stored) and state.vector_dim(source) == 0 and len(shape_of(source)) == 1:
+        return value  # a cast vector is still that vector
+    state.fix_stored(source, graph.layer[node])
+    return _same(state, source, graph.layer[node])
+
+
+@_rule(*LIKE)
+def _like(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    return _same(state, tensor_inputs(node)[0], graph.layer[node])
+
+
+@_rule("native_dropout")
+def _native_dropout(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    value = _same(state, tensor_inputs(node)[0], graph.layer[node])
+    return [value, value] if isinstance(value, (Channels, Opaque)) else None
+
+
+@_rule(*POOLS)
+def _pool(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source = tensor_inputs(node)[0]
+    value = _same(state, source, graph.layer[node])
+    if isinstance(value, Channels) and value.dim >= len(shape_of(source)) - POOLS[operator_name(node)]:
+        return _refuse_layer(state, graph, node, "pooling over channels")
+    outputs = node.meta["val"]
+    if isinstance(outputs, (list, tuple)):
+        return [value for _ in outputs] if isinstance(value, (Channels, Opaque)) else None
+    return value
+
+
+@_rule(*REDUCTIONS)
+def _reduction(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, source = arguments(node), tensor_inputs(node)[0]
+    if operator_name(node) in {"max", "min"} and "other" in given:
+        return pointwise_rule(state, graph, node)
+    value, ndim = state.values[source], len(shape_of(source))
+    if not isinstance(value, Channels):
+        state.fix_stored(source, graph.layer[node])
+        return _spread(node, _same(state, source, graph.layer[node]))
+    dims = given.get("dim")
+    reduced = (
+        set(range(ndim)) if dims in (None, []) else {d % ndim for d in ([dims] if isinstance(dims, int) else dims)}
+    )
+    if value.dim in reduced:
+        return _refuse_layer(state, graph, node, f"{operator_name(node)} over channels")
+    kept = bool(given.get("keepdim"))
+    dim = value.dim if kept else value.dim - sum(d < value.dim for d in reduced)
+    return _spread(node, Channels(dim, value.labels))
+
+
+def _spread(node: fx.Node, value: Value) -> Value:
+    """Give every output of an operator with several outputs the same value."""
+    outputs = node.meta["val"]
+    if isinstance(outputs, (list, tuple)) and isinstance(value, (Channels, Opaque)):
+        return [value for _ in outputs]
+    return value
+
+
+@_rule(*ALONG_ONE_DIM)
+def _along_one_dim(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source = tensor_inputs(node)[0]
+    value = _same(state, source, graph.layer[node])
+    if isinstance(value, Channels) and int(arguments(node)["dim"]) % len(shape_of(source)) == value.dim:
+        return _refuse_layer(state, graph, node, f"{operator_name(node)} over channels")
+    return value
+
+
+# -- operators that move data: they are executed on the labels ------------------------------------------------------
+
+
+def _run_on_labels(state: Propagation, graph: Graph, node: fx.Node) -> Any:
+    layer = graph.layer[node]
+
+    def labels_for(source: fx.Node) -> Any:
+        return state.full_labels(source, layer) if isinstance(source.meta.get("val"), Tensor) else source.meta["val"]
+
+    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), labels_for)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+@_rule(*RESHAPES)
+def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source = tensor_inputs(node)[0]
+    value = state.values[source]
+    if isinstance(value, Stored):
+        dim, vector = state.vector_dim(node), state.vector_dim(source)
+        if dim is not None and vector is not None and shape_of(node)[dim] == shape_of(source)[vector]:
+            if source.op == "placeholder" and len(shape_of(source)) != 1:
+                state.fix_stored(source, graph.layer[node])
+                return Opaque(Reason("meets a constant", graph.layer[node]))
+            return value
+    state.sized_by_code.append((graph, node))
+    return state.recover(_run_on_labels(state, graph, node), graph.layer[node])
+
+
+@_rule(*MOVES)
+def _move(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source = tensor_inputs(node)[0]
+    if isinstance(state.values[source], Stored) and operator_name(node) in {"squeeze", "unsqueeze"}:
+        return _reshape(state, graph, node)
+    return state.recover(_run_on_labels(state, graph, node), graph.layer[node])
+
+
+@_rule(*LITERAL_INDEXING)
+def _literal_indexing(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Indices are numbers in the user's code: allowed only where they leave the channels as they are."""
+    source = tensor_inputs(node)[0]
+    before = state.values[source]
+    moved = _run_on_labels(state, graph, node)
+    parts = list(moved) if isinstance(moved, (list, tuple)) else [moved]
+    if isinstance(before, Channels):
+        state.sized_by_code.append((graph, node))
+        for part in parts:
+            dims = varying_dims(part)
+            if len(dims) != 1 or not torch.equal(labels_along(part, dims[0]), before.labels):
+                return _spread(
+                    node, _refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number")
+                )
+    values = [state.recover(part, graph.layer[node]) for part in parts]
+    return values if isinstance(moved, (list, tuple)) else values[0]
+
+
+@_rule("chunk")
+def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Equal parts stay equal if channels at the same place in every part are removed together."""
+    given, source = arguments(node), tensor_inputs(node)[0]
+    value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
+    parts = node.meta["val"]
+    if not isinstance(value, Channels) or value.dim != dim:
+        return _literal_indexing(state, graph, node)
+    count = len(parts)
+    if len(value.labels) % count or len(value.labels) == count:
+        return _spread(node, _refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
+    rows = value.labels.reshape(count, -1)
+    for row in range(1, count):
+        state.labels.join(rows[0], rows[row])
+    return [Channels(dim, rows[row]) for row in range(count)]
+
+
+@_rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+       "replication_pad2d", "replication_pad3d")  # fmt: skip
+def _pad(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Padding adds a fixed number of channels at each end; the added ones can never be removed."""
+    given, source = arguments(node), tensor_inputs(node)[0]
+    value = state.values[source]
+    if not isinstance(value, Channels):
+        state.fix_stored(source, graph.layer[node])
+        return _same(state, source, graph.layer[node])
+    amounts, ndim = list(given["pad"] if "pad" in given else given["padding"]), len(shape_of(source))
+    place = 2 * (ndim - 1 - value.dim)
+    before, after = (amounts[place], amounts[place + 1]) if place + 1 < len(amounts) else (0, 0)
+    if before == 0 and after == 0:
+        return value
+    constant = operator_name(node) == "constant_pad_nd" or given.get("mode", "") == "constant"
+    if not constant or before < 0 or after < 0:
+        return _refuse_layer(state, graph, node, "channels are padded from other channels")
+    state.sized_by_code.append((graph, node))
+    padding = state.labels.mint_frozen(1, Reason("is added to a shortcut that is padded with zeros", graph.layer[node]))
+    return Channels(value.dim, torch.cat([padding.expand(before), value.labels, padding.expand(after)]))
+
+
+@_rule("getitem")
+def _getitem(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source, index = node.args
+    value = state.values[source]  # type: ignore[index]
+    return value[index] if isinstance(value, list) else _same(state, source, graph.layer[node])  # type: ignore[index, arg-type]
+
+
+# -- everything else ------------------------------------------------------------------------------------------------
+
+
+@_rule("new_empty", "new_zeros", "new_ones", "new_full", "zeros", "ones", "full", "arange", "rand", "randn", "empty",
+       "linspace", "eye", "scalar_tensor")  # fmt: skip
+def _created(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    return Opaque(Reason("meets a tensor created in forward", graph.layer[node]))
+
+
+@_rule("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size", "sym_size")
+def _no_data(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    return None
+
+
+def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Freeze what goes into an operator that is not understood."""
+    value = _refuse_layer(state, graph, node, f"operator {operator_name(node)} is not understood")
+    outputs = node.meta.get("val")
+    if isinstance(outputs, (list, tuple)):
+        return _spread(node, value)
+    return value if isinstance(outputs, Tensor) else None

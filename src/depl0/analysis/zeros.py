@@ -1,0 +1,159 @@
+"""Where a gate must multiply so that a closed channel is exactly zero wherever it is read.
+
+Slicing an input channel out of a convolution is exact only if that channel is zero there. From every dense reader we
+walk back to the last affine operator (batch norm, else the convolution or linear layer itself) through operators with
+f(0) = 0, and put the gate on that affine. Where no such way exists (a sigmoid in between), the gate goes on the
+reader's own input weights, which is always exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx
+
+from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
+from depl0.analysis.rules import (
+    CONVOLUTIONS,
+    IDENTITIES,
+    LITERAL_INDEXING,
+    MOVES,
+    POOLS,
+    RESHAPES,
+    TRANSPOSED,
+    is_pointwise,
+)
+from depl0.analysis.trace import Graph, arguments, operator_name, shape_of
+from depl0.analysis.values import Channels, Stored
+
+_LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
+_AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}
+_KEEPS_ZEROS = (
+    IDENTITIES | set(POOLS) | RESHAPES | MOVES | LITERAL_INDEXING
+    | {"chunk", "getitem", "mean", "sum", "amax", "amin", "prelu", "native_dropout", "zeros_like", "linalg_vector_norm"}
+)  # fmt: skip
+
+
+@dataclass
+class Sites:
+    """The axes that gates multiply: outputs of affines, and inputs of layers that nothing else could silence."""
+
+    axes: dict[Axis, str] = field(default_factory=dict)
+    """axis -> layer; in the order in which they were found"""
+
+
+def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
+    """Find, for every dense reader of every graph, the affines that can silence its closed channels."""
+    sites = Sites()
+    for graph in graphs:
+        sources: dict[fx.Node, list[fx.Node] | None] = {}
+        silenceable: dict[fx.Node, bool] = {}
+        for node in graph.nodes:  # execution order: inputs before outputs
+            found = sources[node] = _zero_sources(state, node, silenceable)
+            silenceable[node] = found is not None and all(silenceable[source] for source in found)
+        marked: set[fx.Node] = set()
+        for node in graph.nodes:
+            if operator_name(node) not in _LAYERS or not _reads_all_channels(node):
+                continue
+            weight, source = state.values[arguments(node)["weight"]], arguments(node)["input"]
+            if not isinstance(state.values[source], Channels) or not isinstance(weight, Stored):
+                continue
+            if silenceable[source]:
+                _mark(source, sources, marked)
+            else:
+                in_dim = 0 if operator_name(node) in TRANSPOSED else 1
+                sites.axes.setdefault((weight.name, in_dim), graph.layer[node])
+        for node in graph.nodes:
+            if node in marked:
+                for axis in _affine_axes(state, node):
+                    sites.axes.setdefault(axis, graph.layer[node])
+    return sites
+
+
+def _reads_all_channels(node: fx.Node) -> bool:
+    return operator_name(node) == "linear" or int(arguments(node)["groups"]) == 1
+
+
+def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: set[fx.Node]) -> None:
+    """Mark every affine on the way back from ``start``. Every node is visited once, so this stays linear."""
+    stack = [start]
+    while stack:
+        node = stack.pop()
+        if node in marked:
+            continue
+        marked.add(node)
+        stack.extend(sources[node] or [])
+
+
+def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
+    """Return the axes that a gate multiplies to silence a node's output; none if the node is no affine."""
+    name = operator_name(node)
+    if name not in _LAYERS | _AFFINE_NORMS or not isinstance(state.values[node], Channels):
+        return []
+    given = arguments(node)
+    weight_dim = 0
+    if name in TRANSPOSED and int(given["groups"]) == 1:
+        weight_dim = 1
+    axes = []
+    for key, dim in (("weight", weight_dim), ("bias", 0)):
+        value = state.values[given[key]] if isinstance(given[key], fx.Node) else None
+        if isinstance(value, Stored):
+            axes.append((value.name, dim))
+    return axes
+
+
+def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, bool]) -> list[fx.Node] | None:
+    """Return the inputs that must be zero for the node's channels to be zero; None if that cannot be said.
+
+    An affine needs none: it is where the gate goes.
+    """
+    name = operator_name(node)
+    value = state.values.get(node)
+    if isinstance(value, list):
+        return _channel_inputs(state, node) if name in _KEEPS_ZEROS else None
+    if not isinstance(value, Channels):
+        return []  # no removable channels: nothing to silence
+    if name in _LAYERS:
+        return []
+    if name in _AFFINE_NORMS:
+        return [] if arguments(node)["weight"] is not None else None
+    if name in {"pad", "constant_pad_nd"}:
+        given = arguments(node)
+        constant = name == "constant_pad_nd" or given["mode"] == "constant"
+        return _channel_inputs(state, node) if not constant or not given["value"] else None
+    if name in _KEEPS_ZEROS:
+        return _channel_inputs(state, node)
+    if is_pointwise(node) or name in {"max", "min"}:
+        return _pointwise_sources(state, node, silenceable)
+    return None
+
+
+def _channel_inputs(state: Propagation, node: fx.Node) -> list[fx.Node]:
+    return [n for n in node.all_input_nodes if isinstance(state.values.get(n), (Channels, list))]
+
+
+def _pointwise_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, bool]) -> list[fx.Node] | None:
+    name, tensors = operator_name(node), tensor_inputs(node)
+    labelled = [n for n in tensors if isinstance(state.values[n], Channels)]
+    if name == "mul":  # one zero factor is enough: the one with a clear way back to an affine, not the sigmoid's
+        return [n for n in labelled if silenceable[n]][:1] or None
+    if name == "div":
+        numerator = arguments(node)["self"]
+        return [numerator] if numerator in labelled else None
+    if len(labelled) != len(tensors):  # meets a constant or a broadcast value that may not be zero
+        return None
+    return labelled if _is_zero_at_zero(node) else None
+
+
+def _is_zero_at_zero(node: fx.Node) -> bool:
+    """Evaluate the operator at zero."""
+
+    def zero(source: fx.Node) -> Tensor:
+        return torch.zeros([1] * len(shape_of(source)), dtype=torch.float64)
+
+    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), zero)
+    try:
+        return bool((node.target(*args, **kwargs) == 0).all())  # type: ignore[operator]
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
