@@ -1,0 +1,79 @@
+"""Parameters and multiply-accumulates of a network as it stands, counted by torch's own flop counter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from depl0.analysis.trace import ExampleInputs, check_host, private_copy, run_checked
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """The cost of one module, its children not included."""
+
+    params: int
+    macs: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters and MACs (multiply-accumulates of one pass over the example inputs, batch included)."""
+
+    params: int
+    macs: int
+    layers: Mapping[str, LayerCost] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.params:,} parameters, {self.macs:,} MACs"
+
+
+def cost(model: nn.Module, example_inputs: Any) -> Cost:
+    """Count the parameters and MACs of a network, in total and layer by layer, in evaluation mode.
+
+    MACs are half of what :class:`torch.utils.flop_counter.FlopCounterMode` counts. A parameter that several modules
+    share counts once, for the first of them.
+
+    >>> cost(nn.Linear(4, 3), torch.zeros(1, 4))
+    Cost(params=15, macs=12)
+    """
+    copy = private_copy(check_host(model)).eval()
+    counter = FlopCounterMode(display=False)
+    with counter, torch.random.fork_rng(devices=[]):
+        run_checked(copy, ExampleInputs.of(example_inputs))
+    own_macs = _own_macs(counter, type(copy).__name__)
+    seen: set[int] = set()
+    layers: dict[str, LayerCost] = {}
+    for name, module in copy.named_modules():
+        fresh = [p for p in module.parameters(recurse=False) if id(p) not in seen]
+        seen.update(id(p) for p in fresh)
+        layer = LayerCost(sum(p.numel() for p in fresh), own_macs.get(name, 0))
+        if layer.params or layer.macs:
+            layers[name] = layer
+    total_params = sum(p.numel() for p in copy.parameters())
+    return Cost(total_params, counter.get_total_flops() // 2, layers)
+
+
+def _own_macs(counter: FlopCounterMode, root: str) -> dict[str, int]:
+    """Return every module's MACs without those of its children."""
+    totals: dict[str, int] = {}
+    for name, per_operator in counter.get_flop_counts().items():
+        if name == root or name.startswith(f"{root}."):
+            totals[name.removeprefix(root).removeprefix(".")] = sum(per_operator.values()) // 2
+    own = dict(totals)
+    for name, macs in totals.items():
+        if name:
+            own[_nearest(name.rpartition(".")[0], totals)] -= macs
+    return own
+
+
+def _nearest(name: str, totals: dict[str, int]) -> str:
+    """Return the nearest enclosing module that was counted (a ModuleList, for one, is never called)."""
+    while name and name not in totals:
+        name = name.rpartition(".")[0]
+    return name

@@ -1,0 +1,168 @@
+"""The cost of a gated network as a differentiable function of its open probabilities.
+
+A weight between an output channel with gate o and an input channel with gate i is there when both are open. For
+independent gates P(o open and i open) = p_o·p_i, and p_o where o and i are the same gate (a residual stream's
+convolution). So with S(axis) = Σ p over an axis' positions, frozen positions counting 1,
+
+    E[cost] = constant + Σ_terms c·( S(out)·S(in) + Σ_g n_out(g)·n_in(g)·(p_g - p_g²) )
+
+which is exact. All terms are evaluated with a handful of operators, however deep the network is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import FROZEN, Plan
+from depl0.analysis.propagate import Axis
+
+KINDS = ("params", "macs", "groups")
+
+
+class ExpectedCost(nn.Module):
+    """Expected parameters, MACs and the paper's Σ|g_k|π_k from the flat vector of open probabilities."""
+
+    axis_of: Tensor
+    gate_of: Tensor
+    count: Tensor
+    fixed: Tensor
+    left: Tensor
+    right: Tensor
+    coefficients: Tensor
+    same_gate: Tensor
+    constants: Tensor
+    filter_weights: Tensor
+
+    def __init__(self, plan: Plan, shapes: Mapping[str, Iterable[int]], dense_macs: int) -> None:
+        """``shapes`` are the host's parameters; ``dense_macs`` is its whole cost, attention and the like included."""
+        super().__init__()
+        table = _AxisTable(plan)
+        terms: list[tuple[int, int, float, float]] = []  # (axis, axis, parameters, MACs) per pair of positions
+        constant_params = 0
+        for name, shape in shapes.items():
+            sizes = list(shape)
+            bound = [dim for dim in range(len(sizes)) if (name, dim) in plan.axes]
+            per_pair = _product(size for dim, size in enumerate(sizes) if dim not in bound)
+            if not bound:
+                constant_params += per_pair
+                continue
+            assert len(bound) <= 2, f"{name} has more than two channel dimensions"
+            axes = [table.index((name, dim), sizes[dim]) for dim in bound]
+            terms.append((axes[0], axes[1] if len(axes) == 2 else table.one, float(per_pair), 0.0))
+        constant_macs = dense_macs
+        for use in plan.uses:
+            out = table.index(use.out_axis, use.out_size)
+            into = table.one if use.in_axis is None else table.index(use.in_axis, use.in_size)
+            constant_macs -= use.macs_per_pair * use.out_size * (1 if use.in_axis is None else use.in_size)
+            terms.append((out, into, 0.0, float(use.macs_per_pair)))
+        self._register(plan, table, terms, [float(constant_params), float(constant_macs)], shapes)
+
+    def _register(
+        self,
+        plan: Plan,
+        table: _AxisTable,
+        terms: list[tuple[int, int, float, float]],
+        constants: list[float],
+        shapes: Mapping[str, Iterable[int]],
+    ) -> None:
+        left, right, params, macs = (list(column) for column in zip(*terms, strict=True))
+        same_gate = torch.zeros(2, plan.num_gates, dtype=torch.float64)
+        for a, b, per_params, per_macs in terms:
+            for gate, pairs in table.same_gates(a, b).items():
+                same_gate[0, gate] += pairs * per_params
+                same_gate[1, gate] += pairs * per_macs
+        filter_weights = torch.zeros(plan.num_gates + 1, dtype=torch.float64)
+        for name, dim in plan.filters:
+            sizes = list(shapes[name])
+            gates = plan.axes[(name, dim)]
+            filter_weights.index_add_(
+                0, gates % (plan.num_gates + 1), torch.full_like(gates, _product(sizes) // sizes[dim]).double()
+            )
+        tensors = {
+            "axis_of": torch.tensor(table.axis_of, dtype=torch.long),
+            "gate_of": torch.tensor(table.gate_of, dtype=torch.long),
+            "count": torch.tensor(table.count, dtype=torch.float64),
+            "fixed": torch.tensor(table.fixed, dtype=torch.float64),
+            "left": torch.tensor(left, dtype=torch.long),
+            "right": torch.tensor(right, dtype=torch.long),
+            "coefficients": torch.tensor([params, macs], dtype=torch.float64),
+            "same_gate": same_gate,
+            "constants": torch.tensor(constants, dtype=torch.float64),
+            "filter_weights": filter_weights[: plan.num_gates],
+        }
+        self._exact = tensors
+        for name, tensor in tensors.items():
+            buffer = tensor.float() if tensor.is_floating_point() else tensor
+            self.register_buffer(name, buffer, persistent=False)
+
+    def forward(self, open_probability: Tensor, kind: str) -> Tensor:
+        """Return one expected cost, differentiable."""
+        if kind == "groups":
+            return torch.dot(open_probability, self.filter_weights)
+        row = KINDS.index(kind)
+        buffers = {name: getattr(self, name) for name in self._exact}
+        return _evaluate(open_probability, buffers, row)
+
+    def exact(self, open_probability: Tensor) -> tuple[float, float]:
+        """Return expected parameters and MACs in float64 on the CPU."""
+        p = open_probability.detach().double().cpu()
+        return float(_evaluate(p, self._exact, 0)), float(_evaluate(p, self._exact, 1))
+
+
+def _evaluate(p: Tensor, t: Mapping[str, Tensor], row: int) -> Tensor:
+    per_axis = t["fixed"].index_add(0, t["axis_of"], p[t["gate_of"]] * t["count"])
+    pairs = per_axis[t["left"]] * per_axis[t["right"]]
+    return torch.dot(pairs, t["coefficients"][row]) + torch.dot(p - p * p, t["same_gate"][row]) + t["constants"][row]
+
+
+class _AxisTable:
+    """Axes with the same gates are one; every axis is a list of (gate, how often) plus a number of frozen positions."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.axis_of: list[int] = []
+        self.gate_of: list[int] = []
+        self.count: list[float] = []
+        self.fixed: list[float] = [1.0]
+        self._members: list[dict[int, int]] = [{}]
+        self._known: dict[bytes | int, int] = {1: 0}
+        self.one = 0
+
+    def index(self, axis: Axis, size: int) -> int:
+        """Return the number of an axis; one without gates counts its size."""
+        gates = self.plan.axes.get(axis)
+        key: bytes | int = size if gates is None else gates.numpy().tobytes()
+        if key not in self._known:
+            self._known[key] = len(self.fixed)
+            self._append(size, gates)
+        return self._known[key]
+
+    def _append(self, size: int, gates: Tensor | None) -> None:
+        members: dict[int, int] = {}
+        frozen = size
+        if gates is not None:
+            numbers, counts = gates.unique(return_counts=True)
+            members = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+            frozen = members.pop(FROZEN, 0)
+        self.axis_of += [len(self.fixed)] * len(members)
+        self.gate_of += members.keys()
+        self.count += map(float, members.values())
+        self._members.append(members)
+        self.fixed.append(float(frozen))
+
+    def same_gates(self, a: int, b: int) -> dict[int, int]:
+        """Return the gates on both axes, with the number of pairs of positions that share them."""
+        left, right = self._members[a], self._members[b]
+        if len(right) < len(left):
+            left, right = right, left
+        return {gate: n * right[gate] for gate, n in left.items() if gate in right}
+
+
+def _product(sizes: Iterable[int]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
