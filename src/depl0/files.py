@@ -1,0 +1,237 @@
+"""Compact networks on disk: ``compact.json`` says how to cut the dense network, ``compact.safetensors`` has the values.
+
+No pickle is written or read. Loading needs the folder and the user's own function that builds the dense network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as read_safetensors
+from safetensors.torch import save as write_safetensors
+from torch import Tensor, nn
+
+from depl0.analysis.trace import canonical_names
+from depl0.errors import FormatError, InputError
+from depl0.surgery.certificate import Certificate
+from depl0.surgery.constant import Removal
+from depl0.surgery.record import CompactRecord, apply_record, record_of, remember, state_shapes
+
+FORMAT = "depl0-compact"
+VERSION = 1
+
+
+def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
+    """Write a compact network to a folder as ``compact.json`` and ``compact.safetensors``."""
+    record = record_of(compact) if isinstance(compact, nn.Module) else None
+    if record is None:
+        raise InputError(
+            f"only a compact network can be saved, got {type(compact).__name__} instead.",
+            hint="pass what gated.extract() returned, before or after fine-tuning.",
+        )
+    tensors = _own_tensors(compact)
+    values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    header = {"format": FORMAT, "version": VERSION, **_to_json(record), "sha256": hashlib.sha256(values).hexdigest()}
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    _write(target / "compact.safetensors", values)
+    _write(target / "compact.json", (json.dumps(header, indent=1) + "\n").encode())
+    return target
+
+
+def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.Module:
+    """Rebuild a compact network: ``factory()`` gives the dense network, which is cut and filled."""
+    source = Path(folder)
+    if not callable(factory):
+        raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
+    header = _read_header(source / "compact.json")
+    record = _from_json(header, source / "compact.json")
+    values = _read(source / "compact.safetensors")
+    if hashlib.sha256(values).hexdigest() != header.get("sha256"):
+        raise FormatError(
+            f"{source / 'compact.safetensors'} is damaged or was changed: its checksum is not the one in compact.json.",
+            hint="copy both files again from where they were written.",
+        )
+    model = factory()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
+    _check_same_network(model, record, source)
+    apply_record(model, record)
+    _fill(model, _parse_values(values, source), source)
+    remember(model, record)
+    return model
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+
+def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the state dict, each tied tensor once."""
+    names = canonical_names(model)
+    state = model.state_dict()
+    odd = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if odd:
+        raise InputError(f"the network's state holds something that is no tensor: {odd[0]}.")
+    return {name: tensor for name, tensor in state.items() if names.get(name, name) == name}
+
+
+def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
+    expected = _own_tensors(model)
+    for name in [*expected, *values]:
+        if name not in values or name not in expected:
+            where = "the folder" if name not in values else "the network"
+            raise FormatError(f"{name} is missing in {where} ({source}).", hint="pass the network it was made from.")
+        if expected[name].shape != values[name].shape:
+            raise FormatError(
+                f"{name} has shape {tuple(values[name].shape)} in {source}, "
+                f"but the network needs {tuple(expected[name].shape)}."
+            )
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if name in values:
+                tensor.data = values[name].to(tensor.device)
+
+
+def _parse_values(values: bytes, source: Path) -> dict[str, Tensor]:
+    try:
+        return dict(read_safetensors(values))
+    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise FormatError(f"{source / 'compact.safetensors'} cannot be read: {error}") from error
+
+
+def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -> None:
+    found = state_shapes(model)
+    for name, shape in record.dense_shapes.items():
+        if found.get(name) != shape:
+            has = f"has shape {found[name]}" if name in found else "is missing"
+            raise FormatError(
+                f"the folder {source} holds a compact {record.network}, but for another network: "
+                f"{name} had shape {shape} there and {has} in what factory() built.",
+                hint="pass the function that builds the network which was pruned, with the same arguments.",
+            )
+    extra = next((name for name in found if name not in record.dense_shapes), None)
+    if extra is not None:
+        raise FormatError(
+            f"the folder {source} holds a compact {record.network}, but for another network: factory() built "
+            f"{extra} with shape {found[extra]}, which was not there.",
+            hint="pass the function that builds the network which was pruned, with the same arguments.",
+        )
+
+
+# -- header --------------------------------------------------------------------------------------------------------
+
+
+def _to_json(record: CompactRecord) -> dict[str, Any]:
+    keep: dict[str, dict[str, list[int]]] = {}
+    for (name, dim), positions in record.positions.items():
+        keep.setdefault(name, {})[str(dim)] = positions.tolist()
+    return {
+        "network": record.network,
+        "cost": {
+            "dense": dict(zip(("params", "macs"), record.dense_cost, strict=True)),
+            "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
+        },
+        "certificate": vars(record.certificate),
+        "removed": [vars(removal) for removal in record.removals],
+        "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
+        "keep": keep,
+    }
+
+
+def _from_json(header: dict[str, Any], path: Path) -> CompactRecord:
+    try:
+        shapes = {str(k): tuple(_whole(size) for size in v) for k, v in header["dense_shapes"].items()}
+        positions = {
+            (str(name), int(dim)): _positions(keep, shapes[name][int(dim)])
+            for name, dims in header["keep"].items()
+            for dim, keep in dims.items()
+        }
+        return CompactRecord(
+            network=str(header["network"]),
+            dense_shapes=shapes,
+            positions=positions,
+            removals=tuple(
+                Removal(str(r["layer"]), None if r["norm"] is None else str(r["norm"]), bool(r["silent"]))
+                for r in header["removed"]
+            ),
+            dense_cost=_cost(header["cost"]["dense"]),
+            compact_cost=_cost(header["cost"]["compact"]),
+            certificate=Certificate(
+                float(header["certificate"]["max_error"]),
+                str(header["certificate"]["dtype"]),
+                _whole(header["certificate"]["inputs"]),
+            ),
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(
+            f"{path} is damaged: {type(error).__name__} {error}.",
+            hint="copy the folder again from where it was written.",
+        ) from error
+
+
+def _cost(entry: dict[str, Any]) -> tuple[int, int]:
+    return _whole(entry["params"]), _whole(entry["macs"])
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def _positions(keep: Any, size: int) -> Tensor:
+    numbers = [_whole(position) for position in keep]
+    if not numbers or any(b <= a for a, b in pairwise(numbers)) or numbers[-1] >= size:
+        raise ValueError(f"kept positions must rise within 0..{size - 1}")
+    return torch.tensor(numbers, dtype=torch.long)
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(_read(path).decode())
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise FormatError(f"{path} is no JSON file: {error}.") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")
+    version = header.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise FormatError(f"{path} has format version {version!r}; a whole number was expected.")
+    if version > VERSION:
+        raise FormatError(
+            f"{path} has format version {version}, but this depl0 reads versions up to {VERSION}.",
+            hint="install a newer depl0: pip install --upgrade depl0.",
+        )
+    return header
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FormatError(f"{path} does not exist.", hint="pass a folder that depl0.save wrote.") from None
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a whole file or none: aside, flushed, then renamed."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+__all__ = ["FORMAT", "VERSION", "load", "save"]

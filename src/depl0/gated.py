@@ -1,0 +1,230 @@
+"""A host network with gates on its channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+from depl0.analysis.selection import GroupChoice
+from depl0.analysis.trace import ExampleInputs, check_host
+from depl0.cost.count import Cost, cost
+from depl0.cost.expected import KINDS, ExpectedCost
+from depl0.errors import GateError, InputError
+from depl0.gates import hard_concrete
+from depl0.generators import Generator, Preset, make_generator
+from depl0.planning import plan as make_plan
+from depl0.surgery.extract import extract
+from depl0.surgery.scaling import SiteScaling
+from depl0.surgery.slicing import kept_gates
+
+
+def attach(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    generator: str = "fc",
+    direction: str = "forward",
+    groups: GroupChoice = "all",
+    preset: str | Preset = "default",
+    start: float | None = None,
+    evaluation: str = "median",
+    rng: torch.Generator | None = None,
+) -> GatedModel:
+    """Put gates on every channel of a network that can be pruned. The network itself is not modified.
+
+    Args:
+        model: any network; the gated model holds it, and trains its parameters.
+        example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
+        generator: what gives the gates their log α: "fc" (the paper's), "independent" (L0-HC), …
+        direction: "forward" or "backward": the order in which the generator walks the groups.
+        groups: "all", "inner" (the paper's rule: nothing that is added to a shortcut), names, or a function.
+        preset: "default", or the published forms "paper" and "reference".
+        start: first log α of every gate, instead of the preset's.
+        evaluation: the rule for evaluation gates, "median" or "paper".
+        rng: source of the generator's random initialisation.
+    """
+    check_host(model)
+    if any(isinstance(module, GatedModel) for module in model.modules()):
+        raise InputError(
+            "model is already gated.", hint="use the gated model you have, or attach to its .host with other settings."
+        )
+    hard_concrete.closing_log_alpha(evaluation)  # wrong names fail before the analysis
+    make_generator(generator, [1], direction=direction, preset=preset, start=start, rng=torch.Generator())
+    example = ExampleInputs.of(example_inputs)
+    plan = make_plan(model, example, groups=groups)
+    sizes = [group.size for group in plan.groups]
+    made = make_generator(generator, sizes, direction=direction, preset=preset, start=start, rng=rng)
+    return GatedModel(model, plan, made, example, evaluation)
+
+
+@final
+class GatedModel(nn.Module):
+    """A host whose channels are multiplied by gates; call it like the host.
+
+    In training mode every call samples all gates, once for the batch; in evaluation mode the deterministic evaluation
+    gates are used. The host is called with its gated parameters in place of its own
+    (:func:`torch.func.functional_call`), so nothing in it is replaced, renamed or hooked.
+    """
+
+    def __init__(
+        self, host: nn.Module, plan: Plan, generator: Generator, example: ExampleInputs, evaluation: str = "median"
+    ) -> None:
+        super().__init__()
+        self.plan = plan
+        self.evaluation = evaluation
+        self.dense_cost = cost(host, example)
+        self._example = example
+        parameters = dict(host.named_parameters())
+        device = next(iter(parameters.values())).device
+        self.host = host
+        self.generator = generator.to(device)
+        self._scaling = SiteScaling(plan, parameters).to(device)
+        shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+        self._expected = ExpectedCost(plan, shapes, self.dense_cost.macs).to(device)
+        self._fixed: Tensor | None
+        self.register_buffer("_fixed", None, persistent=False)
+        self.training = host.training
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the host with gates: sampled in training mode, evaluation gates otherwise, or the fixed ones."""
+        return torch.func.functional_call(self.host, self._gated_parameters(self._gates()), args, kwargs)
+
+    def _gates(self) -> Tensor:
+        if self._fixed is not None:
+            return self._fixed
+        log_alpha = self.generator()
+        if self.training:
+            return hard_concrete.sample_gates(log_alpha)
+        return hard_concrete.evaluation_gates(log_alpha, self.evaluation)
+
+    def _gated_parameters(self, gates: Tensor) -> dict[str, Tensor]:
+        parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
+        scaled: dict[str, Tensor] = self._scaling(parameters, gates)
+        return scaled
+
+    # -- gates -----------------------------------------------------------------------------------------------------
+
+    def log_alpha(self) -> Tensor:
+        """Return the location of every gate's distribution: flat, in plan order, differentiable."""
+        log_alpha: Tensor = self.generator()
+        return log_alpha
+
+    def open_probability(self) -> Tensor:
+        """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
+        if self._fixed is not None:
+            return (self._fixed > 0).float()
+        return hard_concrete.open_probability(self.log_alpha())
+
+    @torch.no_grad()
+    def evaluation_gates(self) -> Tensor:
+        """Return the deterministic gates by this model's rule (``self.evaluation``), or the fixed gates."""
+        if self._fixed is not None:
+            return self._fixed.clone()
+        return hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation)
+
+    def fix_gates(self, values: Tensor) -> None:
+        """Use these gates from now on, in training and in evaluation mode."""
+        values = torch.as_tensor(values)
+        wanted = self.plan.num_gates
+        if values.shape != (wanted,):
+            raise GateError(
+                f"gates must be a vector of {wanted} values, one per gate in plan order, "
+                f"got shape {tuple(values.shape)} instead.",
+                hint="plan.groups gives each group's place in the vector.",
+            )
+        outside = ~((values >= 0) & (values <= 1))
+        if bool(outside.any()):
+            position = int(outside.nonzero()[0])
+            raise GateError(
+                f"gates must lie in [0, 1], got {float(values[position])} at position {position} "
+                f"(group {self._group_of(position)})."
+            )
+        device = self._scaling.index.device
+        self._fixed = values.detach().to(device=device, dtype=torch.float32, copy=True)
+
+    def free_gates(self) -> None:
+        """Stop using fixed gates."""
+        self._fixed = None
+
+    # -- cost ------------------------------------------------------------------------------------------------------
+
+    def penalty(self, kind: str = "params", log_alpha: Tensor | None = None) -> Tensor:
+        """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
+
+        Args:
+            kind: "params" or "macs" (expected number), or "groups" (the paper's Σ|g_k|π_k: every filter counts its own
+                weights, whether or not their inputs are open).
+            log_alpha: the log α to use, where the caller has it already.
+        """
+        if kind not in KINDS:
+            raise InputError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r} instead.")
+        if log_alpha is not None:
+            open_probability = hard_concrete.open_probability(log_alpha)
+        else:
+            open_probability = self.open_probability()
+        expected: Tensor = self._expected(open_probability, kind)
+        return expected
+
+    def expected_cost(self) -> Cost:
+        """Return expected parameters and MACs over the gates, rounded."""
+        self._checked_log_alpha()
+        return self._cost_at(self.open_probability())
+
+    def kept_cost(self) -> Cost:
+        """Return the parameters and MACs that the compact network would have."""
+        gates = self.evaluation_gates().cpu()
+        kept = kept_gates(self.plan, gates > 0, self._score())
+        return self._cost_at(kept.float())
+
+    def _cost_at(self, open_probability: Tensor) -> Cost:
+        params, macs = self._expected.exact(open_probability)
+        return Cost(round(params), round(macs))
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    def weight_parameters(self) -> Iterator[nn.Parameter]:
+        """Return the host's parameters, for the first of the paper's two optimizers."""
+        return self.host.parameters()
+
+    def gate_parameters(self) -> Iterator[nn.Parameter]:
+        """Return the generator's parameters, for the second."""
+        return self.generator.parameters()
+
+    # -- the compact network ---------------------------------------------------------------------------------------
+
+    def extract(self, *, remove_blocks: bool = False) -> nn.Module:
+        """Return a plain network of the host's class, without the closed channels, that gives the same outputs.
+
+        The outputs of both are compared in float64, on the example and on random inputs, before anything is returned.
+        A group whose gates are all closed keeps one channel; with ``remove_blocks`` the layers around it are replaced
+        by the constant that they have become.
+        """
+        dense = (self.dense_cost.params, self.dense_cost.macs)
+        gates = self.evaluation_gates()
+        return extract(self.plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _score(self) -> Tensor:
+        """Return what decides which channel of a closed group stays."""
+        return self._checked_log_alpha().cpu()
+
+    def _checked_log_alpha(self) -> Tensor:
+        log_alpha = self.log_alpha().detach()
+        bad = ~log_alpha.isfinite()
+        if bool(bad.any()):
+            position = int(bad.nonzero()[0])
+            raise GateError(
+                f"log alpha is {float(log_alpha[position])} at gate {position} (group {self._group_of(position)}).",
+                hint="the search has diverged; go back to the last good checkpoint and lower the gate learning rate.",
+            )
+        return log_alpha
+
+    def _group_of(self, gate: int) -> str:
+        return next(g.name for g in self.plan.groups if g.offset <= gate < g.offset + g.size)

@@ -1,0 +1,178 @@
+"""Proof that the compact network computes what the gated network computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from depl0.analysis.propagate import Axis
+from depl0.analysis.trace import ExampleInputs, private_copy
+from depl0.errors import CertificateError
+
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
+"""largest allowed error; float64 is the rule, float32 for networks that insist on it"""
+_FLOOR = {torch.float64: 1e-6, torch.float32: 1e-2}
+"""least share of the largest output that counts as its reaction, so that rounding never looks like a difference"""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far the outputs of two networks are apart on the same inputs."""
+
+    max_error: float
+    """largest difference, relative to how much the outputs change from input to input"""
+    dtype: str
+    inputs: int
+    """number of inputs compared: the example, and random ones"""
+
+
+def certify(
+    host: nn.Module,
+    scaled: Mapping[str, Tensor],
+    compact: nn.Module,
+    example: ExampleInputs,
+    positions: Mapping[Axis, Tensor],
+    random_inputs: int = 2,
+) -> Certificate:
+    """Compare host-with-gates and compact network in evaluation mode; raise if they differ."""
+    for dtype in (torch.float64, torch.float32):
+        reference, candidate = private_copy(host).eval().to(dtype), private_copy(compact).eval().to(dtype)
+        overrides = {name: tensor.detach().to(dtype) for name, tensor in scaled.items()}
+        cases = [case.map_tensors(lambda t, d=dtype: _cast(t, d)) for case in random_cases(example, random_inputs)]
+
+        def gated(case: ExampleInputs, reference: nn.Module = reference, overrides: Any = overrides) -> Any:
+            return torch.func.functional_call(reference, overrides, case.args, case.kwargs)
+
+        try:
+            with torch.no_grad():
+                wanted = [gated(case) for case in cases]
+        except RuntimeError:
+            if dtype == torch.float32:
+                raise
+            continue  # the network insists on float32 somewhere inside
+        worst = max_error(wanted, [_run(candidate, case) for case in cases], dtype)
+        if not worst <= TOLERANCE[dtype]:
+            layer = first_difference(gated, reference, candidate, cases[0], positions, TOLERANCE[dtype])
+            raise CertificateError(
+                f"the compact network differs from the gated one by {worst:.2g} (allowed {TOLERANCE[dtype]:g}), "
+                f"first at layer {layer or 'unknown'}. Nothing is returned.",
+                hint=f"leave that layer's group out, e.g. groups=['-{layer or '<name>'}'], and report the network.",
+            )
+        return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
+    raise AssertionError("unreachable")
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def random_cases(example: ExampleInputs, count: int) -> list[ExampleInputs]:
+    """Return the example, and ``count`` random inputs like it."""
+    rng = torch.Generator().manual_seed(0)
+
+    def random_like(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return torch.randn(tensor.shape, generator=rng).to(tensor.device, tensor.dtype)
+
+    return [example] + [example.map_tensors(random_like) for _ in range(count)]
+
+
+def _run(candidate: nn.Module, case: ExampleInputs) -> Any:
+    try:
+        with torch.no_grad():
+            return candidate(*case.args, **case.kwargs)
+    except Exception as error:  # a compact network that does not run is as different as can be
+        return error
+
+
+def max_error(wanted: list[Any], found: list[Any], dtype: torch.dtype) -> float:
+    """Return the largest difference of two networks' outputs over several inputs.
+
+    It is relative to how much the wanted outputs change from input to input, not to their size: a large bias in the
+    last layer must not hide a wrong channel.
+    """
+    flat_wanted, flat_found = [pytree.tree_flatten(w) for w in wanted], [pytree.tree_flatten(f) for f in found]
+    if any(w[1] != f[1] for w, f in zip(flat_wanted, flat_found, strict=True)):
+        return float("inf")
+    worst = 0.0
+    for place in range(len(flat_wanted[0][0])):
+        left, right = [w[0][place] for w in flat_wanted], [f[0][place] for f in flat_found]
+        if not all(isinstance(value, Tensor) for value in left + right):
+            if any(a is not b and a != b for a, b in zip(left, right, strict=True)):
+                return float("inf")
+            continue
+        if any(a.shape != b.shape for a, b in zip(left, right, strict=True)):
+            return float("inf")
+        scale = max(_reaction(left), _FLOOR[dtype] * max(_largest(a) for a in left))
+        for a, b in zip(left, right, strict=True):
+            difference = _largest_difference(a, b)
+            worst = max(worst, difference / scale if scale > 0 else difference)
+    return worst
+
+
+def _reaction(outputs: list[Tensor]) -> float:
+    first = outputs[0]
+    return max((_largest(o.double() - first.double()) for o in outputs[1:] if o.shape == first.shape), default=0.0)
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.double().nan_to_num(0, 0, 0).abs().max()) if tensor.numel() else 0.0
+
+
+def _largest_difference(a: Tensor, b: Tensor) -> float:
+    a, b = a.double(), b.double()
+    difference = (a - b).abs()[~((a == b) | (a.isnan() & b.isnan()))]
+    largest = float(difference.max()) if difference.numel() else 0.0
+    return largest if largest == largest else float("inf")
+
+
+def first_difference(
+    gated: Callable[[ExampleInputs], Any],
+    reference: nn.Module,
+    candidate: nn.Module,
+    case: ExampleInputs,
+    positions: Mapping[Axis, Tensor],
+    tolerance: float,
+) -> str:
+    """Return the first layer, in order of execution, whose outputs differ in the channels that are kept."""
+    wanted = _layer_outputs(reference, lambda: gated(case))
+    found = _layer_outputs(candidate, lambda: candidate(*case.args, **case.kwargs))
+    for (layer, want), (other, have) in zip(wanted, found, strict=False):
+        if layer != other:
+            return layer
+        keep = positions.get((f"{layer}.weight", 0))
+        for dim in (1, want.dim() - 1):
+            if keep is not None and want.shape != have.shape and want.dim() > dim and want.shape[dim] > have.shape[dim]:
+                want = want.index_select(dim, keep)
+        if want.shape != have.shape or _largest_difference(want, have) > tolerance * max(_largest(want), 1e-30):
+            return layer
+    return wanted[len(found)][0] if len(found) < len(wanted) else ""
+
+
+def _layer_outputs(model: nn.Module, run: Callable[[], Any]) -> list[tuple[str, Tensor]]:
+    """Run a network and collect the outputs of its leaf modules; a crash ends the list."""
+    outputs: list[tuple[str, Tensor]] = []
+    handles = []
+    for name, module in model.named_modules():
+        if next(module.children(), None) is None:
+
+            def note(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
+                if isinstance(output, Tensor):
+                    outputs.append((name, output.detach().clone()))
+
+            handles.append(module.register_forward_hook(note))
+    try:
+        with torch.no_grad():
+            run()
+    except Exception:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    return outputs

@@ -1,0 +1,126 @@
+"""Take out whole branches whose gates are all closed.
+
+If every input channel of a layer is closed, its output is its bias, whatever comes in: the layer becomes a constant,
+and the batch norm behind it is folded into that constant. The layers that produced the closed channels need not be
+computed any more: they become a single channel of zeros. The host's class stays; only these submodules change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from depl0.analysis.plan import Plan
+
+
+@final
+class ConstantLayer(nn.Module):
+    """A layer whose output does not depend on its input: one trainable number per output channel."""
+
+    def __init__(self, layer: nn.Module, constant: Tensor, trainable: bool = True) -> None:
+        super().__init__()
+        self.spatial: tuple[tuple[int, ...], ...] | None = None
+        if isinstance(layer, _ConvNd):
+            pads = _padding(layer)
+            self.spatial = tuple(
+                (k, s, p, d) for k, s, p, d in zip(layer.kernel_size, layer.stride, pads, layer.dilation, strict=True)
+            )
+        self.constant = nn.Parameter(constant.detach().clone(), requires_grad=trainable)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the constant in the shape that the layer would have given."""
+        if self.spatial is None:
+            return self.constant.to(x.dtype).expand(*x.shape[:-1], -1)
+        count = len(self.spatial)
+        sizes = [
+            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
+            for size, (kernel, stride, pad, dilation) in zip(x.shape[-count:], self.spatial, strict=True)
+        ]
+        lead = x.shape[: -count - 1]
+        return self.constant.to(x.dtype).view(-1, *[1] * count).expand(*lead, -1, *sizes)
+
+    def extra_repr(self) -> str:
+        """Say how many channels there are."""
+        return f"{len(self.constant)}"
+
+
+def _padding(layer: _ConvNd) -> list[int]:
+    """Return the padding of both ends together, per spatial dimension."""
+    if isinstance(layer.padding, str):
+        reach = [d * (k - 1) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
+        return reach if layer.padding == "same" else [0] * len(reach)
+    return [2 * pad for pad in layer.padding]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A layer that is replaced: by a constant (with its batch norm folded in), or by one channel of zeros."""
+
+    layer: str
+    norm: str | None
+    silent: bool
+
+
+def removable(plan: Plan, model: nn.Module, open_gates: Tensor) -> list[Removal]:
+    """Find the layers that closed groups have made constant or useless."""
+    modules = dict(model.named_modules())
+    calls: dict[str, int] = {}
+    for use in plan.uses:
+        calls[use.layer] = calls.get(use.layer, 0) + 1
+    removals = []
+    for use in plan.uses:
+        module = modules.get(use.layer)
+        if calls[use.layer] != 1 or type(module) not in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear):
+            continue
+        if use.in_axis is not None and _all_closed(plan, use.in_axis, open_gates):
+            norm = plan.norm_after.get(use.layer)
+            if norm is not None and not isinstance(modules.get(norm), _BatchNorm):
+                norm = None
+            removals.append(Removal(use.layer, norm, silent=False))
+        elif _all_closed(plan, use.out_axis, open_gates):
+            removals.append(Removal(use.layer, None, silent=True))
+    return removals
+
+
+def _all_closed(plan: Plan, axis: tuple[str, int], open_gates: Tensor) -> bool:
+    gates = plan.axes.get(axis)
+    return gates is not None and bool((gates >= 0).all()) and not bool(open_gates[gates].any())
+
+
+@torch.no_grad()
+def remove(model: nn.Module, removals: list[Removal]) -> None:
+    """Replace the layers, in place, in a model that has been folded and sliced."""
+    modules = dict(model.named_modules())
+    for removal in removals:
+        layer = modules[removal.layer]
+        weight, bias = layer.weight, layer.bias
+        assert isinstance(weight, Tensor)
+        constant = torch.zeros_like(weight[:, 0].reshape(len(weight), -1)[:, 0]) if bias is None else bias
+        assert isinstance(constant, Tensor)
+        if removal.silent:
+            constant = torch.zeros_like(constant)
+        if removal.norm is not None:
+            norm = modules[removal.norm]
+            assert isinstance(norm, _BatchNorm)
+            constant = _through_norm(norm, constant)
+            _replace(model, removal.norm, nn.Identity())
+        _replace(model, removal.layer, ConstantLayer(layer, constant, trainable=not removal.silent))
+
+
+def _through_norm(norm: _BatchNorm, constant: Tensor) -> Tensor:
+    assert norm.running_mean is not None and norm.running_var is not None
+    scaled = (constant.double() - norm.running_mean.double()) / (norm.running_var.double() + norm.eps).sqrt()
+    if norm.affine:
+        scaled = scaled * norm.weight.double() + norm.bias.double()
+    return scaled.to(constant.dtype)
+
+
+def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    module.train(model.get_submodule(path).training)
+    setattr(model.get_submodule(parent), name, module)

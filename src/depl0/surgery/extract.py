@@ -1,0 +1,72 @@
+"""From a gated network to a plain, smaller one, with a certificate that both compute the same."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+from depl0.analysis.trace import ExampleInputs, private_copy
+from depl0.cost.count import cost
+from depl0.surgery.certificate import certify
+from depl0.surgery.constant import removable, remove
+from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
+from depl0.surgery.scaling import SiteScaling
+from depl0.surgery.slicing import kept_gates, kept_positions, slice_module
+
+
+def scaled_parameters(plan: Plan, host: nn.Module, gates: Tensor) -> dict[str, Tensor]:
+    """Return the host's gated parameters for these gates."""
+    parameters = dict(host.named_parameters())
+    device = next(iter(parameters.values())).device
+    scaling = SiteScaling(plan, parameters).to(device)
+    with torch.no_grad():
+        scaled: dict[str, Tensor] = scaling(parameters, gates.to(device))
+    return scaled
+
+
+def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Fold gates into a copy of the host and slice it. Returns the copy and the gated parameters it was made from."""
+    scaled = scaled_parameters(plan, host, gates)
+    compact = private_copy(host)
+    with torch.no_grad():
+        for name, parameter in compact.named_parameters():
+            if name in scaled:
+                parameter.copy_(scaled[name])
+    slice_module(compact, kept_positions(plan, kept))
+    return compact, scaled
+
+
+def extract(
+    plan: Plan,
+    host: nn.Module,
+    gates: Tensor,
+    score: Tensor,
+    example: ExampleInputs,
+    dense_cost: tuple[int, int],
+    remove_blocks: bool = False,
+) -> nn.Module:
+    """Return a plain module of the host's class without the closed channels.
+
+    ``gates`` are the deterministic gates; ``score`` decides which channel stays where all of a group are closed.
+    """
+    gates, score = gates.detach().cpu(), score.detach().cpu()
+    kept = kept_gates(plan, gates > 0, score)
+    compact, scaled = cut(plan, host, gates, kept)
+    removals = removable(plan, host, gates > 0) if remove_blocks else []
+    remove(compact, removals)
+    positions = kept_positions(plan, kept)
+    certificate = certify(host, scaled, compact, example, positions)
+    earlier = record_of(host)
+    counted = cost(compact, example)
+    record = CompactRecord(
+        network=type(host).__name__,
+        dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
+        positions=compose(earlier, positions),
+        removals=(*(earlier.removals if earlier else ()), *removals),
+        dense_cost=earlier.dense_cost if earlier else dense_cost,
+        compact_cost=(counted.params, counted.macs),
+        certificate=certificate,
+    )
+    remember(compact, record)
+    return compact

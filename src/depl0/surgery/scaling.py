@@ -1,0 +1,59 @@
+"""Multiply gates into the parameters of their sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+
+
+class SiteScaling(nn.Module):
+    """Gives the gated parameters of a host from its parameters and the flat vector of gates.
+
+    A gate after batch norm is the same as scaling that norm's weight and bias: BN(x; z·γ, z·β). All vectors of the
+    network are scaled in one multiplication of their concatenation; gate values are looked up once for all sites.
+    """
+
+    index: Tensor
+
+    def __init__(self, plan: Plan, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        axes = list(plan.sites)
+        self._vectors = [a for a in axes if parameters[a[0]].dim() == 1]
+        self._weights = [a for a in axes if parameters[a[0]].dim() > 1]
+        ordered = self._vectors + self._weights
+        self._sizes = [len(plan.axes[axis]) for axis in ordered]
+        index = torch.cat([plan.axes[axis] for axis in ordered])
+        self.register_buffer("index", torch.where(index < 0, plan.num_gates, index), persistent=False)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the parameters that are scaled."""
+        return list(dict.fromkeys(name for name, _ in self._vectors + self._weights))
+
+    def forward(self, parameters: Mapping[str, Tensor], gates: Tensor) -> dict[str, Tensor]:
+        """Return the scaled parameters by name; ``parameters`` holds at least :attr:`names`."""
+        with_frozen = torch.cat([gates, gates.new_ones(1)])
+        factors = with_frozen.index_select(0, self.index)
+        scaled: dict[str, Tensor] = {}
+        vectors = [parameters[name] for name, _ in self._vectors]
+        count = sum(self._sizes[: len(vectors)])
+        if vectors:
+            flat = _scale(torch.cat(vectors), factors[:count])
+            parts = flat.split(self._sizes[: len(vectors)])
+            scaled = {name: part for (name, _), part in zip(self._vectors, parts, strict=True)}
+        if self._weights:
+            parts = factors[count:].split(self._sizes[len(vectors) :])
+            for (name, dim), factor in zip(self._weights, parts, strict=True):
+                weight = scaled.get(name, parameters[name])
+                view = [1] * weight.dim()
+                view[dim] = -1
+                scaled[name] = _scale(weight, factor.view(view))
+        return scaled
+
+
+def _scale(tensor: Tensor, factor: Tensor) -> Tensor:
+    return tensor * factor.to(tensor.dtype)

@@ -1,0 +1,84 @@
+"""Cut index sets out of a module's parameters and buffers, and keep its attributes true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from depl0.analysis.plan import FROZEN, Plan
+from depl0.analysis.propagate import Axis
+from depl0.analysis.trace import canonical_names
+
+
+def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
+    """Return which gates' channels stay: the open ones, and the best one of every axis that would be empty."""
+    kept = open_gates.clone()
+    for gates in plan.axes.values():
+        if bool((gates == FROZEN).any()) or bool(kept[gates].any()):
+            continue
+        kept[gates[score[gates].argmax()]] = True
+    return kept
+
+
+def kept_positions(plan: Plan, kept: Tensor) -> dict[Axis, Tensor]:
+    """Return, for every axis that loses something, the positions that stay."""
+    with_frozen = torch.cat([kept, torch.ones(1, dtype=torch.bool)])  # FROZEN = -1 picks the last entry
+    positions = {axis: with_frozen[gates].nonzero().flatten() for axis, gates in plan.axes.items()}
+    return {axis: keep for axis, keep in positions.items() if len(keep) < len(plan.axes[axis])}
+
+
+def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
+    """Keep only these positions of these axes, in place. Tied tensors stay tied."""
+    by_tensor: dict[str, dict[int, Tensor]] = {}
+    for (name, dim), keep in positions.items():
+        by_tensor.setdefault(name, {})[dim] = keep
+    aliases: dict[str, list[str]] = {}
+    for name, canonical in canonical_names(model).items():
+        aliases.setdefault(canonical, []).append(name)
+    modules = dict(model.named_modules())
+    touched: dict[nn.Module, None] = {}
+    for canonical, dims in by_tensor.items():
+        smaller: Tensor | None = None
+        for name in aliases[canonical]:
+            module_path, _, attribute = name.rpartition(".")
+            module = modules[module_path]
+            if smaller is None:
+                smaller = _sliced(getattr(module, attribute), dims)
+            setattr(module, attribute, smaller)
+            touched[module] = None
+    for module in touched:
+        _correct_attributes(module)
+
+
+def _sliced(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    data = tensor.detach()
+    for dim, keep in dims.items():
+        data = data.index_select(dim, keep.to(data.device))
+    data = data.clone(memory_format=torch.preserve_format)
+    return nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
+
+
+def _correct_attributes(module: nn.Module) -> None:
+    """Set the attributes that torch's own layers read or print."""
+    if isinstance(module, _ConvNd):
+        first, second = module.weight.shape[:2]
+        if module.transposed:
+            module.groups = first // (module.in_channels // module.groups) if module.groups > 1 else 1
+            module.in_channels, module.out_channels = first, second * module.groups
+        else:
+            module.groups = first // (module.out_channels // module.groups) if module.groups > 1 else 1
+            module.out_channels, module.in_channels = first, second * module.groups
+    elif isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, _NormBase):
+        vectors = [module.weight, module.bias, module.running_mean, module.running_var]
+        module.num_features = next(len(vector) for vector in vectors if vector is not None)
+    elif isinstance(module, nn.GroupNorm):
+        module.num_groups = len(module.weight) // (module.num_channels // module.num_groups)
+        module.num_channels = len(module.weight)
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(module.weight)
