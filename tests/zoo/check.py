@@ -1,0 +1,96 @@
+"""What must hold for every network of the zoo."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _pytree as pytree
+
+import depl0
+from tests.zoo.networks import Entry, example
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the zoo's table."""
+
+    name: str
+    share: float
+    error: float
+    sensitivity: float
+    macs_left: float
+    seconds: float
+    reasons: dict[str, int]
+
+    def __str__(self) -> str:
+        why = "; ".join(f"{text} [{count}]" for text, count in list(self.reasons.items())[:3])
+        numbers = f"{self.share:>6.1%} {self.error:>9.1e} {self.macs_left:>6.1%} {self.seconds:>6.1f} s"
+        return f"{self.name:<44} {numbers}  {why}"
+
+
+def liven(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Make an untrained network react to its input: random affines, and batch-norm statistics of real activations."""
+    rng = torch.Generator().manual_seed(1)
+    norms = [m for m in model.modules() if isinstance(m, (_BatchNorm, nn.GroupNorm, nn.LayerNorm))]
+    with torch.no_grad():
+        for norm in norms:
+            if norm.weight is not None:
+                norm.weight.copy_(torch.rand(norm.weight.shape, generator=rng) + 0.5)
+                norm.bias.copy_(torch.randn(norm.bias.shape, generator=rng) * 0.3)
+        batch_norms = [norm for norm in norms if isinstance(norm, _BatchNorm)]
+        for norm in batch_norms:
+            norm.momentum = 1.0
+        model.train()
+        try:
+            model(*inputs)
+        finally:
+            for norm in batch_norms:
+                norm.momentum = 0.1
+            model.eval()
+
+
+def random_gates(count: int, seed: int) -> torch.Tensor:
+    """Close 30 % of the gates; draw the rest from (0.3, 1)."""
+    rng = torch.Generator().manual_seed(seed)
+    gates = torch.rand(count, generator=rng) * 0.7 + 0.3
+    return torch.where(torch.rand(count, generator=rng) < 0.3, 0.0, gates)
+
+
+def check(entry: Entry, seed: int = 2) -> Row:
+    """Prune a network at random and return how far the compact one is from the gated one, in float32."""
+    torch.manual_seed(seed)
+    model = entry.build()
+    inputs = example(entry)
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
+    liven(model, args)
+    start = time.perf_counter()
+    gated = depl0.attach(model, inputs).eval()
+    gated.fix_gates(random_gates(gated.plan.num_gates, seed))
+    compact = gated.extract().eval()
+    seconds = time.perf_counter() - start
+    others = tuple(torch.randn(a.shape, generator=torch.Generator().manual_seed(9)) for a in args)
+    with torch.no_grad():
+        wanted, found = _flat(gated(*args)), _flat(compact(*args))
+        reaction = float((_flat(gated(*others)) - wanted).abs().max())
+    counted = depl0.cost(compact, inputs)
+    kept = gated.kept_cost()
+    assert (kept.params, kept.macs) == (counted.params, counted.macs), "kept_cost is not the compact network's cost"
+    assert type(compact) is type(model)
+    return Row(
+        name=entry.name,
+        share=gated.plan.prunable_channels / gated.plan.channels,
+        error=float((wanted - found).abs().max() / wanted.abs().max()),
+        sensitivity=reaction / float(wanted.abs().max()),
+        macs_left=counted.macs / gated.dense_cost.macs,
+        seconds=seconds,
+        reasons=gated.plan.frozen(),
+    )
+
+
+def _flat(outputs: Any) -> torch.Tensor:
+    return torch.cat([leaf.flatten() for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)])
