@@ -38,3 +38,11 @@ class CertificateError(Depl0Error):
 
 class FormatError(Depl0Error):
     """A saved folder is damaged, of another network, or of a newer version."""
+
+
+class DataError(Depl0Error):
+    """Data files are missing, damaged, or not what they were said to be."""
+
+
+class TrainingError(Depl0Error):
+    """A training cannot go on: the loss is no number any more, or the run was interrupted."""

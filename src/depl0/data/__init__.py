@@ -1,0 +1,34 @@
+"""Data sets as batches that are a pure function of seed, epoch and step.
+
+A new data set is one new file of this folder, whose opening function carries :func:`register`.
+
+>>> data = open_data("digits", DataSettings(batch_size=100, seed=1))
+>>> [tuple(images.shape) for images, labels in data.train.epoch(0, first_step=12)]
+[(100, 1, 8, 8), (100, 1, 8, 8)]
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from depl0.data.base import AUGMENTATIONS, Batches, Data, DataInfo, DataSettings, Target
+from depl0.data.download import get
+from depl0.data.registry import names, open_data, register
+
+__all__ = [
+    "AUGMENTATIONS",
+    "Batches",
+    "Data",
+    "DataInfo",
+    "DataSettings",
+    "Target",
+    "get",
+    "names",
+    "open_data",
+    "register",
+]
+
+for _module in iter_modules(__path__):
+    if not _module.name.startswith("_"):
+        import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,271 @@
+"""``folder:DIR``: image files in one folder for each class, below ``train`` and ``val`` (or ``test``), like ImageNet.
+
+Files are decoded by Pillow, in worker processes if wanted. Training takes a random part of each image, testing the
+middle.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from depl0.data._optional import require
+from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target
+from depl0.data.pixels import Normalise, normalisation
+from depl0.data.registry import register
+from depl0.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, limited, random_stream
+from depl0.errors import DataError, Depl0Error, InputError
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGE_SIZE = 224
+RESIZE_RATIO = 256 / 224  # the shorter side before the middle is cut out
+AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part of a training image
+TRIES = 10
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+Item = tuple[Tensor, int]
+Place = tuple[int, int]
+"""Epoch and number of an image."""
+
+
+@final
+@dataclass(frozen=True)
+class Files:
+    """The image files of one part, and the class of each."""
+
+    paths: tuple[str, ...]
+    labels: tuple[int, ...]
+
+
+@register("folder")
+def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
+    """Open a folder of class folders."""
+    augment = "imagenet" if settings.augment == "default" else settings.augment
+    if augment not in ("imagenet", "none"):
+        raise InputError(
+            f"The data setting 'augment' cannot be {augment!r} for folder:, whose images differ in size.",
+            hint="use 'imagenet' or 'none'.",
+        )
+    require("PIL.Image", "pillow", "to decode image files")
+    mean, std = normalisation(settings.mean, settings.std, (MEAN, STD))
+    classes, train, test = scan(path)
+    chosen = limited(len(train.paths), settings.limit_train)
+    if chosen is not None:
+        train = Files(tuple(train.paths[i] for i in chosen), tuple(train.labels[i] for i in chosen))
+
+    size = settings.image_size or IMAGE_SIZE
+    decoded_train = DecodedFiles(train, size, settings.seed if augment == "imagenet" else None)
+    decoded_test = DecodedFiles(test, size, None)
+    normalise = Normalise(mean, std, target.device)
+    shuffled = Shuffled(len(train.paths), settings, target)
+    in_order = InOrder(len(test.paths), settings, target)
+    return Data(
+        DataInfo("folder", len(classes), classes, (3, size, size), len(train.paths), len(test.paths), mean, std),
+        train=FileBatches(decoded_train, shuffled, normalise, settings.workers, target.device),
+        test=FileBatches(decoded_test, in_order, normalise, settings.workers, target.device),
+    )
+
+
+def scan(path: Path) -> tuple[tuple[str, ...], Files, Files]:
+    """List the classes, and the image files for training and for testing."""
+    if not path.is_dir():
+        raise DataError(f"{path} must be a folder with the folders train and val, but there is no such folder.")
+    parts = [path / "train", path / "val" if (path / "val").is_dir() else path / "test"]
+    for part, name in zip(parts, ("train", "val (or test)"), strict=True):
+        if not part.is_dir():
+            raise DataError(
+                f"{path} must have the folder {name}, but has not.",
+                hint="put the images in train/CLASS/ and val/CLASS/.",
+            )
+    classes, test_classes = (_classes(part) for part in parts)
+    if classes != test_classes:
+        only = {
+            part.name: sorted(set(ours) - set(others)) for part, ours, others in _sides(parts, classes, test_classes)
+        }
+        found = "; ".join(f"only in {name}: {_few(extra)}" for name, extra in only.items() if extra)
+        raise DataError(
+            f"{parts[0]} and {parts[1].name} must have the same class folders, got {found}.",
+            hint="the class folders, in alphabetical order, are the classes of the network.",
+        )
+    return classes, _files(parts[0], classes), _files(parts[1], classes)
+
+
+def random_part(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Choose a random part of an image: left, top, right, bottom.
+
+    Its area is from 8 % to 100 % of the image, its width from 3/4 to 4/3 of its height. If none fits in ten tries, it
+    is the largest middle part of a shape within those bounds.
+    """
+    for _ in range(TRIES):
+        area = width * height * rng.uniform(*AREA)
+        aspect = math.exp(rng.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(rng.integers(0, width - w, endpoint=True)), int(rng.integers(0, height - h, endpoint=True))
+            return left, top, left + w, top + h
+    w = min(width, round(height * ASPECT[1]))
+    h = min(height, round(width / ASPECT[0]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def random_resized_crop(image: Any, size: int, rng: np.random.Generator) -> Any:
+    """Resize a random part of a Pillow image to a square, and mirror it half of the time."""
+    pil = require("PIL.Image", "pillow", "to decode image files")
+    width, height = image.size
+    part = image.crop(random_part(width, height, rng)).resize((size, size), pil.Resampling.BILINEAR)
+    return part.transpose(pil.Transpose.FLIP_LEFT_RIGHT) if rng.integers(2) else part
+
+
+def resized_middle(image: Any, size: int) -> Any:
+    """Resize the shorter side of a Pillow image to 8/7 of the wanted size, and cut out the middle."""
+    pil = require("PIL.Image", "pillow", "to decode image files")
+    shorter = round(size * RESIZE_RATIO)
+    width, height = image.size
+    scaled = (shorter, int(shorter * height / width)) if width <= height else (int(shorter * width / height), shorter)
+    left, top = round((scaled[0] - size) / 2), round((scaled[1] - size) / 2)
+    return image.resize(scaled, pil.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+@final
+class DecodedFiles(Dataset[Item | Depl0Error]):
+    """Decodes one file when asked for its epoch and number; with a seed, a random part of it."""
+
+    def __init__(self, files: Files, size: int, seed: int | None) -> None:
+        self._files = files
+        self._size = size
+        self._seed = seed
+
+    def __getitem__(self, place: Place) -> Item | Depl0Error:
+        """Decode one image. An error is given back, not raised: workers would wrap it in a traceback."""
+        epoch, number = place
+        path = self._files.paths[number]
+        try:
+            image = _decode(path)
+            if self._seed is None:
+                image = resized_middle(image, self._size)
+            else:
+                image = random_resized_crop(image, self._size, random_stream(self._seed, RESIZED_CROP, epoch, number))
+        except DataError as error:
+            return error
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        return pixels, self._files.labels[number]
+
+
+@final
+class FileBatches(Batches):
+    """Batches of image files that are decoded when they are needed."""
+
+    def __init__(
+        self, files: DecodedFiles, schedule: Schedule, normalise: Normalise, workers: int, device: torch.device
+    ) -> None:
+        super().__init__(schedule.size, schedule.steps)
+        self._files = files
+        self._schedule = schedule
+        self._normalise = normalise
+        self._workers = workers
+        self._device = device
+
+    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Give the batches of one epoch from a step on."""
+        loader: DataLoader[Any] = DataLoader(
+            self._files,
+            batch_sampler=_Steps(epoch, self._schedule.epoch(epoch)[first_step:]),
+            collate_fn=_collate,
+            num_workers=self._workers,
+            pin_memory=self._device.type == "cuda",
+            generator=torch.Generator(),  # else the loader would draw from the global one
+        )
+        for batch in loader:
+            if isinstance(batch, Depl0Error):
+                raise batch
+            images, labels = batch
+            images = images.to(self._device, non_blocking=True)
+            yield self._normalise(images), labels.to(self._device, non_blocking=True)
+
+
+@final
+class _Steps:
+    """Gives the places of each step's images to the loader."""
+
+    def __init__(self, epoch: int, steps: Sequence[Indices]) -> None:
+        self._epoch = epoch
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[list[Place]]:
+        for step in self._steps:
+            yield [(self._epoch, int(number)) for number in step]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def _collate(items: list[Item | Depl0Error]) -> tuple[Tensor, Tensor] | Depl0Error:
+    images, labels = [], []
+    for item in items:
+        if isinstance(item, Depl0Error):
+            return item
+        images.append(item[0])
+        labels.append(item[1])
+    return torch.stack(images), torch.tensor(labels, dtype=torch.int64)
+
+
+def _decode(path: str) -> Any:
+    pil = require("PIL.Image", "pillow", "to decode image files")
+    try:
+        with pil.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, EOFError, pil.DecompressionBombError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise DataError(
+            f"{path} cannot be decoded as an image: {reason}.", hint="replace it, or take it out of the folder."
+        ) from error
+
+
+def _classes(part: Path) -> tuple[str, ...]:
+    with os.scandir(part) as entries:
+        classes = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    if not classes:
+        raise DataError(f"{part} must have one folder for each class, but has none.")
+    return tuple(classes)
+
+
+def _files(part: Path, classes: Sequence[str]) -> Files:
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        found = [
+            os.path.join(folder, file)
+            for folder, _, files in os.walk(part / name, followlinks=True)
+            for file in files
+            if file.lower().endswith(ENDINGS) and not file.startswith(".")
+        ]
+        if not found:
+            raise DataError(
+                f"{part / name} must have at least one image, but has none.",
+                hint=f"image files end in {', '.join(ENDINGS)}.",
+            )
+        paths += sorted(found)
+        labels += [label] * len(found)
+    return Files(tuple(paths), tuple(labels))
+
+
+def _sides(
+    parts: Sequence[Path], train: tuple[str, ...], test: tuple[str, ...]
+) -> Iterator[tuple[Path, tuple[str, ...], tuple[str, ...]]]:
+    yield parts[0], train, test
+    yield parts[1], test, train
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

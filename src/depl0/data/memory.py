@@ -1,0 +1,187 @@
+"""Data sets that live in memory as uint8 on the device, and are cropped, mirrored and normalised there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target
+from depl0.data.pixels import Normalise, crop_and_flip, normalisation, resize
+from depl0.data.schedule import CROP, InOrder, Schedule, Shuffled, limited, random_stream
+from depl0.errors import DataError, InputError
+
+Part = tuple[Tensor, Tensor]
+"""Images, uint8 (number, channels, height, width), and their labels (number,)."""
+
+
+@final
+@dataclass(frozen=True)
+class Arrays:
+    """A whole data set in memory, before any setting is applied."""
+
+    name: str
+    train: Part
+    test: Part
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: str
+    """What ``augment="default"`` means for this data set."""
+    class_names: tuple[str, ...] | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Crops:
+    """Where each training image is cropped, and whether it is mirrored."""
+
+    schedule: Shuffled
+    images: int
+    padding: int
+    flip: bool
+
+    def draw(self, epoch: int) -> Tensor:
+        """Draw top, left and flip for every step and image of this rank: (3, steps, images)."""
+        rng = random_stream(self.schedule.seed, CROP, epoch)
+        top, left = rng.integers(0, 2 * self.padding, size=(2, self.images), endpoint=True)
+        flip = rng.integers(0, 1, size=self.images, endpoint=True) * self.flip
+        return torch.from_numpy(np.stack([self.schedule.share(values) for values in (top, left, flip)]))
+
+
+@final
+class MemoryBatches(Batches):
+    """Batches of images that are on the device already."""
+
+    def __init__(self, part: Part, schedule: Schedule, normalise: Normalise, crops: Crops | None = None) -> None:
+        super().__init__(schedule.size, schedule.steps)
+        self._images, self._labels = part
+        self._schedule = schedule
+        self._normalise = normalise
+        self._crops = crops
+
+    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Give the batches of one epoch from a step on."""
+        device = self._images.device
+        draws = None if self._crops is None else self._crops.draw(epoch).to(device)
+        steps = self._schedule.epoch(epoch)
+        for step in range(first_step, self.steps):
+            chosen = torch.from_numpy(steps[step]).to(device)
+            # index_select copies whole images; indexing with a tensor would go number by number.
+            images = self._images.index_select(0, chosen)
+            if self._crops is not None and draws is not None:
+                top, left, flip = draws[:, step]
+                images = crop_and_flip(images, top, left, flip > 0, self._crops.padding)
+            yield self._normalise(images), self._labels.index_select(0, chosen)
+
+
+def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
+    """Check a data set in memory, move it to the device, and make batches of it."""
+    augment = arrays.augment if settings.augment == "default" else settings.augment
+    if augment == "imagenet":
+        raise InputError(
+            f"The data setting 'augment' cannot be 'imagenet' for {arrays.name}, whose images are small and in memory.",
+            hint="use 'crop-flip', 'crop' or 'none'.",
+        )
+    _check(arrays)
+    mean, std = normalisation(settings.mean, settings.std, (arrays.mean, arrays.std))
+    chosen = limited(len(arrays.train[0]), settings.limit_train)
+    train_images, train_labels = arrays.train
+    if chosen is not None:
+        train_images, train_labels = train_images[chosen], train_labels[chosen]
+    train = _placed(train_images, train_labels, settings, target)
+    test = _placed(*arrays.test, settings, target)
+
+    normalise = Normalise(mean, std, target.device)
+    shuffled = Shuffled(len(train[0]), settings, target)
+    crops = None
+    if augment != "none":
+        crops = Crops(shuffled, len(train[0]), settings.crop_padding, flip=augment == "crop-flip")
+    channels, height, width = train[0].shape[1:]
+    return Data(
+        DataInfo(
+            name=arrays.name,
+            num_classes=arrays.num_classes,
+            class_names=arrays.class_names,
+            image_shape=(channels, height, width),
+            train_size=len(train[0]),
+            test_size=len(test[0]),
+            mean=mean,
+            std=std,
+        ),
+        train=MemoryBatches(train, shuffled, normalise, crops),
+        test=MemoryBatches(test, InOrder(len(test[0]), settings, target), normalise),
+    )
+
+
+def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Measure the mean and standard deviation of each channel of uint8 images, on the scale from 0 to 1.
+
+    A channel in which every pixel is the same gets the standard deviation 1, so that it can be divided by.
+    """
+    means, spreads = [], []
+    for channel in range(images.shape[1]):
+        counts = torch.bincount(images[:, channel].flatten().to(torch.int32), minlength=256).to(torch.float64)
+        values = torch.arange(256, dtype=torch.float64, device=images.device) / 255
+        share = counts / counts.sum()
+        mean = (share * values).sum()
+        spread = (share * (values - mean) ** 2).sum().sqrt()
+        means.append(mean.item())
+        spreads.append(spread.item() or 1.0)
+    return tuple(means), tuple(spreads)
+
+
+def _placed(images: Tensor, labels: Tensor, settings: DataSettings, target: Target) -> Part:
+    if settings.image_size is not None:
+        images = resize(images, settings.image_size)
+    return images.to(target.device).contiguous(), labels.to(target.device, torch.int64)
+
+
+def _check(arrays: Arrays) -> None:
+    for part, (images, labels) in (("training", arrays.train), ("test", arrays.test)):
+        check_images(images, labels, f"{part} images of {arrays.name}")
+        check_labels(labels, arrays.num_classes, f"the labels of the {part} images of {arrays.name}")
+    if arrays.train[0].shape[1:] != arrays.test[0].shape[1:]:
+        raise DataError(
+            f"Training and test images of {arrays.name} must have one shape, got "
+            f"{tuple(arrays.train[0].shape[1:])} and {tuple(arrays.test[0].shape[1:])} instead."
+        )
+
+
+def check_images(images: Tensor, labels: Tensor, which: str) -> None:
+    """Refuse what are not uint8 images with one whole number each."""
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise DataError(
+            f"The {which} must be uint8 of shape (number, channels, height, width), "
+            f"got {_dtype(images)} of shape {tuple(images.shape)} instead.",
+            hint="give pixels from 0 to 255: they are normalised in each batch.",
+        )
+    if 0 in images.shape:
+        raise DataError(f"The {which} must be at least one, got shape {tuple(images.shape)} instead.")
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise DataError(
+            f"The labels of the {which} must be whole numbers of shape (number,), "
+            f"got {_dtype(labels)} of shape {tuple(labels.shape)} instead."
+        )
+    if len(labels) != len(images):
+        raise DataError(f"The {which} must have one label each, got {len(images)} images and {len(labels)} labels.")
+
+
+def check_labels(labels: Tensor, num_classes: int, where: str, hint: str | None = None) -> None:
+    """Refuse labels outside of the classes, naming the first one."""
+    wrong = ((labels < 0) | (labels >= num_classes)).nonzero()
+    if len(wrong):
+        place = int(wrong[0])
+        raise DataError(
+            f"{where[0].upper()}{where[1:]} must be from 0 to {num_classes - 1}, got {int(labels[place])} "
+            f"for image {place:,} instead.",
+            hint=hint,
+        )
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

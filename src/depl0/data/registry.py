@@ -1,0 +1,113 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from depl0.data.base import Data, DataSettings, Target
+from depl0.errors import InputError
+
+Opener = Callable[[Path, DataSettings, Target], Data]
+_O = TypeVar("_O", bound=Opener)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    opener: Opener
+    needs_path: bool
+
+
+_registered: dict[str, _Entry] = {}
+
+
+def register(name: str, needs_path: bool = True) -> Callable[[_O], _O]:
+    """Make a function that opens a data set known by a name: ``@register("cifar10")``.
+
+    It is called with the path, the settings and the target. Without ``needs_path`` the data are bundled, and the path
+    is the current folder.
+    """
+
+    def add(opener: _O) -> _O:
+        known = _registered.get(name, _Entry(opener, needs_path)).opener
+        if (known.__module__, known.__qualname__) != (opener.__module__, opener.__qualname__):
+            raise InputError(
+                f"A data set called {name!r} is already registered, by {known.__module__}.", hint="choose another name."
+            )
+        _registered[name] = _Entry(opener, needs_path)
+        return opener
+
+    return add
+
+
+def names() -> tuple[str, ...]:
+    """List how data sets are named, in alphabetical order."""
+    return tuple(sorted(f"{name}:DIR" if entry.needs_path else name for name, entry in _registered.items()))
+
+
+def open_data(
+    spec: str,
+    settings: DataSettings | None = None,
+    device: str | torch.device = "cpu",
+    rank: int = 0,
+    world: int = 1,
+) -> Data:
+    """Open a data set.
+
+    Args:
+        spec: a name and, after a colon, where the files are (``digits``, ``cifar10:DIR``), or a function of your own
+            (``my_package.data:make``, ``path/to/file.py:make``).
+        settings: batch size, normalisation, augmentation and so on.
+        device: where the batches are wanted.
+        rank: which of the processes that share every batch this one is.
+        world: how many there are.
+
+    >>> data = open_data("digits", DataSettings(batch_size=64))
+    >>> data.info.image_shape, data.info.train_size, data.info.test_size
+    ((1, 8, 8), 1437, 360)
+    >>> images, labels = next(data.train.epoch(0))
+    >>> tuple(images.shape), labels.dtype
+    ((64, 1, 8, 8), torch.int64)
+    """
+    from depl0.data import custom
+
+    target = Target(_checked_device(device), rank, world)
+    settings = DataSettings() if settings is None else settings
+    name, colon, path = spec.partition(":")
+    entry = _registered.get(name)
+    if entry is None:
+        make = custom.find(spec)
+        if make is None:
+            raise _unknown(spec, name)
+        return custom.open_custom(spec, make, settings, target)
+    if entry.needs_path and not path:
+        raise InputError(
+            f"The data set {name!r} needs the folder of its files, got {spec!r} instead.", hint=f"write {name}:DIR."
+        )
+    if not entry.needs_path and colon:
+        raise InputError(f"The data set {name!r} is bundled and takes no folder, got {spec!r}.", hint=f"write {name}.")
+    return entry.opener(Path(path).expanduser(), settings, target)
+
+
+def _unknown(spec: str, name: str) -> InputError:
+    nearest = [
+        f"{near}:DIR" if _registered[near].needs_path else near
+        for near in get_close_matches(name.lower(), _registered, n=2)
+    ]
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "a function of your own is my_package.data:make."
+    return InputError(f"The data must be one of {', '.join(names())} or MODULE:FUNCTION, got {spec!r} instead.", hint)
+
+
+def _checked_device(device: str | torch.device) -> torch.device:
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"The device {str(device)!r} cannot be used: {reason}", hint="use 'cpu'.") from error
+    return chosen

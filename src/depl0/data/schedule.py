@@ -1,0 +1,104 @@
+"""Which images each step takes, as a pure function of seed and epoch."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from depl0.data.base import DataSettings, Target
+from depl0.errors import InputError
+
+Indices = npt.NDArray[np.int64]
+
+# What random numbers are for. Each purpose has a stream of its own.
+ORDER, CROP, RESIZED_CROP = range(3)
+
+
+def random_stream(seed: int, purpose: int, *place: int) -> np.random.Generator:
+    """Give random numbers that depend on the seed, the purpose and the place alone.
+
+    >>> [int(random_stream(7, ORDER, epoch).integers(100)) for epoch in (3, 4, 3)]
+    [41, 16, 41]
+    """
+    return np.random.default_rng([seed, purpose, *place])
+
+
+class Schedule(abc.ABC):
+    """Gives, for each step of an epoch, the images that this rank takes."""
+
+    size: int
+    """Images that this rank takes in one epoch."""
+    steps: int
+
+    @abc.abstractmethod
+    def epoch(self, number: int) -> Sequence[Indices]:
+        """Give one array of image numbers for each step."""
+
+
+@final
+class Shuffled(Schedule):
+    """Training: a new order in every epoch, cut into batches of which each rank takes an equal slice.
+
+    The order does not depend on the number of ranks. Images left over at the end of an epoch wait for the next one.
+    Fewer images than one batch make one smaller batch.
+    """
+
+    def __init__(self, size: int, settings: DataSettings, target: Target) -> None:
+        batch, world = settings.batch_size, target.world
+        if batch % world:
+            raise InputError(
+                f"The data setting 'batch_size' must be divisible by the {world} processes that share a batch, "
+                f"got {batch} instead.",
+                hint=f"use {max(batch // world, 1) * world} or {(batch // world + 1) * world}.",
+            )
+        if size < world:
+            raise InputError(f"{size} training images cannot be shared by {world} processes.")
+        self.batch = batch if batch <= size else size - size % world
+        self.steps = size // self.batch
+        self.seed = settings.seed
+        share = self.batch // world
+        self.mine = slice(target.rank * share, (target.rank + 1) * share)
+        self.size = self.steps * share
+        self._images = size
+
+    def epoch(self, number: int) -> Sequence[Indices]:
+        """Give the image numbers of every step."""
+        return list(self.share(random_stream(self.seed, ORDER, number).permutation(self._images)))
+
+    def share(self, values: Indices) -> Indices:
+        """Cut what belongs to the images in epoch order into steps: (steps, images of this rank)."""
+        return values[: self.steps * self.batch].reshape(self.steps, self.batch)[:, self.mine]
+
+
+@final
+class InOrder(Schedule):
+    """Testing: every image once, in order; each rank has a part of its own."""
+
+    def __init__(self, size: int, settings: DataSettings, target: Target) -> None:
+        self._first = size * target.rank // target.world
+        self._end = size * (target.rank + 1) // target.world
+        self._batch = settings.eval_batch_size
+        self.size = self._end - self._first
+        self.steps = -(-self.size // self._batch)
+
+    def epoch(self, number: int) -> Sequence[Indices]:
+        """Give the image numbers of every step; all epochs are the same."""
+        starts = range(self._first, self._end, self._batch)
+        return [np.arange(start, min(start + self._batch, self._end)) for start in starts]
+
+
+def limited(size: int, limit: int) -> Indices | None:
+    """Choose the training images to use: None is all. The choice is the same for every seed, and smaller ones nest."""
+    if limit > size:
+        raise InputError(
+            f"The data setting 'limit_train' must be at most {size:,}, the number of training images, "
+            f"got {limit:,} instead.",
+            hint="0 uses all of them.",
+        )
+    if limit in (0, size):
+        return None
+    return np.sort(np.random.default_rng(0).permutation(size)[:limit])

@@ -1,0 +1,205 @@
+"""What holds for every data set: one suite over all of them."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from depl0.data import Batches, Data, DataSettings, open_data
+from depl0.errors import InputError
+from tests.data.layouts import write_cifar10, write_cifar100, write_folder, write_mnist
+
+SETTINGS = DataSettings(batch_size=6, eval_batch_size=4, image_size=16, seed=3)
+
+CUSTOM = """
+import torch
+def make(settings):
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (40, 2, 9, 7), dtype=torch.uint8, generator=rng)
+    return (images[:25], torch.arange(25) % 5), (images[25:], torch.arange(15) % 5)
+"""
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    (root / "mine.py").write_text(CUSTOM)
+    write_cifar10(root)
+    write_cifar100(root)
+    write_mnist(root / "mnist")
+    write_mnist(root / "fashion-mnist")
+    write_folder(root / "images")
+    return {
+        "digits": "digits",
+        "mnist": f"mnist:{root}",
+        "fashion-mnist": f"fashion-mnist:{root}",
+        "cifar10": f"cifar10:{root}",
+        "cifar100": f"cifar100:{root}",
+        "folder": f"folder:{root / 'images'}",
+        "custom": f"{root / 'mine.py'}:make",
+    }
+
+
+SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "folder", "custom")
+
+
+@pytest.fixture(params=SETS)
+def spec(request, specs):
+    return specs[request.param]
+
+
+def collect(batches, *arguments):
+    return [(images.clone(), labels.clone()) for images, labels in batches.epoch(*arguments)]
+
+
+def same(ours, theirs):
+    return len(ours) == len(theirs) and all(
+        torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(ours, theirs, strict=True)
+    )
+
+
+def test_batches_are_what_the_info_says(spec):
+    data = open_data(spec, SETTINGS)
+    assert isinstance(data, Data)
+    assert isinstance(data.train, Batches)
+    info = data.info
+    for batches in (data.train, data.test):
+        found = collect(batches, 0)
+        assert len(found) == batches.steps
+        assert sum(len(labels) for _, labels in found) == batches.size
+        for images, labels in found:
+            assert images.dtype == torch.float32
+            assert labels.dtype == torch.int64
+            assert images.is_contiguous()
+            assert images.shape == (len(labels), *info.image_shape)
+            assert labels.min() >= 0
+            assert labels.max() < info.num_classes
+    assert info.image_shape[1:] == (16, 16)
+    assert all(len(labels) == 6 for _, labels in data.train.epoch(0))
+    assert data.train.size == info.train_size - info.train_size % 6
+    assert data.test.size == info.test_size
+    assert info.class_names is None or len(info.class_names) == info.num_classes
+    assert len(info.mean) == len(info.std) == info.image_shape[0]
+
+
+@pytest.mark.parametrize("first_step", [1, 2])
+def test_an_epoch_can_be_begun_in_the_middle(spec, first_step):
+    data = open_data(spec, SETTINGS)
+    for batches in (data.train, data.test):
+        first_step = min(first_step, batches.steps)
+        assert same(collect(batches, 2, first_step), collect(batches, 2)[first_step:])
+        assert collect(batches, 2, batches.steps) == []
+
+
+def test_two_iterators_do_not_disturb_each_other(spec):
+    train = open_data(spec, SETTINGS).train
+    expected = collect(train, 0)
+    first = train.epoch(0)
+    begun = [next(first)]
+    collect(train, 5)
+    assert same(begun + list(first), expected)
+
+
+def test_epochs_and_seeds_differ_and_repeat(spec):
+    data, again = open_data(spec, SETTINGS), open_data(spec, SETTINGS)
+    other = open_data(spec, DataSettings(batch_size=6, eval_batch_size=4, image_size=16, seed=4))
+    assert same(collect(data.train, 1), collect(again.train, 1))
+    assert not same(collect(data.train, 1), collect(data.train, 2))
+    assert not same(collect(data.train, 1), collect(other.train, 1))
+    assert same(collect(data.test, 0), collect(data.test, 7))
+    assert same(collect(data.test, 0), collect(other.test, 0))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_every_batch(spec, world):
+    alone = open_data(spec, SETTINGS)
+    ranks = [open_data(spec, SETTINGS, rank=rank, world=world) for rank in range(world)]
+    shares = [collect(rank.train, 4) for rank in ranks]
+    for step, (images, labels) in enumerate(collect(alone.train, 4)):
+        assert torch.equal(torch.cat([share[step][0] for share in shares]), images)
+        assert torch.equal(torch.cat([share[step][1] for share in shares]), labels)
+    assert {rank.train.steps for rank in ranks} == {alone.train.steps}
+    assert sum(rank.train.size for rank in ranks) == alone.train.size
+
+    whole = [torch.cat(parts) for parts in zip(*collect(alone.test, 0), strict=True)]
+    tests = [batch for rank in ranks for batch in collect(rank.test, 0)]
+    parts = [torch.cat(parts) for parts in zip(*tests, strict=True)]
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+    assert sum(rank.test.size for rank in ranks) == alone.test.size == alone.info.test_size
+    assert all(rank.info == alone.info for rank in ranks)
+
+
+def test_global_random_numbers_are_left_alone(spec):
+    def states():
+        return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
+
+    torch.manual_seed(5)
+    before = states()
+    data = open_data(spec, SETTINGS)
+    first = collect(data.train, 0)
+    collect(data.test, 0)
+    assert states() == before
+    torch.manual_seed(6)
+    np.random.seed(6)
+    random.seed(6)
+    assert same(collect(data.train, 0), first)
+
+
+def test_fewer_training_images_are_the_same_for_every_seed(spec):
+    def labels(seed, limit):
+        settings = DataSettings(
+            batch_size=limit, image_size=16, limit_train=limit, seed=seed, augment="none", eval_batch_size=4
+        )
+        data = open_data(spec, settings)
+        assert data.info.train_size == data.train.size == limit
+        ((images, _),) = collect(data.train, 0)
+        return {image.numpy().tobytes() for image in images}
+
+    assert labels(0, 8) == labels(1, 8)
+    assert labels(0, 4) < labels(0, 8)
+
+
+def test_more_training_images_than_there_are_are_refused(spec):
+    size = open_data(spec, SETTINGS).info.train_size
+    with pytest.raises(InputError, match=f"'limit_train' must be at most {size:,}, the number of training images"):
+        open_data(spec, DataSettings(limit_train=size + 1))
+
+
+def test_fewer_images_than_a_batch_make_one_batch(spec):
+    data = open_data(spec, DataSettings(batch_size=4000, image_size=16))
+    ((_, labels),) = collect(data.train, 0)
+    assert len(labels) == data.info.train_size == data.train.size
+    halves = [open_data(spec, DataSettings(batch_size=4000, image_size=16), rank=rank, world=2) for rank in range(2)]
+    assert {half.train.size for half in halves} == {data.info.train_size // 2}
+
+
+def test_normalisation_is_a_setting(spec):
+    channels = open_data(spec, SETTINGS).info.image_shape[0]
+    plain = DataSettings(
+        batch_size=6, eval_batch_size=4, image_size=16, seed=3, mean=[0] * channels, std=(1.0,) * channels
+    )
+    own, raw = open_data(spec, SETTINGS), open_data(spec, plain)
+    for (normalised, _), (pixels, _) in zip(collect(own.train, 0), collect(raw.train, 0), strict=True):
+        assert pixels.min() >= 0
+        assert pixels.max() <= 1
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (own.info.mean, own.info.std))
+        torch.testing.assert_close(normalised, (pixels - mean) / std, rtol=0, atol=2e-6)
+    assert raw.info.std == (1.0,) * channels
+    with pytest.raises(InputError, match=f"'std' must have {channels} numbers, one for each channel.*, got 5 instead"):
+        open_data(spec, DataSettings(std=(1, 1, 1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("number", "first_step", "text"),
+    [
+        (-1, 0, "An epoch must be a whole number of at least 0, got -1"),
+        (1.0, 0, "An epoch must be a whole number of at least 0, got 1.0"),
+        (0, -1, "The first step must be a whole number from 0 to "),
+        (0, 10**6, "got 1000000 instead"),
+        (0, True, "got True instead"),
+    ],
+)
+def test_steps_that_are_not_there_are_refused_at_once(spec, number, first_step, text):
+    with pytest.raises(InputError, match=text):
+        open_data(spec, SETTINGS).train.epoch(number, first_step)

@@ -1,0 +1,176 @@
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from depl0.data import DataSettings, open_data
+from depl0.data.folder import random_part, random_resized_crop, resized_middle
+from depl0.errors import DataError, InputError
+from tests.data.layouts import write_folder
+from tests.torchvision_shim import import_torchvision
+
+
+def picture(width, height, seed=0):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def test_classes_are_the_folders_in_order(tmp_path):
+    data = open_data(f"folder:{write_folder(tmp_path, ('cat', 'ant', 'bee'))}", DataSettings(eval_batch_size=4))
+    assert data.info.class_names == ("ant", "bee", "cat")
+    assert data.info.image_shape == (3, 224, 224)
+    assert (data.info.train_size, data.info.test_size) == (15, 9)
+    assert torch.cat([labels for _, labels in data.test.epoch(0)]).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_the_second_part_may_be_called_test(tmp_path):
+    (write_folder(tmp_path) / "val").rename(tmp_path / "test")
+    assert open_data(f"folder:{tmp_path}").info.test_size == 6
+
+
+def test_workers_give_the_same_batches(tmp_path):
+    write_folder(tmp_path)
+    here, there = (
+        open_data(f"folder:{tmp_path}", DataSettings(batch_size=5, image_size=24, workers=workers))
+        for workers in (0, 2)
+    )
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for first_step in (0, 1):
+        for ours, theirs in zip(here.train.epoch(1, first_step), there.train.epoch(1, first_step), strict=True):
+            assert torch.equal(ours[0], theirs[0])
+            assert torch.equal(ours[1], theirs[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_each_image_is_cropped_anew_in_each_epoch(tmp_path):
+    write_folder(tmp_path, train=1, test=1)
+    for number in range(1, 20):
+        shutil.copy(tmp_path / "train/ant/0.png", tmp_path / f"train/ant/{number}.png")
+    for seed in (0, 1):
+        train = open_data(f"folder:{tmp_path}", DataSettings(batch_size=21, image_size=16, seed=seed)).train
+        crops = {image.numpy().tobytes() for epoch in range(3) for image in next(train.epoch(epoch))[0]}
+        assert len(crops) == 3 * 21
+
+
+@pytest.mark.parametrize("size", [(300, 400), (400, 300), (256, 256), (1000, 257), (31, 500), (20, 20)])
+def test_test_images_are_those_of_torchvision(size):
+    transforms = import_torchvision().transforms
+    image = picture(*size)
+    reference = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
+    assert np.array_equal(np.array(resized_middle(image, 224)), np.array(reference(image)))
+
+
+class Fixed(np.random.Generator):
+    """Random numbers that are given in advance."""
+
+    def __init__(self, uniform, integers):
+        super().__init__(np.random.PCG64(0))
+        self.given = list(uniform), list(integers)
+
+    def uniform(self, *bounds):
+        return self.given[0].pop(0)
+
+    def integers(self, *bounds, **_):
+        return self.given[1].pop(0)
+
+
+@pytest.mark.parametrize("flip", [0, 1])
+def test_a_given_part_is_cut_out_resized_and_mirrored(flip):
+    functional = import_torchvision().transforms.functional
+    image = picture(60, 40)
+    rng = Fixed([0.25, 0.0], [7, 3, flip])  # a quarter of the area, as wide as high, at left 7 and top 3
+    side = round((60 * 40 / 4) ** 0.5)
+    reference = functional.resized_crop(image, 3, 7, side, side, [32, 32])
+    reference = functional.hflip(reference) if flip else reference
+    assert np.array_equal(np.array(random_resized_crop(image, 32, rng)), np.array(reference))
+
+
+@pytest.mark.parametrize("size", [(300, 400), (50, 50), (1, 1), (500, 400)])
+def test_random_parts_are_within_their_bounds(size):
+    width, height = size
+    rng = np.random.default_rng(0)
+    areas = []
+    for _ in range(300):
+        left, top, right, bottom = random_part(width, height, rng)
+        assert 0 <= left < right <= width
+        assert 0 <= top < bottom <= height
+        areas.append((right - left) * (bottom - top) / (width * height))
+        if min(size) > 40:
+            assert 0.7 < (right - left) / (bottom - top) < 1.42
+            assert areas[-1] > 0.06
+    if min(size) > 40:
+        assert min(areas) < 0.15
+        assert max(areas) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("size", "part"), [((1000, 30), (480, 0, 520, 30)), ((30, 1000), (0, 480, 30, 520)), ((1000, 1), (499, 0, 500, 1))]
+)
+def test_the_middle_is_taken_of_images_that_are_too_narrow(size, part):
+    rng = Fixed([1.0, 0.0] * 10, [])
+    assert random_part(*size, rng) == part
+
+
+def test_without_augmentation_training_images_are_the_middle_too(tmp_path):
+    write_folder(tmp_path)
+    shutil.rmtree(tmp_path / "val")
+    shutil.copytree(tmp_path / "train", tmp_path / "val")
+    data = open_data(f"folder:{tmp_path}", DataSettings(batch_size=10, image_size=20, augment="none"))
+    ((train, _),), ((test, _),) = data.train.epoch(0), data.test.epoch(0)
+    assert {image.numpy().tobytes() for image in train} == {image.numpy().tobytes() for image in test}
+
+
+@pytest.mark.parametrize(
+    ("break_it", "text"),
+    [
+        (lambda root: shutil.rmtree(root), "must be a folder with the folders train and val, but there is no such"),
+        (lambda root: shutil.rmtree(root / "train"), "must have the folder train, but has not."),
+        (lambda root: shutil.rmtree(root / "val"), "must have the folder val (or test), but has not."),
+        (
+            lambda root: (root / "val/bee").rename(root / "val/wasp"),
+            "train and val must have the same class folders, got only in train: bee; only in val: wasp.",
+        ),
+        (
+            lambda root: [(root / f"train/class_{number}").mkdir() for number in range(8)],
+            "got only in train: class_0, class_1, class_2, class_3, class_4 and 3 more.",
+        ),
+        (lambda root: shutil.rmtree(root / "train/ant") or (root / "train/ant").mkdir(), "at least one image, but has"),
+        (
+            lambda root: [shutil.rmtree(root / f"val/{name}") for name in ("ant", "bee")],
+            "must have one folder for each",
+        ),
+    ],
+)
+def test_folders_that_do_not_fit_are_refused(tmp_path, break_it, text):
+    break_it(write_folder(tmp_path / "images"))
+    with pytest.raises(DataError, match=re.escape(text)):
+        open_data(f"folder:{tmp_path / 'images'}")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("damage", [b"not an image", b""])
+def test_a_damaged_image_is_named(tmp_path, workers, damage):
+    path = write_folder(tmp_path) / "val/bee/1.JPEG"
+    path.write_bytes(damage)
+    test = open_data(f"folder:{tmp_path}", DataSettings(image_size=16, workers=workers)).test
+    with pytest.raises(DataError) as error:
+        list(test.epoch(0))
+    assert error.value.message.startswith(f"{path} cannot be decoded as an image: ")
+    assert error.value.hint == "replace it, or take it out of the folder."
+    assert "Traceback" not in str(error.value)
+
+
+def test_a_truncated_image_is_named(tmp_path):
+    path = write_folder(tmp_path) / "val/bee/1.JPEG"
+    path.write_bytes(path.read_bytes()[:-400])
+    with pytest.raises(DataError, match=r"1.JPEG cannot be decoded as an image: .*truncated"):
+        list(open_data(f"folder:{tmp_path}", DataSettings(image_size=16)).test.epoch(0))
+
+
+@pytest.mark.parametrize("augment", ["crop", "crop-flip"])
+def test_other_augmentations_are_refused(tmp_path, augment):
+    with pytest.raises(InputError, match=f"'augment' cannot be '{augment}' for folder:"):
+        open_data(f"folder:{write_folder(tmp_path)}", DataSettings(augment=augment))

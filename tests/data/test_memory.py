@@ -1,0 +1,167 @@
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from depl0.data import DataSettings, Target
+from depl0.data.memory import Arrays, open_arrays, statistics
+from depl0.data.pixels import crop_and_flip, resize
+from depl0.errors import DataError, InputError
+
+CPU = Target(torch.device("cpu"))
+
+
+def random_images(count, channels=3, height=8, width=6, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (count, channels, height, width), dtype=torch.uint8, generator=rng)
+
+
+def arrays(**changes):
+    images = random_images(40)
+    labels = torch.arange(40) % 5
+    fields = {
+        "name": "small",
+        "train": (images[:30], labels[:30]),
+        "test": (images[30:], labels[30:]),
+        "num_classes": 5,
+        "mean": (0.4, 0.5, 0.6),
+        "std": (0.2, 0.25, 0.3),
+        "augment": "crop-flip",
+    }
+    return Arrays(**{**fields, **changes})
+
+
+def crop_one(image, top, left, flip, padding):
+    """Crop and mirror one image the plain way, pixel by pixel."""
+    channels, height, width = image.shape
+    result = torch.zeros_like(image)
+    for channel in range(channels):
+        for y in range(height):
+            for x in range(width):
+                column = width - 1 - x if flip else x
+                from_y, from_x = y + top - padding, column + left - padding
+                if 0 <= from_y < height and 0 <= from_x < width:
+                    result[channel, y, x] = image[channel, from_y, from_x]
+    return result
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5), st.integers(0, 3), st.integers(1, 4))
+def test_cropping_whole_batches_is_cropping_each_image(data, channels, height, width, padding, count):
+    images = random_images(count, channels, height, width)
+    starts = st.lists(st.integers(0, 2 * padding), min_size=count, max_size=count)
+    top, left = data.draw(starts), data.draw(starts)
+    flip = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    found = crop_and_flip(images, torch.tensor(top), torch.tensor(left), torch.tensor(flip), padding)
+    wanted = [crop_one(*one, padding) for one in zip(images, top, left, flip, strict=True)]
+    assert torch.equal(found, torch.stack(wanted))
+    assert found.is_contiguous()
+
+
+def seen(augment, padding=2, epochs=40):
+    """Collect the first training image of a data set in all the forms that it takes, as pixels."""
+    images = random_images(4)
+    images[1:] = 0
+    settings = DataSettings(batch_size=4, augment=augment, crop_padding=padding, mean=(0, 0, 0), std=(1, 1, 1))
+    data = open_arrays(arrays(train=(images, torch.arange(4))), settings, CPU)
+    for epoch in range(epochs):
+        for batch, labels in data.train.epoch(epoch):
+            yield images[0], (batch[labels == 0][0] * 255).round().to(torch.uint8)
+
+
+def test_without_augmentation_images_stay_as_they_are():
+    assert all(torch.equal(original, found) for original, found in seen("none"))
+
+
+@pytest.mark.parametrize(("augment", "flips"), [("crop", {False}), ("crop-flip", {False, True})])
+def test_all_crops_are_seen_equally_often(augment, flips):
+    counts = {(top, left, flip): 0 for top in range(5) for left in range(5) for flip in sorted(flips)}
+    epochs = 40 * len(counts)
+    originals = {}
+    for original, found in seen(augment, epochs=epochs):
+        if not originals:
+            originals = {crop_one(original, *place, 2).numpy().tobytes(): place for place in counts}
+        counts[originals[found.numpy().tobytes()]] += 1
+    spread = math.sqrt(40 * (1 - 1 / len(counts)))
+    assert all(abs(count - 40) < 5 * spread for count in counts.values())
+
+
+def test_test_images_are_neither_cropped_nor_shuffled():
+    whole = arrays()
+    data = open_arrays(whole, DataSettings(eval_batch_size=4), CPU)
+    images = torch.cat([images for images, _ in data.test.epoch(0)])
+    mean, std = torch.tensor(whole.mean).view(3, 1, 1), torch.tensor(whole.std).view(3, 1, 1)
+    torch.testing.assert_close(images, (whole.test[0] / 255 - mean) / std, rtol=0, atol=2e-6)
+    assert torch.equal(torch.cat([labels for _, labels in data.test.epoch(0)]), whole.test[1])
+
+
+def test_images_stay_with_their_labels():
+    images = (torch.arange(50) * 5).to(torch.uint8).view(50, 1, 1, 1).expand(50, 1, 4, 4)
+    whole = arrays(
+        train=(images, torch.arange(50)), test=(images, torch.arange(50)), num_classes=50, mean=(0,), std=(1 / 255,)
+    )
+    data = open_arrays(whole, DataSettings(batch_size=8, crop_padding=1), CPU)
+    for batches in (data.train, data.test):
+        for images, labels in batches.epoch(3):
+            assert torch.equal(images.amax((1, 2, 3)).round().long(), labels * 5)
+
+
+def test_the_images_given_are_not_changed():
+    whole = arrays()
+    before = whole.train[0].clone()
+    list(open_arrays(whole, DataSettings(batch_size=8), CPU).train.epoch(0))
+    assert torch.equal(whole.train[0], before)
+
+
+def test_small_images_are_not_for_imagenet_augmentation():
+    with pytest.raises(InputError, match="'augment' cannot be 'imagenet' for small"):
+        open_arrays(arrays(), DataSettings(augment="imagenet"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"train": (random_images(5).float(), torch.zeros(5).long())},
+            "The training images of small must be uint8 of shape (number, channels, height, width), got float32 of",
+        ),
+        ({"test": (random_images(5)[0], torch.zeros(5).long())}, "got uint8 of shape (3, 8, 6) instead."),
+        ({"train": (random_images(0), torch.zeros(0).long())}, "training images of small must be at least one"),
+        ({"test": (random_images(0), torch.zeros(0).long())}, "test images of small must be at least one"),
+        ({"test": (random_images(5), torch.zeros(5))}, "whole numbers of shape (number,), got float32 of shape (5,)"),
+        ({"test": (random_images(5), torch.zeros(5, 1).long())}, "got int64 of shape (5, 1) instead."),
+        ({"test": (random_images(5), torch.zeros(4).long())}, "one label each, got 5 images and 4 labels."),
+        (
+            {"train": (random_images(5), torch.tensor([0, 1, 5, 2, 9]))},
+            "The labels of the training images of small must be from 0 to 4, got 5 for image 2 instead.",
+        ),
+        ({"test": (random_images(5), torch.tensor([0, 1, 2, -1, 9]))}, "from 0 to 4, got -1 for image 3 instead."),
+        (
+            {"test": (random_images(5, 1), torch.zeros(5).long())},
+            "must have one shape, got (3, 8, 6) and (1, 8, 6) instead.",
+        ),
+    ],
+)
+def test_wrong_arrays_are_refused(changes, text):
+    with pytest.raises(DataError, match=re.escape(text)):
+        open_arrays(arrays(**changes), DataSettings(), CPU)
+
+
+def test_statistics_are_those_of_the_pixels():
+    images = random_images(7)
+    images[:, 1] = 51
+    mean, std = statistics(images)
+    scaled = images.double().div(255).transpose(0, 1).reshape(3, -1)
+    np.testing.assert_allclose(mean, scaled.mean(1))
+    np.testing.assert_allclose(std, torch.where(torch.arange(3) == 1, 1.0, scaled.std(1, correction=0)))
+
+
+def test_resizing_keeps_even_images_even():
+    images = torch.arange(0, 250, 10, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 2, 5, 7)
+    resized = resize(images, 9)
+    assert resized.shape == (25, 2, 9, 9)
+    assert torch.equal(resized, images[:, :, :1, :1].expand(-1, -1, 9, 9))
+    assert resize(resized, 9) is resized
