@@ -1,0 +1,48 @@
+"""Recipes: complete descriptions of a training, as frozen data, as TOML, and by name.
+
+>>> recipe = with_overrides(get("digits"), {"search.epochs": "5"})
+>>> recipe.search.epochs
+5
+>>> parse_recipe(write_recipe(recipe)) == recipe
+True
+"""
+
+from depl0.recipes.catalog import describe, find, get, names
+from depl0.recipes.recipe import (
+    SECTIONS,
+    DataSection,
+    FinetuneSection,
+    GateOptimizerSection,
+    GatesSection,
+    ModelSection,
+    Recipe,
+    RunSection,
+    SearchSection,
+    Section,
+    TargetSection,
+    WeightOptimizerSection,
+)
+from depl0.recipes.toml import parse_recipe, read_recipe, with_overrides, write_recipe
+
+__all__ = [
+    "SECTIONS",
+    "DataSection",
+    "FinetuneSection",
+    "GateOptimizerSection",
+    "GatesSection",
+    "ModelSection",
+    "Recipe",
+    "RunSection",
+    "SearchSection",
+    "Section",
+    "TargetSection",
+    "WeightOptimizerSection",
+    "describe",
+    "find",
+    "get",
+    "names",
+    "parse_recipe",
+    "read_recipe",
+    "with_overrides",
+    "write_recipe",
+]

@@ -1,0 +1,445 @@
+"""A recipe: the complete description of a training, as frozen data.
+
+Every field carries the check of its values. A recipe that exists is a valid one: wrong values are refused when it is
+made, by the name of the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import field
+from types import MappingProxyType
+from typing import ClassVar, final
+
+import torch
+
+from depl0.errors import InputError
+from depl0.generators import GENERATORS, PRESETS
+from depl0.models.spec import check_spec
+from depl0.recipes.checks import (
+    Check,
+    Either,
+    Flag,
+    Instance,
+    ListOf,
+    Maybe,
+    Number,
+    OneOf,
+    Refused,
+    Text,
+    Whole,
+    shown,
+)
+
+METHODS = ("dep-l0", "l0-hc")
+AUGMENTATIONS = ("default", "none", "crop-flip", "imagenet")
+EVALUATION_RULES = ("median", "paper")
+IMPORTANCES = ("taylor", "none")
+SCHEDULES = ("constant", "step", "cosine", "one-cycle")
+PENALTIES = ("params", "macs", "groups")
+PRECISIONS = ("fp32", "bf16", "fp16")
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+
+FINETUNE_LR_SHARE = 0.1
+"""The share of ``weight_optimizer.lr`` that fine-tuning starts from, where its own is left out."""
+
+
+def _allow(check: Check) -> dict[str, Check]:
+    return {"check": check}
+
+
+def check_of(entry: dataclasses.Field[object]) -> Check:
+    """Give the check that a field of a section carries."""
+    check = entry.metadata["check"]
+    assert isinstance(check, Check)
+    return check
+
+
+def _refusal(name: str, words: str, value: object, hint: str | None = None) -> InputError:
+    return InputError(f"recipe field {name} must be {words}, got {shown(value)} instead.", hint=hint)
+
+
+def _is_model(spec: str) -> bool:
+    try:
+        check_spec(spec)
+    except InputError as error:
+        raise Refused(error.hint) from error
+    return True
+
+
+def _is_device(name: str) -> bool:
+    if name == "auto":
+        return True
+    try:
+        torch.device(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """Base of the parts of a recipe: runs the check of every field, then those of fields that must fit together."""
+
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for entry in dataclasses.fields(self):
+            check = check_of(entry)
+            value = getattr(self, entry.name)
+            try:
+                stored = check.read(value)
+            except Refused as refused:
+                raise _refusal(self._name(entry.name), check.words, value, refused.hint) from refused.__cause__
+            object.__setattr__(self, entry.name, stored)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse values that are right alone and wrong together."""
+
+    def _name(self, field_name: str) -> str:
+        return f"{self.title}.{field_name}" if self.title else field_name
+
+
+_GROUPS = Either(OneOf(("all", "inner")), ListOf(entry=Text("a group's name"), at_least=1))
+_MILESTONES = ListOf(entry=Whole(at_least=1), rising=True)
+_FACTOR = Number(above=0, at_most=1)
+
+
+def _check_steps(section: str, schedule: str, milestones: tuple[int, ...]) -> None:
+    if schedule == "step" and not milestones:
+        words = "a list of at least one epoch where the schedule is 'step'"
+        raise _refusal(f"{section}.milestones", words, list(milestones), "schedule = 'constant' takes no steps.")
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSection(Section):
+    """The network.
+
+    Attributes:
+        spec: a built-in name (``resnet56``), ``torchvision:NAME``, ``timm:NAME``, or a callable that returns a module:
+            ``my_package.nets:make`` or ``path/to/file.py:make``.
+        weights: the file to start from; empty: from scratch.
+    """
+
+    title: ClassVar[str] = "model"
+
+    spec: str = field(default="resnet56", metadata=_allow(Text("a model's name or module:callable", valid=_is_model)))
+    weights: str = field(default="", metadata=_allow(Text("a file's name, or empty", may_be_empty=True)))
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSection(Section):
+    """The images.
+
+    Attributes:
+        spec: which data, for instance ``digits`` or ``cifar10:DIR``.
+        batch_size: images of a training step.
+        eval_batch_size: images of a step of evaluation.
+        mean: what is taken off every channel of images in [0, 1]; left out: the data's own.
+        std: what every channel is then divided by; left out: the data's own.
+        augment: how training images are varied; ``default``: as suits the data.
+        crop_padding: pixels of border from which ``crop-flip`` cuts.
+        image_size: side of the images; left out: the data's own.
+        limit_train: number of training images used; 0: all.
+        workers: processes that decode images, where they come from single files.
+    """
+
+    title: ClassVar[str] = "data"
+
+    spec: str = field(default="digits", metadata=_allow(Text("the name of a data set")))
+    batch_size: int = field(default=128, metadata=_allow(Whole(at_least=1)))
+    eval_batch_size: int = field(default=500, metadata=_allow(Whole(at_least=1)))
+    mean: tuple[float, ...] | None = field(default=None, metadata=_allow(Maybe(ListOf(entry=Number(), at_least=1))))
+    std: tuple[float, ...] | None = field(
+        default=None, metadata=_allow(Maybe(ListOf(entry=Number(above=0), at_least=1)))
+    )
+    augment: str = field(default="default", metadata=_allow(OneOf(AUGMENTATIONS)))
+    crop_padding: int = field(default=4, metadata=_allow(Whole(at_least=0)))
+    image_size: int | None = field(default=None, metadata=_allow(Maybe(Whole(at_least=1))))
+    limit_train: int = field(default=0, metadata=_allow(Whole(at_least=0)))
+    workers: int = field(default=0, metadata=_allow(Whole(at_least=0)))
+
+    def _check_together(self) -> None:
+        if (self.mean is None) != (self.std is None) or (self.mean and self.std and len(self.mean) != len(self.std)):
+            raise InputError(
+                "recipe fields data.mean and data.std must have one number per channel each, or both be left out, "
+                f"got mean {shown(self.mean)} and std {shown(self.std)} instead."
+            )
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatesSection(Section):
+    """The gates and the generator that gives them.
+
+    Attributes:
+        method: ``dep-l0``, or ``l0-hc``, whose gates know nothing of each other.
+        generator: the network that gives every group's log α.
+        direction: the order in which the generator walks the groups.
+        groups: ``all``, ``inner`` (those that no shortcut is added to), or a list of names or shell patterns.
+        preset: how the generator is scaled and initialised.
+        start: the first log α of every gate; left out: the preset's.
+        evaluation: the rule for the gates outside training.
+        importance: what the first scores come from where a budget is given and the network has learned something
+            already: ``taylor`` (first-order change of the loss for the cost), or ``none``.
+    """
+
+    title: ClassVar[str] = "gates"
+
+    method: str = field(default="dep-l0", metadata=_allow(OneOf(METHODS)))
+    generator: str = field(default="fc", metadata=_allow(OneOf(lambda: sorted(GENERATORS))))
+    direction: str = field(default="forward", metadata=_allow(OneOf(("forward", "backward"))))
+    groups: str | tuple[str, ...] = field(default="all", metadata=_allow(_GROUPS))
+    preset: str = field(default="default", metadata=_allow(OneOf(lambda: PRESETS)))
+    start: float | None = field(default=None, metadata=_allow(Maybe(Number())))
+    evaluation: str = field(default="median", metadata=_allow(OneOf(EVALUATION_RULES)))
+    importance: str = field(default="taylor", metadata=_allow(OneOf(IMPORTANCES)))
+
+    def _check_together(self) -> None:
+        if self.method == "l0-hc" and self.generator != "independent":
+            words = "'independent' where gates.method is 'l0-hc'"
+            raise _refusal("gates.generator", words, self.generator, "set gates.method to 'dep-l0' for this generator.")
+        if self.start is not None:
+            try:
+                PRESETS[self.preset].with_start(self.start)
+            except InputError as error:
+                raise InputError(f"recipe field gates.start cannot be used: {error.message}", error.hint) from error
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetSection(Section):
+    """How much is pruned: exactly one of ``budget`` and ``penalty_weight`` is set.
+
+    Attributes:
+        budget: the share of the cost that may be left.
+        of: the cost that the budget is a share of.
+        penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
+        penalty: the expected cost that λ multiplies.
+    """
+
+    title: ClassVar[str] = "target"
+
+    budget: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0, at_most=1))))
+    of: str = field(default="macs", metadata=_allow(OneOf(("macs", "params"))))
+    penalty_weight: float | None = field(default=None, metadata=_allow(Maybe(Number(at_least=0))))
+    penalty: str = field(default="params", metadata=_allow(OneOf(PENALTIES)))
+
+    def _check_together(self) -> None:
+        if self.budget is None and self.penalty_weight is None:
+            raise InputError(
+                "recipe fields target.budget and target.penalty_weight are both left out; exactly one must be set.",
+                hint="budget = 0.5 leaves half of the MACs.",
+            )
+        if self.budget is not None and self.penalty_weight is not None:
+            raise InputError(
+                f"recipe fields target.budget ({self.budget:g}) and target.penalty_weight ({self.penalty_weight:g}) "
+                "are both set; exactly one must be.",
+                hint="with a budget the weight of the penalty is found by itself.",
+            )
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchSection(Section):
+    """The training with gates.
+
+    Attributes:
+        epochs: its length.
+        gate_warmup: the share of it, at its start, during which all gates stay open and unpenalised.
+        ramp: the share of it, after the warm-up, over which the target is lowered from all of the cost to the budget.
+        label_smoothing: the share of every label that is spread over all classes.
+        clip_norm: the norm to which larger gradients of the weights are cut; left out: none are.
+        ema_decay: decay of a running mean of the weights, which is then what is evaluated; left out: no mean is kept.
+        dense_baseline: whether the dense network is trained too, for as long as search and fine-tuning take, to
+            compare with; only where no weights are given.
+    """
+
+    title: ClassVar[str] = "search"
+
+    epochs: int = field(metadata=_allow(Whole(at_least=0)))
+    gate_warmup: float = field(default=0.0, metadata=_allow(Number(at_least=0, below=1)))
+    ramp: float = field(default=0.6, metadata=_allow(Number(at_least=0, at_most=1)))
+    label_smoothing: float = field(default=0.0, metadata=_allow(Number(at_least=0, below=1)))
+    clip_norm: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0))))
+    ema_decay: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0, below=1))))
+    dense_baseline: bool = field(default=False, metadata=_allow(Flag()))
+
+    def _check_together(self) -> None:
+        if self.gate_warmup + self.ramp > 1 + 1e-9:
+            raise InputError(
+                "recipe fields search.gate_warmup and search.ramp must together be at most 1, "
+                f"got {self.gate_warmup:g} and {self.ramp:g} instead.",
+                hint="both are shares of the search, one after the other.",
+            )
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightOptimizerSection(Section):
+    """SGD with momentum, for the weights of the network.
+
+    Attributes:
+        lr: the first learning rate (the highest one of ``one-cycle``).
+        momentum: of the gradient.
+        nesterov: whether the momentum looks ahead.
+        weight_decay: on all weights of the network.
+        schedule: how the rate changes during the search.
+        milestones: the epochs at which a ``step`` schedule multiplies the rate by ``factor``.
+        factor: see there.
+        warmup_epochs: the first epochs, during which the rate rises from 0.
+    """
+
+    title: ClassVar[str] = "weight_optimizer"
+
+    lr: float = field(metadata=_allow(Number(above=0)))
+    momentum: float = field(default=0.9, metadata=_allow(Number(at_least=0, below=1)))
+    nesterov: bool = field(default=False, metadata=_allow(Flag()))
+    weight_decay: float = field(default=5e-4, metadata=_allow(Number(at_least=0)))
+    schedule: str = field(default="cosine", metadata=_allow(OneOf(SCHEDULES)))
+    milestones: tuple[int, ...] = field(default=(), metadata=_allow(_MILESTONES))
+    factor: float = field(default=0.1, metadata=_allow(_FACTOR))
+    warmup_epochs: float = field(default=0.0, metadata=_allow(Number(at_least=0)))
+
+    def _check_together(self) -> None:
+        _check_steps(self.title, self.schedule, self.milestones)
+        if self.nesterov and self.momentum == 0:
+            raise _refusal("weight_optimizer.momentum", "above 0 where nesterov is true", self.momentum)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateOptimizerSection(Section):
+    """Adam, for the generator; it knows no weight decay.
+
+    Attributes:
+        lr: the first learning rate; left out: chosen from the length of the search.
+        schedule: how the rate changes during the search.
+        milestones: the epochs at which a ``step`` schedule multiplies the rate by ``factor``.
+        factor: see there.
+        betas: Adam's two decays.
+    """
+
+    title: ClassVar[str] = "gate_optimizer"
+
+    lr: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0))))
+    schedule: str = field(default="constant", metadata=_allow(OneOf(SCHEDULES)))
+    milestones: tuple[int, ...] = field(default=(), metadata=_allow(_MILESTONES))
+    factor: float = field(default=0.1, metadata=_allow(_FACTOR))
+    betas: tuple[float, float] = field(
+        default=(0.9, 0.999), metadata=_allow(ListOf(entry=Number(at_least=0, below=1), length=2))
+    )
+
+    def _check_together(self) -> None:
+        _check_steps(self.title, self.schedule, self.milestones)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneSection(Section):
+    """The training after the search, with the gates as they are.
+
+    Attributes:
+        epochs: its length; 0: none.
+        lr: the first learning rate; left out: a tenth of ``weight_optimizer.lr``.
+        schedule: how the rate changes during fine-tuning.
+        milestones: the epochs of fine-tuning at which a ``step`` schedule multiplies the rate by ``factor``.
+        factor: see there.
+        weight_decay: left out: that of ``weight_optimizer``. Its momentum is used too.
+        gated: true: train the gated network with its gates frozen, as the paper does on ImageNet, and extract
+            afterwards. False: extract first and train the compact network.
+    """
+
+    title: ClassVar[str] = "finetune"
+
+    epochs: int = field(default=0, metadata=_allow(Whole(at_least=0)))
+    lr: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0))))
+    schedule: str = field(default="cosine", metadata=_allow(OneOf(SCHEDULES)))
+    milestones: tuple[int, ...] = field(default=(), metadata=_allow(_MILESTONES))
+    factor: float = field(default=0.1, metadata=_allow(_FACTOR))
+    weight_decay: float | None = field(default=None, metadata=_allow(Maybe(Number(at_least=0))))
+    gated: bool = field(default=False, metadata=_allow(Flag()))
+
+    def _check_together(self) -> None:
+        _check_steps(self.title, self.schedule, self.milestones)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSection(Section):
+    """How the training is executed.
+
+    Attributes:
+        seed: of everything random.
+        precision: of the network's arithmetic; gates are always float32.
+        device: ``auto``, or one that PyTorch knows: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        trackers: where curves are sent.
+        checkpoint_minutes: least time between two checkpoints; 0: one after every epoch.
+        keep_checkpoints: how many of the newest checkpoints are kept.
+    """
+
+    title: ClassVar[str] = "run"
+
+    seed: int = field(default=0, metadata=_allow(Whole(at_least=0, at_most=2**32 - 1)))
+    precision: str = field(default="fp32", metadata=_allow(OneOf(PRECISIONS)))
+    device: str = field(default="auto", metadata=_allow(Text("'auto', 'cpu', 'cuda', 'cuda:1', …", valid=_is_device)))
+    trackers: tuple[str, ...] = field(
+        default=("tensorboard",), metadata=_allow(ListOf(entry=OneOf(TRACKERS), distinct=True))
+    )
+    checkpoint_minutes: float = field(default=10.0, metadata=_allow(Number(at_least=0)))
+    keep_checkpoints: int = field(default=2, metadata=_allow(Whole(at_least=1)))
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe(Section):
+    """The complete description of a training. A run is one execution of it."""
+
+    title: ClassVar[str] = ""
+
+    name: str = field(metadata=_allow(Text("a line of text that is not empty")))
+    model: ModelSection = field(default_factory=ModelSection, metadata=_allow(Instance(ModelSection)))
+    data: DataSection = field(default_factory=DataSection, metadata=_allow(Instance(DataSection)))
+    gates: GatesSection = field(default_factory=GatesSection, metadata=_allow(Instance(GatesSection)))
+    target: TargetSection = field(metadata=_allow(Instance(TargetSection)))
+    search: SearchSection = field(metadata=_allow(Instance(SearchSection)))
+    weight_optimizer: WeightOptimizerSection = field(metadata=_allow(Instance(WeightOptimizerSection)))
+    gate_optimizer: GateOptimizerSection = field(
+        default_factory=GateOptimizerSection, metadata=_allow(Instance(GateOptimizerSection))
+    )
+    finetune: FinetuneSection = field(default_factory=FinetuneSection, metadata=_allow(Instance(FinetuneSection)))
+    run: RunSection = field(default_factory=RunSection, metadata=_allow(Instance(RunSection)))
+
+    @property
+    def finetune_lr(self) -> float:
+        """The learning rate that fine-tuning starts from."""
+        return self.weight_optimizer.lr * FINETUNE_LR_SHARE if self.finetune.lr is None else self.finetune.lr
+
+    @property
+    def finetune_weight_decay(self) -> float:
+        """The weight decay of fine-tuning."""
+        own = self.finetune.weight_decay
+        return self.weight_optimizer.weight_decay if own is None else own
+
+
+SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
+    {
+        section.title: section
+        for section in (
+            ModelSection,
+            DataSection,
+            GatesSection,
+            TargetSection,
+            SearchSection,
+            WeightOptimizerSection,
+            GateOptimizerSection,
+            FinetuneSection,
+            RunSection,
+        )
+    }
+)
+"""The sections of a recipe by their names, in the order in which they are written."""

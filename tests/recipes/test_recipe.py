@@ -1,0 +1,357 @@
+"""A recipe is frozen data that refuses wrong values by the name of the field."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+
+from depl0.errors import InputError
+from depl0.gates import RULES
+from depl0.recipes import (
+    SECTIONS,
+    DataSection,
+    FinetuneSection,
+    GateOptimizerSection,
+    GatesSection,
+    ModelSection,
+    Recipe,
+    RunSection,
+    SearchSection,
+    TargetSection,
+    WeightOptimizerSection,
+)
+from depl0.recipes.checks import Maybe
+from depl0.recipes.recipe import EVALUATION_RULES, check_of
+
+
+def recipe(**sections):
+    needed = {
+        "target": TargetSection(budget=0.5),
+        "search": SearchSection(epochs=3),
+        "weight_optimizer": WeightOptimizerSection(lr=0.1),
+    }
+    return Recipe(name="mine", **{**needed, **sections})
+
+
+def test_the_defaults():
+    r = recipe()
+    assert (r.model.spec, r.model.weights) == ("resnet56", "")
+    assert dataclasses.asdict(r.data) == {
+        "spec": "digits",
+        "batch_size": 128,
+        "eval_batch_size": 500,
+        "mean": None,
+        "std": None,
+        "augment": "default",
+        "crop_padding": 4,
+        "image_size": None,
+        "limit_train": 0,
+        "workers": 0,
+    }
+    assert dataclasses.asdict(r.gates) == {
+        "method": "dep-l0",
+        "generator": "fc",
+        "direction": "forward",
+        "groups": "all",
+        "preset": "default",
+        "start": None,
+        "evaluation": "median",
+        "importance": "taylor",
+    }
+    assert dataclasses.asdict(r.target) == {"budget": 0.5, "of": "macs", "penalty_weight": None, "penalty": "params"}
+    assert dataclasses.asdict(r.search) == {
+        "epochs": 3,
+        "gate_warmup": 0.0,
+        "ramp": 0.6,
+        "label_smoothing": 0.0,
+        "clip_norm": None,
+        "ema_decay": None,
+        "dense_baseline": False,
+    }
+    assert dataclasses.asdict(r.weight_optimizer) == {
+        "lr": 0.1,
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 5e-4,
+        "schedule": "cosine",
+        "milestones": (),
+        "factor": 0.1,
+        "warmup_epochs": 0.0,
+    }
+    assert dataclasses.asdict(r.gate_optimizer) == {
+        "lr": None,
+        "schedule": "constant",
+        "milestones": (),
+        "factor": 0.1,
+        "betas": (0.9, 0.999),
+    }
+    assert dataclasses.asdict(r.finetune) == {
+        "epochs": 0,
+        "lr": None,
+        "schedule": "cosine",
+        "milestones": (),
+        "factor": 0.1,
+        "weight_decay": None,
+        "gated": False,
+    }
+    assert dataclasses.asdict(r.run) == {
+        "seed": 0,
+        "precision": "fp32",
+        "device": "auto",
+        "trackers": ("tensorboard",),
+        "checkpoint_minutes": 10.0,
+        "keep_checkpoints": 2,
+    }
+
+
+def test_nothing_can_be_changed():
+    r = recipe()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        r.name = "yours"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        r.search.epochs = 4
+
+
+def test_values_are_stored_in_one_form():
+    optimizer = WeightOptimizerSection(lr=1, schedule="step", milestones=[2, 4])
+    assert optimizer == WeightOptimizerSection(lr=1.0, schedule="step", milestones=(2, 4))
+    assert (type(optimizer.lr), type(optimizer.milestones)) == (float, tuple)
+    assert DataSection(mean=[0, 1], std=[1, 2]).mean == (0.0, 1.0)
+    assert hash(GatesSection(groups=["a", "-b*"])) == hash(GatesSection(groups=("a", "-b*")))
+
+
+def test_what_fine_tuning_takes_from_the_weights_optimizer():
+    weights = WeightOptimizerSection(lr=0.5, weight_decay=1e-3)
+    left_out = recipe(weight_optimizer=weights)
+    assert (left_out.finetune_lr, left_out.finetune_weight_decay) == (0.05, 1e-3)
+    own = recipe(weight_optimizer=weights, finetune=FinetuneSection(lr=0.2, weight_decay=0.0))
+    assert (own.finetune_lr, own.finetune_weight_decay) == (0.2, 0.0)
+
+
+WHOLE = "a whole number of at least"
+SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
+
+REFUSED = [
+    (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
+    (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),
+    (SearchSection, "search.epochs", True, f"{WHOLE} 0"),
+    (SearchSection, "search.epochs", "20", f"{WHOLE} 0"),
+    (SearchSection, "search.epochs", None, f"{WHOLE} 0"),
+    (SearchSection, "search.gate_warmup", 1.0, "a number of at least 0 and below 1"),
+    (SearchSection, "search.ramp", 1.1, "a number of at least 0 and at most 1"),
+    (SearchSection, "search.label_smoothing", math.nan, "a number of at least 0 and below 1"),
+    (SearchSection, "search.clip_norm", 0.0, "a number above 0, or left out"),
+    (SearchSection, "search.clip_norm", math.inf, "a number above 0, or left out"),
+    (SearchSection, "search.ema_decay", 1.0, "a number above 0 and below 1, or left out"),
+    (SearchSection, "search.dense_baseline", 0, "true or false"),
+    (ModelSection, "model.spec", "", "a model's name or module:callable"),
+    (ModelSection, "model.weights", 3, "a file's name, or empty"),
+    (ModelSection, "model.weights", "a\nb", "a file's name, or empty"),
+    (ModelSection, "model.weights", "\ud800", "a file's name, or empty"),
+    (DataSection, "data.spec", "", "the name of a data set"),
+    (DataSection, "data.batch_size", 0, f"{WHOLE} 1"),
+    (DataSection, "data.eval_batch_size", 0, f"{WHOLE} 1"),
+    (DataSection, "data.mean", [], "a list that is not empty in which every entry is a finite number, or left out"),
+    (DataSection, "data.mean", 0.5, "a list that is not empty in which every entry is a finite number, or left out"),
+    (DataSection, "data.std", [0.0], "a list that is not empty in which every entry is a number above 0, or left out"),
+    (DataSection, "data.augment", "flip", "one of 'default', 'none', 'crop-flip', 'imagenet'"),
+    (DataSection, "data.crop_padding", -1, f"{WHOLE} 0"),
+    (DataSection, "data.image_size", 0, f"{WHOLE} 1, or left out"),
+    (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),
+    (DataSection, "data.workers", -1, f"{WHOLE} 0"),
+    (GatesSection, "gates.method", "l1", "one of 'dep-l0', 'l0-hc'"),
+    (GatesSection, "gates.direction", "up", "one of 'forward', 'backward'"),
+    (GatesSection, "gates.preset", "mine", "one of 'default', 'paper', 'reference'"),
+    (GatesSection, "gates.evaluation", "mean", "one of 'median', 'paper'"),
+    (GatesSection, "gates.importance", "hessian", "one of 'taylor', 'none'"),
+    (TargetSection, "target.budget", 0.0, "a number above 0 and at most 1, or left out"),
+    (TargetSection, "target.budget", 1.5, "a number above 0 and at most 1, or left out"),
+    (TargetSection, "target.of", "seconds", "one of 'macs', 'params'"),
+    (TargetSection, "target.penalty_weight", -1e-7, "a number of at least 0, or left out"),
+    (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups'"),
+    (WeightOptimizerSection, "weight_optimizer.lr", 0, "a number above 0"),
+    (WeightOptimizerSection, "weight_optimizer.momentum", 1, "a number of at least 0 and below 1"),
+    (WeightOptimizerSection, "weight_optimizer.nesterov", 1, "true or false"),
+    (WeightOptimizerSection, "weight_optimizer.weight_decay", -1, "a number of at least 0"),
+    (WeightOptimizerSection, "weight_optimizer.schedule", "linear", SCHEDULES),
+    (WeightOptimizerSection, "weight_optimizer.factor", 0, "a number above 0 and at most 1"),
+    (WeightOptimizerSection, "weight_optimizer.warmup_epochs", -0.5, "a number of at least 0"),
+    (GateOptimizerSection, "gate_optimizer.lr", 0, "a number above 0, or left out"),
+    (GateOptimizerSection, "gate_optimizer.schedule", "linear", SCHEDULES),
+    (GateOptimizerSection, "gate_optimizer.factor", 1.1, "a number above 0 and at most 1"),
+    (FinetuneSection, "finetune.epochs", -1, f"{WHOLE} 0"),
+    (FinetuneSection, "finetune.lr", -1, "a number above 0, or left out"),
+    (FinetuneSection, "finetune.schedule", 1, SCHEDULES),
+    (FinetuneSection, "finetune.factor", 0, "a number above 0 and at most 1"),
+    (FinetuneSection, "finetune.weight_decay", -1, "a number of at least 0, or left out"),
+    (FinetuneSection, "finetune.gated", "yes", "true or false"),
+    (RunSection, "run.seed", -1, "a whole number from 0 to 4294967295"),
+    (RunSection, "run.seed", 2**32, "a whole number from 0 to 4294967295"),
+    (RunSection, "run.precision", "fp8", "one of 'fp32', 'bf16', 'fp16'"),
+    (RunSection, "run.device", "abacus", "'auto', 'cpu', 'cuda', 'cuda:1', …"),
+    (RunSection, "run.checkpoint_minutes", -1, "a number of at least 0"),
+    (RunSection, "run.keep_checkpoints", 0, f"{WHOLE} 1"),
+    *(
+        (kind, f"{kind.title}.milestones", value, f"a list in rising order in which every entry is {WHOLE} 1")
+        for kind in (WeightOptimizerSection, GateOptimizerSection, FinetuneSection)
+        for value in ([0], [2, 2], [3, 2], 60, ["60"])
+    ),
+    *(
+        (
+            GateOptimizerSection,
+            "gate_optimizer.betas",
+            value,
+            "a list of 2 in which every entry is a number of at least 0 and below 1",
+        )
+        for value in ([0.9], [0.9, 1.0], [0.9, 0.9, 0.9])
+    ),
+    *(
+        (
+            RunSection,
+            "run.trackers",
+            value,
+            "a list in which every entry is one of 'tensorboard', 'wandb', 'mlflow' and none comes twice",
+        )
+        for value in (["aim"], ["wandb", "wandb"], "wandb")
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "value", "allowed"), REFUSED)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(kind, field, value, allowed):
+    needed = {SearchSection: {"epochs": 1}, WeightOptimizerSection: {"lr": 0.1}}.get(kind, {})
+    with pytest.raises(InputError) as caught:
+        kind(**{**needed, field.partition(".")[2]: value})
+    assert caught.value.message == f"recipe field {field} must be {allowed}, got {value!r} instead."
+
+
+def test_every_field_but_free_ones_is_refused_somewhere_above():
+    tried = {field for _, field, _, _ in REFUSED}
+    every = {f"{title}.{f.name}" for title, kind in SECTIONS.items() for f in dataclasses.fields(kind)}
+    assert every - tried == {"gates.generator", "gates.groups", "gates.start"}  # they have tests of their own
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: GatesSection(generator="fcc"),
+            "recipe field gates.generator must be one of 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', 'fc-tanh', "
+            "'independent', 'lstm', got 'fcc' instead.\nhint: did you mean 'fc'?",
+        ),
+        (
+            lambda: GatesSection(groups="iner"),
+            "recipe field gates.groups must be one of 'all', 'inner', or a list that is not empty in which every entry "
+            "is a group's name, got 'iner' instead.\nhint: did you mean 'inner'?",
+        ),
+        (
+            lambda: GatesSection(groups=[]),
+            "recipe field gates.groups must be one of 'all', 'inner', or a list that is not empty in which every entry "
+            "is a group's name, got [] instead.",
+        ),
+        (
+            lambda: GatesSection(start="4"),
+            "recipe field gates.start must be a finite number, or left out, got '4' instead.",
+        ),
+        (
+            lambda: GatesSection(start=6.9),
+            "recipe field gates.start cannot be used: The 'start' of a Preset must be None or between -6.77 and 6.77 "
+            "(0.98 of the bound), got 6.9 instead.",
+        ),
+        (
+            lambda: GatesSection(method="l0-hc"),
+            "recipe field gates.generator must be 'independent' where gates.method is 'l0-hc', got 'fc' instead.\n"
+            "hint: set gates.method to 'dep-l0' for this generator.",
+        ),
+        (
+            lambda: TargetSection(),
+            "recipe fields target.budget and target.penalty_weight are both left out; exactly one must be set.\n"
+            "hint: budget = 0.5 leaves half of the MACs.",
+        ),
+        (
+            lambda: TargetSection(budget=0.5, penalty_weight=1e-6),
+            "recipe fields target.budget (0.5) and target.penalty_weight (1e-06) are both set; exactly one must be.\n"
+            "hint: with a budget the weight of the penalty is found by itself.",
+        ),
+        (
+            lambda: DataSection(mean=[0.5]),
+            "recipe fields data.mean and data.std must have one number per channel each, or both be left out, "
+            "got mean (0.5,) and std None instead.",
+        ),
+        (
+            lambda: DataSection(mean=[0.5], std=[1, 1, 1]),
+            "recipe fields data.mean and data.std must have one number per channel each, or both be left out, "
+            "got mean (0.5,) and std (1.0, 1.0, 1.0) instead.",
+        ),
+        (
+            lambda: SearchSection(epochs=1, gate_warmup=0.5),
+            "recipe fields search.gate_warmup and search.ramp must together be at most 1, got 0.5 and 0.6 instead.\n"
+            "hint: both are shares of the search, one after the other.",
+        ),
+        (
+            lambda: WeightOptimizerSection(lr=0.1, schedule="step"),
+            "recipe field weight_optimizer.milestones must be a list of at least one epoch where the schedule is "
+            "'step', got [] instead.\nhint: schedule = 'constant' takes no steps.",
+        ),
+        (
+            lambda: WeightOptimizerSection(lr=0.1, momentum=0, nesterov=True),
+            "recipe field weight_optimizer.momentum must be above 0 where nesterov is true, got 0.0 instead.",
+        ),
+        (
+            lambda: ModelSection(spec="resnet65"),
+            "recipe field model.spec must be a model's name or module:callable, got 'resnet65' instead.\n"
+            "hint: did you mean resnet56 or resnet50 or resnet44?",
+        ),
+        (
+            lambda: recipe(search=FinetuneSection()),
+            "recipe field search must be a SearchSection, got FinetuneSection(epochs=0, lr=None, schedule='cosine', "
+            "milestones=(), factor=0... instead.",
+        ),
+        (
+            lambda: WeightOptimizerSection(lr=10**400),
+            f"recipe field weight_optimizer.lr must be a number above 0, got 1{'0' * 76}... instead.",
+        ),
+        (
+            lambda: WeightOptimizerSection(lr=10**5000),
+            "recipe field weight_optimizer.lr must be a number above 0, got a very long int instead.",
+        ),
+        (lambda: dataclasses.replace(recipe(), name=""), "recipe field name must be a line of text that is not empty"),
+    ],
+)
+def test_the_text_of_other_errors(make, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize(
+    "start_and_preset", [{"start": 4.5}, {"start": -6.0}, {"start": None, "preset": "paper"}, {"preset": "reference"}]
+)
+def test_a_start_needs_a_preset_that_has_one(start_and_preset):
+    assert GatesSection(**start_and_preset).start == start_and_preset.get("start")
+    with pytest.raises(InputError, match=r"recipe field gates\.start cannot be used: Preset 'paper' has no start"):
+        GatesSection(preset="paper", start=3.0)
+
+
+def test_the_evaluation_rules_are_those_of_the_gates():
+    assert set(EVALUATION_RULES) == set(RULES)
+
+
+@pytest.mark.parametrize("kind", SECTIONS.values())
+def test_what_may_be_left_out_of_a_file_is_none_by_default(kind):
+    """Else a None that was chosen would be written as absent and read back as the default."""
+    optional = [entry for entry in dataclasses.fields(kind) if isinstance(check_of(entry), Maybe)]
+    assert all(entry.default is None for entry in optional)
+
+
+def test_the_sections_are_the_fields_of_a_recipe():
+    assert ["name", *SECTIONS] == [entry.name for entry in dataclasses.fields(Recipe)]
+    assert all(kind.title == title for title, kind in SECTIONS.items())
+    assert all(entry.name in kind.__doc__ for kind in SECTIONS.values() for entry in dataclasses.fields(kind))
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
+def test_devices(device):
+    assert RunSection(device=device).device == device
