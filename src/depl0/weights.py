@@ -1,0 +1,172 @@
+"""Start a network from weights on disk: safetensors, or a PyTorch state dict.
+
+A ``.pt`` file is a pickle, which can hold code. It is read by PyTorch's restricted reader, which makes tensors and
+plain containers and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from pickle import UnpicklingError  # noqa: TID251 - only the class of an error; nothing is unpickled with it
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from depl0.errors import InputError
+
+_PYTORCH_ENDINGS = (".pt", ".pth", ".pth.tar", ".ckpt", ".bin")
+_NESTED_UNDER = ("state_dict", "model")
+_PARALLEL_PREFIX = "module."
+_SHOWN = 3
+
+
+def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Copy the weights of a file into a network, all or none.
+
+    Checkpoints that keep the state dict under ``"state_dict"`` or ``"model"`` are understood, and so are the keys of
+    networks saved inside ``DataParallel``. Two things may be missing: the counters of batch norms, which old files lack
+    and which are no weights, and all but one of the names of a tensor that the network uses more than once.
+    """
+    path = Path(path)
+    found = _read(path)
+    wanted = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    if any(target.is_meta for target in wanted.values()):
+        raise InputError(
+            "weights cannot be loaded into a network on the meta device.",
+            hint="call model.to_empty(device='cpu') first.",
+        )
+    found = _without_parallel_prefix(found, wanted)
+    _check_fit(path, found, wanted)
+
+    # Everything that can fail happens before the first weight is changed.
+    ready = {key: torch.empty_like(wanted[key]).copy_(value) for key, value in found.items()}
+    with torch.no_grad():
+        for key, value in ready.items():
+            wanted[key].copy_(value)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        raise InputError(f"weights file {path} does not exist.")
+    if not path.is_file():
+        raise InputError(f"weights file {path} is no file; a .safetensors, .pt or .pth file was expected.")
+    name = path.name.lower()
+    if name.endswith(".safetensors"):
+        return _read_safetensors(path)
+    if name.endswith(_PYTORCH_ENDINGS):
+        return _state_dict_of(path, _read_pytorch(path))
+    raise InputError(
+        f"weights file {path} must end in .safetensors, .pt or .pth.",
+        hint="save a state dict with safetensors.torch.save_file(model.state_dict(), 'weights.safetensors').",
+    )
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(
+            f"weights file {path} is damaged or no safetensors file: {error}.", hint="copy or download it again."
+        ) from error
+    except OSError as error:
+        raise InputError(f"weights file {path} cannot be read: {error}.") from error
+
+
+def _read_pytorch(path: Path) -> object:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what the error below says better
+            # The restricted reader: makes tensors and plain containers, and refuses to call anything.
+            return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights_only
+    except UnpicklingError as error:
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        if foreign is None:
+            raise _damaged(path, "it is no PyTorch file") from error
+        raise InputError(
+            f"weights file {path} is refused: it holds {foreign[1]}, which would run code when it is read. "
+            "Only tensors are read.",
+            hint="save the state dict alone where the file comes from: torch.save(model.state_dict(), path).",
+        ) from error
+    except Exception as error:  # what a damaged file runs into is not documented: RuntimeError, EOFError, KeyError, …
+        reason = str(error).partition(". ")[0].partition("\n")[0] or "it ends too early"
+        raise _damaged(path, f"{type(error).__name__}: {reason}") from error
+
+
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"weights file {path} is damaged or holds no state dict ({reason}).", hint="copy or download it again."
+    )
+
+
+def _state_dict_of(path: Path, content: object) -> dict[str, Tensor]:
+    if isinstance(content, Mapping):
+        for key in _NESTED_UNDER:
+            if isinstance(content.get(key), Mapping):
+                return _state_dict_of(path, content[key])
+    if not isinstance(content, Mapping) or not content:
+        found = "nothing" if isinstance(content, Mapping) else f"a {type(content).__name__}"
+        raise InputError(f"weights file {path} must hold a state dict, found {found} instead.")
+    odd = [key for key, value in content.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
+    if odd:
+        raise InputError(
+            f"weights file {path} must hold a state dict of tensors, but {_some(map(repr, odd))} "
+            f"{'is' if len(odd) == 1 else 'are'} none.",
+            hint="a checkpoint's state dict is looked for under 'state_dict' and 'model'.",
+        )
+    return dict(content)
+
+
+def _without_parallel_prefix(found: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    wrapped = all(key.startswith(_PARALLEL_PREFIX) for key in found)
+    if not wrapped or any(key.startswith(_PARALLEL_PREFIX) for key in wanted):
+        return found
+    return {key.removeprefix(_PARALLEL_PREFIX): value for key, value in found.items()}
+
+
+def _check_fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    given = {id(wanted[key]) for key in found if key in wanted}
+    missing = [key for key in wanted if key not in found and id(wanted[key]) not in given and not _is_counter(key)]
+    extra = [key for key in found if key not in wanted]
+    unlike = [key for key in found if key in wanted and not _fits(key, found[key], wanted[key])]
+    if not (missing or extra or unlike):
+        return
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} missing ({_some(missing)})")
+    if extra:
+        parts.append(f"{len(extra)} extra ({_some(extra)})")
+    if unlike:
+        shapes = [f"{key}: {_shape(found[key])} in the file, {_shape(wanted[key])} in the network" for key in unlike]
+        parts.append(f"{len(unlike)} misshapen ({_some(shapes, '; ')})")
+    raise InputError(
+        f"weights file {path} does not fit the network: {', '.join(parts)}.",
+        hint="give the network that was trained, with the same number of classes. Nothing was loaded.",
+    )
+
+
+def _fits(key: str, found: Tensor, wanted: Tensor) -> bool:
+    """Weights may come in another precision, but not as whole numbers; a counter may come as any number."""
+    same_kind = found.is_floating_point() == wanted.is_floating_point() or _is_counter(key)
+    return found.shape == wanted.shape and same_kind and not found.is_complex()
+
+
+def _is_counter(key: str) -> bool:
+    return key.rpartition(".")[2] == "num_batches_tracked"
+
+
+def _shape(tensor: Tensor) -> str:
+    """Write a tensor's shape, and its type where that is not the usual one."""
+    shape = "×".join(map(str, tensor.shape)) or "a single number"
+    return shape if tensor.is_floating_point() else f"{shape} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _some(names: Iterable[str], separator: str = ", ") -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return separator.join(listed[:_SHOWN]) + more

@@ -1,0 +1,358 @@
+"""Networks by a short text: each form builds, and what is wrong with one is said."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from tests.torchvision_shim import import_torchvision
+from torch import nn
+
+from depl0.errors import InputError
+from depl0.models import build, names
+from depl0.models import spec as spec_module
+from depl0.models.spec import build_model, check_spec, factory
+
+SIZES = {"num_classes": 7, "in_channels": 3, "image_size": 32}
+
+
+def message_of(spec: str, **sizes: int) -> str:
+    with pytest.raises(InputError) as caught:
+        build_model(spec, **{**SIZES, **sizes})
+    return str(caught.value)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a Python file and give its path."""
+
+    def write(text: str, name: str = "nets.py"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_on_the_path(monkeypatch):
+    before = list(sys.path)
+    modules = set(sys.modules)
+    yield
+    assert sys.path == before
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and "nets" in name:
+            monkeypatch.delitem(sys.modules, name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Built-in networks
+
+
+@pytest.mark.parametrize("name", sorted(set(names()) - {"resnet110", "vgg16", "resnet50"}))
+def test_every_built_in_network_takes_the_sizes_of_the_data(name):
+    network = build_model(name, num_classes=7, in_channels=2, image_size=20).eval()
+    assert network(torch.zeros(1, 2, 20, 20)).shape == (1, 7)
+
+
+def test_built_in_networks_are_the_registered_ones():
+    torch.manual_seed(0)
+    ours = build_model("resnet20", **SIZES).state_dict()
+    torch.manual_seed(0)
+    theirs = build("resnet20", num_classes=7).state_dict()
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_a_factory_builds_anew_each_time():
+    make = factory("lenet5", num_classes=7, in_channels=1, image_size=28)
+    first, second = make(), make()
+    assert first is not second
+    assert type(first) is type(second)
+
+
+def test_unknown_built_in_networks():
+    assert message_of("resnet57") == (
+        "there is no built-in model called 'resnet57'.\nhint: did you mean resnet56 or resnet50 or resnet44?"
+    )
+    assert message_of("Transformer") == (
+        f"there is no built-in model called 'Transformer'.\nhint: choose one of {', '.join(names())}."
+    )
+
+
+def test_a_size_that_a_network_cannot_have():
+    assert "'image_size' parameter of lenet5 must be at least 16, got 8" in message_of("lenet5", image_size=8)
+
+
+@pytest.mark.parametrize("spec", [":make", "nets.py:", "timm:", ":"])
+def test_a_colon_needs_two_sides(spec):
+    with pytest.raises(InputError, match="must have a name on both sides of the colon"):
+        check_spec(spec)
+    with pytest.raises(InputError, match="must have a name on both sides of the colon"):
+        factory(spec, **SIZES)
+
+
+def test_checking_a_spec_imports_nothing():
+    check_spec("no_such_module.anywhere:make")
+    check_spec("timm:no_such_network")
+    check_spec("no/such/file.py:make")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# torchvision and timm
+
+
+@pytest.fixture
+def torchvision():
+    return import_torchvision()
+
+
+def test_torchvision_networks(torchvision):
+    network = build_model("torchvision:resnet18", **SIZES)
+    assert isinstance(network, torchvision.models.ResNet)
+    assert network.fc.out_features == 7
+    assert message_of("torchvision:resnet81") == (
+        "there is no torchvision model called 'resnet81'.\nhint: did you mean resnet18 or resnet152 or resnet101?"
+    )
+    # A detector is no classifier.
+    assert "there is no torchvision model called 'fasterrcnn_resnet50_fpn'" in message_of(
+        "torchvision:fasterrcnn_resnet50_fpn"
+    )
+    assert "takes images of 3 channels, but the data has 1" in message_of("torchvision:resnet18", in_channels=1)
+
+
+def test_timm_networks(torchvision):
+    network = build_model("timm:mobilenetv3_small_050", num_classes=7, in_channels=1, image_size=32).eval()
+    assert network(torch.zeros(1, 1, 32, 32)).shape == (1, 7)
+    message = message_of("timm:mobilenetv3_smal_100")
+    assert message.startswith("there is no timm model called 'mobilenetv3_smal_100'.\nhint: did you mean")
+    assert "mobilenetv3_small_100" in message
+    assert "there is no timm model called 'hf-hub:timm/resnet18'" in message_of("timm:hf-hub:timm/resnet18")
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_a_library_that_is_not_installed(monkeypatch, library):
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setattr(spec_module, "import_module", missing(library))
+    assert message_of(f"{library}:resnet18") == (
+        f"{library} networks need {library}, which is not installed.\nhint: pip install {library}"
+    )
+
+
+def missing(library):
+    def import_module(name):
+        raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+
+    return import_module
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_a_torchvision_that_does_not_fit_the_torch(monkeypatch, library):
+    def import_module(name):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(spec_module, "import_module", import_module)
+    assert message_of(f"{library}:resnet18") == (
+        f"{library} is installed but cannot be imported beside torch {torch.__version__}: "
+        "operator torchvision::nms does not exist.\n"
+        "hint: install the torchvision that was built for this torch; pytorch.org lists which fit together."
+    )
+
+
+def test_a_library_that_fails_to_build(monkeypatch):
+    def create_model(name, **arguments):
+        raise ValueError("no such width")
+
+    timm = SimpleNamespace(is_model=lambda name: True, create_model=create_model)
+    monkeypatch.setattr(spec_module, "import_module", lambda name: timm)
+    assert re.match(
+        r"model 'timm:resnet18' failed at .*, line \d+: ValueError: no such width", message_of("timm:resnet18")
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The user's own
+
+
+NETS = """
+from torch import nn
+
+def make(num_classes, width=4):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.Linear(width, num_classes))
+
+def sizes(*, in_channels, num_classes, image_size):
+    network = nn.Identity()
+    network.sizes = (num_classes, in_channels, image_size)
+    return network
+
+class Net(nn.Linear):
+    def __init__(self, num_classes=3):
+        super().__init__(5, num_classes)
+
+def keywords(**others):
+    assert not others
+    return nn.Identity()
+
+def needy(depth, num_classes):
+    return nn.Identity()
+
+def text():
+    return "a network"
+
+constant = 5
+
+def fails(num_classes):
+    number = num_classes
+    raise KeyError(f"no {number}")
+
+def leaves():
+    raise SystemExit(3)
+"""
+
+
+def test_a_callable_of_a_file(write):
+    path = write(NETS)
+    network = build_model(f"{path}:make", **SIZES)
+    assert network(torch.zeros(2, 3, 4, 4)).shape == (2, 7)
+    assert build_model(f"{path}:sizes", **SIZES).sizes == (7, 3, 32)
+    assert build_model(f"{path}:Net", **SIZES).out_features == 7
+    assert isinstance(build_model(f"{path}:keywords", **SIZES), nn.Identity)
+
+
+def test_a_file_is_loaded_once(write, tmp_path, monkeypatch):
+    path = write(NETS)
+    first = build_model(f"{path}:Net", **SIZES)
+    monkeypatch.chdir(tmp_path)
+    second = factory("nets.py:Net", **SIZES)()
+    assert type(first) is type(second)
+    assert "nets" not in sys.modules
+    (tmp_path / "other").mkdir()
+    write(NETS, "other/nets.py")
+    assert type(build_model("other/nets.py:Net", **SIZES)) is not type(first)
+
+
+def test_a_file_can_import_its_neighbours_early_and_late(write):
+    write("WIDTH = 3", "nets_neighbour.py")
+    write("HEIGHT = 4", "nets_late_neighbour.py")
+    path = write(
+        "from torch import nn\nfrom nets_neighbour import WIDTH\n"
+        "def make():\n    from nets_late_neighbour import HEIGHT\n    return nn.Linear(WIDTH, HEIGHT)\n"
+    )
+    assert build_model(f"{path}:make", **SIZES).weight.shape == (4, 3)
+
+
+def test_a_file_may_hold_dataclasses(write):
+    path = write(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import ClassVar\n"
+        "from torch import nn\n@dataclass\nclass Size:\n    kind: ClassVar[str] = 'x'\n    width: int = 3\n"
+        "def make():\n    return nn.Linear(Size().width, 1)\n"
+    )
+    assert build_model(f"{path}:make", **SIZES).in_features == 3
+
+
+def test_a_callable_of_a_module(write, tmp_path, monkeypatch):
+    (tmp_path / "nets_package").mkdir()
+    write("", "nets_package/__init__.py")
+    write(NETS, "nets_package/nets.py")
+    monkeypatch.chdir(tmp_path)  # as with python -m, the folder one is in counts
+    assert build_model("nets_package.nets:Net", **SIZES).out_features == 7
+    assert "there is no module nets_package.other." in message_of("nets_package.other:make")
+    assert "there is no module no_such_package." in message_of("no_such_package.nets:make")
+    assert "hint: the name of a file must end in .py" in message_of("nets_package/nets:make")
+    assert "'..' is no name of a module" in message_of("..:make")
+
+
+def test_a_module_that_imports_one_that_is_missing(write, tmp_path, monkeypatch):
+    path = write("import torch\nimport no_such_package\n", "nets_broken.py")
+    monkeypatch.chdir(tmp_path)
+    expected = f"failed at {path.resolve()}, line 2: ModuleNotFoundError: No module named 'no_such_package'"
+    assert expected in message_of("nets_broken:make")
+    assert expected in message_of("nets_broken.py:make")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("import torch\n\nx = 1 / 0\n", "line 3: ZeroDivisionError: division by zero"),
+        ("import torch\ndef make(:\n", "line 2: SyntaxError: "),
+        ("import sys\nsys.exit('usage: nets.py FILE')\n", "line 2: SystemExit: usage: nets.py FILE"),
+        ("import json\n\njson.loads('{')\n", "line 3: JSONDecodeError: "),  # the user's line, not json's
+    ],
+)
+def test_an_error_in_the_file_says_file_and_line(write, text, place):
+    path = write(text)
+    assert f"model '{path}:make' failed at {path.resolve()}, {place}" in message_of(f"{path}:make")
+    # A file that failed is read again once it is mended.
+    write("from torch import nn\ndef make():\n    return nn.Identity()\n# and a line more\n")
+    assert isinstance(build_model(f"{path}:make", **SIZES), nn.Identity)
+
+
+def test_an_error_in_the_callable_says_file_and_line(write):
+    path = write(NETS)
+    line = NETS.splitlines().index('    raise KeyError(f"no {number}")') + 1
+    assert message_of(f"{path}:fails") == (
+        f"model '{path}:fails' failed at {path.resolve()}, line {line}: KeyError: 'no 7'"
+    )
+    assert ": SystemExit: 3" in message_of(f"{path}:leaves")
+
+
+def test_callables_that_cannot_be_used(write, tmp_path):
+    path = write(NETS)
+    assert message_of(f"{path}:mak") == (
+        f"model '{path}:mak' must name a callable of {path.resolve()}, found nothing.\nhint: did you mean make?"
+    )
+    assert "found a int.\nhint: it has make, sizes, Net, keywords, needy, text, fails, leaves." in message_of(
+        f"{path}:constant"
+    )
+    assert "cannot be called: missing a required argument: 'depth'" in message_of(f"{path}:needy")
+    assert message_of(f"{path}:text") == f"model '{path}:text' must return a torch.nn.Module, got a str instead."
+    assert f"needs the file {tmp_path / 'none.py'}; found no file there." in message_of(f"{tmp_path}/none.py:make")
+    (tmp_path / "folder.py").mkdir()
+    assert "found a folder." in message_of(f"{tmp_path}/folder.py:make")
+
+
+def test_a_wrong_callable_is_refused_before_it_is_called(write):
+    path = write(NETS)
+    with pytest.raises(InputError, match="cannot be called"):
+        factory(f"{path}:needy", **SIZES)
+    factory(f"{path}:fails", **SIZES)  # called only when a network is wanted
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The small network
+
+
+def test_the_small_network_has_its_size_and_takes_other_images():
+    network = build("small_cnn")
+    assert sum(parameter.numel() for parameter in network.parameters()) == 65_834
+    assert build("small_cnn", num_classes=3, in_channels=3, image_size=32)(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
+    with pytest.raises(InputError, match="'image_size' parameter of small_cnn must be at least 2, got 1"):
+        build("small_cnn", image_size=1)
+
+
+@pytest.mark.slow
+def test_the_small_network_learns_digits():
+    images, labels = load_digits(return_X_y=True)
+    x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
+    y = torch.tensor(labels)
+    torch.manual_seed(0)
+    order = torch.randperm(len(x))
+    train, test = order[:1437], order[1437:]
+    network = build("small_cnn")
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    epochs = 8
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for _ in range(epochs):
+        for batch in train[torch.randperm(len(train))].split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
+            optimizer.step()
+        schedule.step()
+    with torch.inference_mode():
+        accuracy = (network.eval()(x[test]).argmax(1) == y[test]).float().mean().item()
+    assert accuracy >= 0.985
