@@ -218,6 +218,17 @@ def test_only_the_default_preset_stops_the_gradient_between_groups(name, directi
     assert (slope == 0) == (preset == "default")
 
 
+@every_dependent
+@every_preset
+def test_what_is_remembered_carries_gradients_as_what_is_fed_does(name, preset):
+    generator = connect(make(name, preset=preset))
+    log_alpha, memory = generator.step(0, generator.first_input(0), ())
+    memory = tuple(part.detach().requires_grad_() for part in memory)
+    after, _ = generator.step(1, generator.feed(log_alpha), memory)
+    for slope in torch.autograd.grad(after.sum(), memory, allow_unused=True) if memory else ():
+        assert (slope is None) == (preset == "default")
+
+
 @everything
 def test_the_bound_is_kept(name, direction, preset):
     generator = make(name, direction, preset)

@@ -64,11 +64,11 @@ class Generator(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give one group's log α from what the group before it fed on, and the memory for the next group."""
+        """Give one group's log α from what the group before it feeds, and the memory for the next group."""
 
     @abc.abstractmethod
     def bias(self, group: int) -> Tensor:
-        """Give the term that is added, gate by gate, before everything else is done to get this group's log α."""
+        """Give the part of the parameters that is added gate by gate: what :meth:`start_from` sets."""
 
     @abc.abstractmethod
     def start_from(self, log_alpha: Tensor) -> None:
@@ -160,7 +160,7 @@ class BoundedGenerator(Generator):
         self.bias(group).add_(wanted - found)
 
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give one group's log α from what the group before it fed on, and the memory for the next group."""
+        """Give one group's log α from what the group before it feeds, and the memory for the next group."""
         with self._full_precision():
             inner, memory = self.pre_activation(group, previous, memory)
             return torch.tanh(inner) * self.preset.bound, memory
