@@ -39,7 +39,8 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
         )
     tensors = _own_tensors(compact)
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    header = {"format": FORMAT, "version": VERSION, **_to_json(record), "sha256": hashlib.sha256(values).hexdigest()}
+    header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
+    header["sha256"] = _checksum(header, values)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     _write(target / "compact.safetensors", values)
@@ -53,11 +54,12 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
     header = _read_header(source / "compact.json")
-    record = _from_json(header, source / "compact.json")
+    record = record_from_json(header, source / "compact.json")
     values = _read(source / "compact.safetensors")
-    if hashlib.sha256(values).hexdigest() != header.get("sha256"):
+    if _checksum(header, values) != header.get("sha256"):
         raise FormatError(
-            f"{source / 'compact.safetensors'} is damaged or was changed: its checksum is not the one in compact.json.",
+            f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
+            "was written with them.",
             hint="copy both files again from where they were written.",
         )
     model = factory()
@@ -129,7 +131,15 @@ def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -
 # -- header --------------------------------------------------------------------------------------------------------
 
 
-def _to_json(record: CompactRecord) -> dict[str, Any]:
+def _checksum(header: dict[str, Any], values: bytes) -> str:
+    """Return the SHA-256 of both files: of the header's other fields in a canonical form, and of the values."""
+    fields = {key: value for key, value in header.items() if key != "sha256"}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(hashlib.sha256(canonical).digest() + hashlib.sha256(values).digest()).hexdigest()
+
+
+def record_to_json(record: CompactRecord) -> dict[str, Any]:
+    """Return a record as plain lists and dicts."""
     keep: dict[str, dict[str, list[int]]] = {}
     for (name, dim), positions in record.positions.items():
         keep.setdefault(name, {})[str(dim)] = positions.tolist()
@@ -146,7 +156,8 @@ def _to_json(record: CompactRecord) -> dict[str, Any]:
     }
 
 
-def _from_json(header: dict[str, Any], path: Path) -> CompactRecord:
+def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
+    """Read a record back; ``path`` is the file that an error names."""
     try:
         shapes = {str(k): tuple(_whole(size) for size in v) for k, v in header["dense_shapes"].items()}
         positions = {
@@ -202,7 +213,7 @@ def _read_header(path: Path) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")
     version = header.get("version")
-    if not isinstance(version, int) or version < 1:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise FormatError(f"{path} has format version {version!r}; a whole number was expected.")
     if version > VERSION:
         raise FormatError(

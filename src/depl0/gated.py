@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
-from depl0.analysis.trace import ExampleInputs, check_host
+from depl0.analysis.trace import ExampleInputs, Gated, check_host
+from depl0.budget import Budget
 from depl0.cost.count import Cost, cost
 from depl0.cost.expected import KINDS, ExpectedCost
 from depl0.errors import GateError, InputError
@@ -32,6 +33,8 @@ def attach(
     preset: str | Preset = "default",
     start: float | None = None,
     evaluation: str = "median",
+    budget: float | None = None,
+    of: str = "macs",
     rng: torch.Generator | None = None,
 ) -> GatedModel:
     """Put gates on every channel of a network that can be pruned. The network itself is not modified.
@@ -45,24 +48,26 @@ def attach(
         preset: "default", or the published forms "paper" and "reference".
         start: first log α of every gate, instead of the preset's.
         evaluation: the rule for evaluation gates, "median" or "paper".
+        budget: the share of the cost that may be left in the end; the gates then follow a target by themselves, and
+            no penalty is needed (:class:`depl0.budget.Budget`; call ``gated.budget.advance`` as the search goes on).
+        of: what the budget counts, "macs" or "params".
         rng: source of the generator's random initialisation.
     """
     check_host(model)
-    if any(isinstance(module, GatedModel) for module in model.modules()):
-        raise InputError(
-            "model is already gated.", hint="use the gated model you have, or attach to its .host with other settings."
-        )
     hard_concrete.closing_log_alpha(evaluation)  # wrong names fail before the analysis
     make_generator(generator, [1], direction=direction, preset=preset, start=start, rng=torch.Generator())
     example = ExampleInputs.of(example_inputs)
     plan = make_plan(model, example, groups=groups)
     sizes = [group.size for group in plan.groups]
     made = make_generator(generator, sizes, direction=direction, preset=preset, start=start, rng=rng)
-    return GatedModel(model, plan, made, example, evaluation)
+    gated = GatedModel(model, plan, made, example, evaluation)
+    if budget is not None:
+        gated.set_budget(budget, of)
+    return gated
 
 
 @final
-class GatedModel(nn.Module):
+class GatedModel(Gated):
     """A host whose channels are multiplied by gates; call it like the host.
 
     In training mode every call samples all gates, once for the batch; in evaluation mode the deterministic evaluation
@@ -85,6 +90,7 @@ class GatedModel(nn.Module):
         self._scaling = SiteScaling(plan, parameters).to(device)
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         self._expected = ExpectedCost(plan, shapes, self.dense_cost.macs).to(device)
+        self.budget: Budget | None = None
         self._fixed: Tensor | None
         self.register_buffer("_fixed", None, persistent=False)
         self.training = host.training
@@ -93,12 +99,19 @@ class GatedModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the host with gates: sampled in training mode, evaluation gates otherwise, or the fixed ones."""
-        return torch.func.functional_call(self.host, self._gated_parameters(self._gates()), args, kwargs)
+        return self.with_gates(self._gates(), *args, **kwargs)
+
+    def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Call the host with these gates, which may carry a gradient."""
+        return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
 
     def _gates(self) -> Tensor:
         if self._fixed is not None:
             return self._fixed
-        log_alpha = self.generator()
+        scores = self.generator()
+        if self.training and self.budget is not None:
+            self.budget.follow(scores.detach())
+        log_alpha = scores if self.budget is None else self.budget(scores)
         if self.training:
             return hard_concrete.sample_gates(log_alpha)
         return hard_concrete.evaluation_gates(log_alpha, self.evaluation)
@@ -108,11 +121,26 @@ class GatedModel(nn.Module):
         scaled: dict[str, Tensor] = self._scaling(parameters, gates)
         return scaled
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GatedModel:
+        """Move and convert the host as asked; everything about gates and cost stays out of half precision."""
+
+        def keep_precision(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
+
+        for child in self.children():
+            child._apply(fn if child is self.host else keep_precision)
+        if self._fixed is not None:
+            self._fixed = keep_precision(self._fixed)
+        self._example = self._example.map_tensors(lambda t: _moved_like(t, fn(t)))
+        return self
+
     # -- gates -----------------------------------------------------------------------------------------------------
 
     def log_alpha(self) -> Tensor:
         """Return the location of every gate's distribution: flat, in plan order, differentiable."""
-        log_alpha: Tensor = self.generator()
+        scores: Tensor = self.generator()
+        log_alpha: Tensor = scores if self.budget is None else self.budget(scores)
         return log_alpha
 
     def open_probability(self) -> Tensor:
@@ -130,12 +158,15 @@ class GatedModel(nn.Module):
 
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
-        values = torch.as_tensor(values)
         wanted = self.plan.num_gates
-        if values.shape != (wanted,):
+        try:
+            values = torch.as_tensor(values)
+            found = f"shape {tuple(values.shape)}"
+        except (TypeError, ValueError, RuntimeError):
+            found = type(values).__name__
+        if not isinstance(values, Tensor) or values.shape != (wanted,) or values.is_complex():
             raise GateError(
-                f"gates must be a vector of {wanted} values, one per gate in plan order, "
-                f"got shape {tuple(values.shape)} instead.",
+                f"gates must be a vector of {wanted} values, one per gate in plan order, got {found} instead.",
                 hint="plan.groups gives each group's place in the vector.",
             )
         outside = ~((values >= 0) & (values <= 1))
@@ -153,6 +184,14 @@ class GatedModel(nn.Module):
         self._fixed = None
 
     # -- cost ------------------------------------------------------------------------------------------------------
+
+    def set_budget(self, share: float, of: str = "macs") -> Budget:
+        """Let the gates follow a budget: the share of the dense network's MACs or parameters that may be left."""
+        dense = self.dense_cost.macs if of == "macs" else self.dense_cost.params
+        budget = Budget(self._expected, dense, share, of).to(self._scaling.index.device)
+        budget.solve(self.generator().detach())
+        self.budget = budget
+        return budget
 
     def penalty(self, kind: str = "params", log_alpha: Tensor | None = None) -> Tensor:
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
@@ -181,6 +220,15 @@ class GatedModel(nn.Module):
         gates = self.evaluation_gates().cpu()
         kept = kept_gates(self.plan, gates > 0, self._score())
         return self._cost_at(kept.float())
+
+    def share_of(self, gates: Tensor, of: str) -> float:
+        """Return the share of the dense MACs or parameters that the compact network for these gates would have."""
+        kept = self._cost_at(kept_gates(self.plan, gates.cpu() > 0, self._score()).float())
+        return kept.macs / self.dense_cost.macs if of == "macs" else kept.params / self.dense_cost.params
+
+    def expected_cost_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """Return the expected cost for these open probabilities, and its gradient, outside autograd."""
+        return self._expected.value_and_gradient(open_probability.detach(), kind)
 
     def _cost_at(self, open_probability: Tensor) -> Cost:
         params, macs = self._expected.exact(open_probability)
@@ -228,3 +276,8 @@ class GatedModel(nn.Module):
 
     def _group_of(self, gate: int) -> str:
         return next(g.name for g in self.plan.groups if g.offset <= gate < g.offset + g.size)
+
+
+def _moved_like(tensor: Tensor, moved: Tensor) -> Tensor:
+    """Bring an example input to where the host has gone, with its values (which ``moved`` may have lost)."""
+    return tensor if moved.is_meta else tensor.to(moved.device, moved.dtype)

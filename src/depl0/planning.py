@@ -11,33 +11,45 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.labels import Reason
 from depl0.analysis.plan import Plan
+from depl0.analysis.rules import LAYERS
 from depl0.analysis.selection import GroupChoice
 from depl0.analysis.trace import (
     ExampleInputs,
     Graph,
     check_host,
     module_stack,
+    operator_name,
     path_of,
     private_copy,
     record,
     run_checked,
+    user_line,
 )
 from depl0.analysis.values import Channels
-from depl0.errors import TraceError
-from depl0.surgery.certificate import TOLERANCE, first_difference, max_error, random_cases
+from depl0.errors import InputError, TraceError
+from depl0.surgery.certificate import TOLERANCE, first_difference, gives_the_same_twice, max_error, random_cases
 from depl0.surgery.extract import cut
 from depl0.surgery.slicing import kept_gates, kept_positions
 
 
 @dataclass(frozen=True)
 class _Failure:
-    layer: str
+    """Where a trial cut goes wrong: it cannot be run there, or gives other values there."""
+
     mode: str
+    layer: str
+    line: str = ""
+    """the line of forward that raised, as a traceback prints it; "" where only values differ"""
+
+    @property
+    def reason(self) -> str:
+        """Say what the channels at fault have done."""
+        return "its size is fixed in the code of forward" if self.line else "its number of channels changes the values"
 
 
 def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all") -> Plan:
@@ -48,16 +60,28 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all") 
     example = ExampleInputs.of(example_inputs)
     with torch.random.fork_rng(devices=[]):
         copy = private_copy(check_host(model))
-        wanted = run_checked(copy.eval(), example)
-        del wanted
-        graphs = record(copy, example)
-        analysis = Analysis(copy, graphs)
+        run_checked(copy.eval(), example)
+        analysis = Analysis(copy, record(copy, example))
+        trial, trial_example = _in_full_precision(copy, example)
         while True:
             result = analysis.plan(groups)
-            failure = _try_out(result, copy, example)
+            failure = _try_out(result, trial, trial_example)
             if failure is None:
                 return result
             _freeze_cause(analysis, failure)
+
+
+def _in_full_precision(model: nn.Module, example: ExampleInputs) -> tuple[nn.Module, ExampleInputs]:
+    """Return a float32 form of a half-precision network, whose rounding would hide what the trial looks for."""
+    if not any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters()):
+        return model, example
+    full = private_copy(model).float().eval()
+    full_example = example.map_tensors(lambda t: t.float() if t.is_floating_point() else t)
+    try:
+        run_checked(full, full_example)
+    except InputError:  # it insists on half precision somewhere inside
+        return model, example
+    return full, full_example
 
 
 def _try_out(result: Plan, model: nn.Module, example: ExampleInputs) -> _Failure | None:
@@ -79,11 +103,16 @@ def _try_out(result: Plan, model: nn.Module, example: ExampleInputs) -> _Failure
         try:
             with module_stack() as running:
                 found = [compact(*case.args, **case.kwargs) for case in cases]
-        except Exception:
-            return _Failure(path_of(compact, running), "evaluation")
+        except Exception as error:
+            return _Failure("evaluation", path_of(compact, running), user_line(error))
         if not max_error(wanted, found, torch.float32) <= TOLERANCE[torch.float32]:
+            if not gives_the_same_twice(gated, example):
+                raise TraceError(
+                    f"the evaluation pass of {type(model).__name__} gives other outputs each time, on the same input.",
+                    hint="a pruned network can be compared only if randomness is for training: if self.training: ...",
+                )
             layer = first_difference(gated, model, compact, example, kept_positions(result, kept), 1e-3)
-            return _Failure(layer, "evaluation")
+            return _Failure("evaluation", layer)
         return _run_in_training(model, compact, example)
 
 
@@ -94,26 +123,36 @@ def _run_in_training(model: nn.Module, compact: nn.Module, example: ExampleInput
         except Exception:
             continue  # a batch of one, say; the dense network does not train on it either
         compact.train()
+        running: list[nn.Module] = []
         try:
             with module_stack() as running:
                 compact(*case.args, **case.kwargs)
-        except Exception:
-            return _Failure(path_of(compact, running), "training")
+        except Exception as error:
+            return _Failure("training", path_of(compact, running), user_line(error))
         return None
     return None
 
 
 def _freeze_cause(analysis: Analysis, failure: _Failure) -> None:
-    """Freeze the channels that go through the last size-dependent operator before the point of failure."""
-    state = analysis.state
+    """Freeze the channels at fault: those of an operator with a size in the code, as near to the failure as possible.
+
+    All layers before the failure have run and agreed, so the fault is most likely between them and it.
+    """
     graph = next(g for g in analysis.graphs if g.mode == failure.mode)
-    last = max((i for i, n in enumerate(graph.nodes) if graph.layer[n] == failure.layer), default=len(graph.nodes))
-    suspects = {node for owner, node in state.sized_by_code if owner is graph}
-    for node in reversed(graph.nodes[: last + 1]):
-        if node in suspects and _freeze_inputs(analysis, graph, node):
-            return
-    for node in reversed(graph.nodes[: last + 1]):  # no size to blame: whatever reaches the failing layer
-        if graph.layer[node] == failure.layer and _freeze_inputs(analysis, graph, node):
+    at_failure = [node for node in graph.nodes if graph.layer[node] == failure.layer]
+    on_line = [node for node in at_failure if failure.line and failure.line in (node.meta.get("stack_trace") or "")]
+    at_failure = on_line or at_failure
+    nearby = _back_to_layers(at_failure)
+    sized = {node for owner, node in analysis.state.sized_by_code if owner is graph}
+    last = max((graph.nodes.index(node) for node in at_failure), default=len(graph.nodes) - 1)
+    before = graph.nodes[last::-1]
+    for candidates in (
+        [node for node in before if node in sized and node in nearby],
+        [node for node in at_failure if failure.layer],
+        [node for node in before if node in sized],
+        at_failure,
+    ):
+        if any(_freeze_inputs(analysis, graph, node, failure.reason) for node in candidates):
             return
     raise TraceError(
         f"a trial cut of the network fails at {failure.layer or 'its forward'} and no operator there explains it.",
@@ -121,17 +160,26 @@ def _freeze_cause(analysis: Analysis, failure: _Failure) -> None:
     )
 
 
-def _freeze_inputs(analysis: Analysis, graph: Graph, node: fx.Node) -> bool:
-    """Freeze the channels that go into a node; tell whether there were any left to freeze."""
-    labels = analysis.state.labels
-    found = False
-    for source in [*node.all_input_nodes, node]:
-        value = analysis.state.values.get(source)
-        if isinstance(value, Channels) and _any_free(analysis, value.labels):
-            labels.freeze(value.labels, Reason("its size is fixed in the code of forward", graph.layer[node]))
-            found = True
+def _back_to_layers(nodes: list[fx.Node]) -> set[fx.Node]:
+    """Return the nodes and all that goes into them, back to the layers before."""
+    found: set[fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(n for n in node.all_input_nodes if operator_name(n) not in LAYERS)
     return found
 
 
-def _any_free(analysis: Analysis, labels: Tensor) -> bool:
-    return any(analysis.state.labels.reason(label) is None for label in labels.tolist())
+def _freeze_inputs(analysis: Analysis, graph: Graph, node: fx.Node, reason: str) -> bool:
+    """Freeze the channels that go into a node, or else its own; tell whether there were any left to freeze."""
+    labels = analysis.state.labels
+    for nodes in (node.all_input_nodes, [node]):
+        values = [value for n in nodes if isinstance(value := analysis.state.values.get(n), Channels)]
+        free = [value for value in values if any(labels.reason(label) is None for label in value.labels.tolist())]
+        for value in free:
+            labels.freeze(value.labels, Reason(reason, graph.layer[node]))
+        if free:
+            return True
+    return False

@@ -24,7 +24,7 @@ class Analysis:
 
     def __init__(self, model: nn.Module, graphs: list[Graph]) -> None:
         self.graphs = graphs
-        self.state = Propagation(dict(model.named_modules()))
+        self.state = Propagation(model)
         for graph in graphs:
             _walk(self.state, graph)
         for axis, reason in self.state.fixed.items():

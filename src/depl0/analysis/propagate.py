@@ -29,14 +29,17 @@ class LayerUse:
     macs_per_pair: int
     """multiply-accumulates for one output channel and one input channel (grouped: for one output channel)"""
     mode: str
+    path: str
+    """the module that makes the call; not the layer itself where its weight is used by other code"""
 
 
 class Propagation:
     """Labels of all tensors of all graphs of one network; parameters tie the graphs together."""
 
-    def __init__(self, modules: dict[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.labels = Labels()
-        self.modules = modules
+        self.modules = dict(model.named_modules())
+        self.parameters = {name for name, _ in model.named_parameters()}
         self.values: dict[fx.Node, Value] = {}
         self.axes: dict[Axis, Tensor] = {}
         self.fixed: dict[Axis, Reason] = {}
@@ -71,6 +74,7 @@ class Propagation:
         if isinstance(value, Opaque):
             reason = value.reason
         self.freeze_value(value, reason)
+        self.fix_stored(node, layer)
         return self.labels.mint_frozen(size, reason)
 
     def output_of(self, labels: Tensor, dim: int, layer: str) -> Value:

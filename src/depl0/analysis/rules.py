@@ -24,6 +24,7 @@ RULES: dict[str, Rule] = {}
 
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
 IDENTITIES = {
     "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
     "feature_dropout", "lift_fresh", "view_as_real_copy",
@@ -96,9 +97,11 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     bias_name = _stored_name(state, bias, 1)
     if name is None or (bias is not None and bias_name is None):
         return _refuse_layer(state, graph, node, "the layer's weight is computed, not stored")
+    if name not in state.parameters:
+        return _refuse_layer(state, graph, node, "the layer's weight is a buffer, not a parameter")
     layer = _layer_name(name)
     transposed = operator_name(node) in TRANSPOSED or bool(given.get("transposed"))
-    groups, ndim = int(given["groups"]), len(shape_of(x))
+    groups, ndim, called = int(given["groups"]), len(shape_of(x)), (graph.mode, graph.layer[node])
     channel_dim = ndim - 1 - spatial
     kernel = positions(shape_of(weight)[1:], 0)
     places = positions(shape_of(x if transposed else node), channel_dim)
@@ -109,7 +112,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         outgoing = state.labels.mint(out_channels, layer)
         state.bind(name, {out_dim: outgoing, in_dim: incoming}, spatial + 2, layer)
         state.layers.append(
-            LayerUse(layer, (name, out_dim), (name, in_dim), len(outgoing), len(incoming), kernel * places, graph.mode)
+            LayerUse(layer, (name, out_dim), (name, in_dim), len(outgoing), len(incoming), kernel * places, *called)
         )
     else:
         if not _is_own_weight(state, name, _ConvNd):
@@ -120,7 +123,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)
         state.bind(name, {0: incoming if transposed else outgoing}, spatial + 2, layer)
         state.layers.append(
-            LayerUse(layer, (name, 0), None, weight_shape[0], 1, kernel * places * weight_shape[1], graph.mode)
+            LayerUse(layer, (name, 0), None, weight_shape[0], 1, kernel * places * weight_shape[1], *called)
         )
     if bias_name is not None:
         state.bind(bias_name, {0: outgoing}, 1, layer)
@@ -134,15 +137,16 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     name, bias_name = _stored_name(state, weight, 2), _stored_name(state, bias, 1)
     if name is None or (bias is not None and bias_name is None):
         return _refuse_layer(state, graph, node, "the layer's weight is computed, not stored")
+    if name not in state.parameters:
+        return _refuse_layer(state, graph, node, "the layer's weight is a buffer, not a parameter")
     layer, last = _layer_name(name), len(shape_of(x)) - 1
     incoming = state.channels_at(x, last, layer)
     outgoing = state.labels.mint(shape_of(node)[last], layer)
     state.bind(name, {0: outgoing, 1: incoming}, 2, layer)
     if bias_name is not None:
         state.bind(bias_name, {0: outgoing}, 1, layer)
-    state.layers.append(
-        LayerUse(layer, (name, 0), (name, 1), len(outgoing), len(incoming), positions(shape_of(x), last), graph.mode)
-    )
+    places, called = positions(shape_of(x), last), (graph.mode, graph.layer[node])
+    state.layers.append(LayerUse(layer, (name, 0), (name, 1), len(outgoing), len(incoming), places, *called))
     return state.output_of(outgoing, last, layer)
 
 
@@ -278,6 +282,7 @@ def _same(state: Propagation, source: fx.Node, layer: str) -> Value:
     value = state.values[source]
     if isinstance(value, (Channels, Opaque)):
         return value
+    state.fix_stored(source, layer)
     return Opaque(Reason("meets a constant", layer))
 
 
@@ -287,7 +292,6 @@ def _identity(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     value = state.values[source]
     if isinstance(value, Stored) and state.vector_dim(source) == 0 and len(shape_of(source)) == 1:
         return value  # a cast vector is still that vector
-    state.fix_stored(source, graph.layer[node])
     return _same(state, source, graph.layer[node])
 
 
@@ -321,7 +325,6 @@ def _reduction(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         return pointwise_rule(state, graph, node)
     value, ndim = state.values[source], len(shape_of(source))
     if not isinstance(value, Channels):
-        state.fix_stored(source, graph.layer[node])
         return _spread(node, _same(state, source, graph.layer[node]))
     dims = given.get("dim")
     reduced = (
@@ -361,14 +364,21 @@ def _run_on_labels(state: Propagation, graph: Graph, node: fx.Node) -> Any:
         return state.full_labels(source, layer) if isinstance(source.meta.get("val"), Tensor) else source.meta["val"]
 
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), labels_for)
+    if operator_name(node) in {"view", "view_as"}:  # labels are expanded, so not laid out in memory like the tensor
+        return labels_for(tensor_inputs(node)[0]).reshape(shape_of(node))
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 @_rule(*RESHAPES)
 def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
+    if node.meta["val"].dtype != source.meta["val"].dtype:
+        return unknown_rule(state, graph, node)  # x.view(dtype) reads the same memory as other numbers
     value = state.values[source]
     if isinstance(value, Stored):
+        spread = _spread_vector(state, graph, node, source)
+        if spread is not None:
+            return spread
         dim, vector = state.vector_dim(node), state.vector_dim(source)
         if dim is not None and vector is not None and shape_of(node)[dim] == shape_of(source)[vector]:
             if source.op == "placeholder" and len(shape_of(source)) != 1:
@@ -377,6 +387,20 @@ def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
             return value
     state.sized_by_code.append((graph, node))
     return state.recover(_run_on_labels(state, graph, node), graph.layer[node])
+
+
+def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.Node) -> Channels | None:
+    """Give channels to a parameter that is expanded into a map, the same at all positions: a layer without inputs."""
+    value, vector, shape = state.values[source], state.vector_dim(source), shape_of(source)
+    if operator_name(node) != "expand" or not isinstance(value, Stored) or vector is None or shape == shape_of(node):
+        return None
+    if value.name not in state.parameters or (source.op == "placeholder" and len(shape) != 1):
+        return None
+    labels = state.axes.get((value.name, 0))
+    if labels is None:
+        labels = state.labels.mint(shape[vector], _layer_name(value.name))
+    state.bind(value.name, {0: labels}, 1, graph.layer[node])
+    return Channels(vector + len(shape_of(node)) - len(shape), labels)
 
 
 @_rule(*MOVES)
@@ -430,7 +454,6 @@ def _pad(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given, source = arguments(node), tensor_inputs(node)[0]
     value = state.values[source]
     if not isinstance(value, Channels):
-        state.fix_stored(source, graph.layer[node])
         return _same(state, source, graph.layer[node])
     amounts, ndim = list(given["pad"] if "pad" in given else given["padding"]), len(shape_of(source))
     place = 2 * (ndim - 1 - value.dim)
@@ -438,7 +461,9 @@ def _pad(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if before == 0 and after == 0:
         return value
     constant = operator_name(node) == "constant_pad_nd" or given.get("mode", "") == "constant"
-    if not constant or before < 0 or after < 0:
+    if before < 0 or after < 0:
+        return _refuse_layer(state, graph, node, "padding cuts channels off by number")
+    if not constant:
         return _refuse_layer(state, graph, node, "channels are padded from other channels")
     state.sized_by_code.append((graph, node))
     padding = state.labels.mint_frozen(1, Reason("is added to a shortcut that is padded with zeros", graph.layer[node]))

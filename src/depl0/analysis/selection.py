@@ -19,7 +19,7 @@ def select(groups: list[Group], choice: GroupChoice) -> dict[str, str]:
         return {}
     if choice == "inner":
         return {g.name: "is added to a shortcut (groups='inner')" for g in groups if g.shared}
-    if isinstance(choice, str):
+    if isinstance(choice, str) or not (callable(choice) or isinstance(choice, Iterable)):
         raise InputError(
             f"groups must be 'all', 'inner', a list of names or a function, got {choice!r} instead.",
             hint="a single name goes into a list: groups=['layer1.0.conv1'].",

@@ -65,6 +65,11 @@ class ExampleInputs:
         )
         return ExampleInputs(args, kwargs)
 
+    def on_device_of(self, model: nn.Module) -> ExampleInputs:
+        """Return the same inputs where the model's parameters are."""
+        device = next(model.parameters()).device
+        return self.map_tensors(lambda t: t.to(device))
+
     def twice(self) -> ExampleInputs:
         """Return a batch of two where every tensor is a batch of one (batch norm cannot train on one value)."""
         return self.map_tensors(lambda t: torch.cat([t, t]) if t.dim() > 0 and t.shape[0] == 1 else t)
@@ -135,6 +140,10 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
     return names
 
 
+class Gated(nn.Module):
+    """What every gated network is; it cannot be a host itself."""
+
+
 def check_host(model: object) -> nn.Module:
     """Refuse what cannot be a host before anything is tried with it."""
     if not isinstance(model, nn.Module):
@@ -153,6 +162,10 @@ def check_host(model: object) -> nn.Module:
     if hasattr(model, "_orig_mod"):
         raise InputError(
             "model is compiled by torch.compile.", hint="pass the original network, and compile the gated model."
+        )
+    if any(isinstance(module, Gated) for module in model.modules()):
+        raise InputError(
+            "model is already gated.", hint="use the gated model you have, or attach to its .host with other settings."
         )
     return model
 
@@ -293,3 +306,11 @@ def _user_frame(error: BaseException) -> str:
         if not Path(frame.filename).is_relative_to(_TORCH) and not Path(frame.filename).is_relative_to(_DEPL0):
             return f" (in {frame.name}, {frame.filename}:{frame.lineno}: {frame.line})"
     return ""
+
+
+def user_line(error: BaseException) -> str:
+    """Return the line of forward that raised, in the form in which recorded nodes remember theirs."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not Path(f.filename).is_relative_to(_DEPL0)]
+    inner = next((f for f in reversed(frames) if f.name == "forward"), None)
+    frame = next((f for f in reversed(frames) if not Path(f.filename).is_relative_to(_TORCH)), inner)
+    return f'File "{frame.filename}", line {frame.lineno}, ' if frame is not None else "unknown line"

@@ -15,8 +15,8 @@ from torch import Tensor, fx
 
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.rules import (
-    CONVOLUTIONS,
     IDENTITIES,
+    LAYERS,
     LITERAL_INDEXING,
     MOVES,
     POOLS,
@@ -27,7 +27,6 @@ from depl0.analysis.rules import (
 from depl0.analysis.trace import Graph, arguments, operator_name, shape_of
 from depl0.analysis.values import Channels, Stored
 
-_LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
 _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}
 _KEEPS_ZEROS = (
     IDENTITIES | set(POOLS) | RESHAPES | MOVES | LITERAL_INDEXING
@@ -54,7 +53,7 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
             silenceable[node] = found is not None and all(silenceable[source] for source in found)
         marked: set[fx.Node] = set()
         for node in graph.nodes:
-            if operator_name(node) not in _LAYERS or not _reads_all_channels(node):
+            if operator_name(node) not in LAYERS or not _reads_all_channels(node):
                 continue
             weight, source = state.values[arguments(node)["weight"]], arguments(node)["input"]
             if not isinstance(state.values[source], Channels) or not isinstance(weight, Stored):
@@ -89,7 +88,11 @@ def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: 
 def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     """Return the axes that a gate multiplies to silence a node's output; none if the node is no affine."""
     name = operator_name(node)
-    if name not in _LAYERS | _AFFINE_NORMS or not isinstance(state.values[node], Channels):
+    if not isinstance(state.values[node], Channels):
+        return []
+    if name == "expand":  # of a parameter, which then is all there is to silence
+        return [(value.name, 0) for n in tensor_inputs(node) if isinstance(value := state.values[n], Stored)]
+    if name not in LAYERS | _AFFINE_NORMS:
         return []
     given = arguments(node)
     weight_dim = 0
@@ -114,10 +117,8 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
         return _channel_inputs(state, node) if name in _KEEPS_ZEROS else None
     if not isinstance(value, Channels):
         return []  # no removable channels: nothing to silence
-    if name in _LAYERS:
-        return []
-    if name in _AFFINE_NORMS:
-        return [] if arguments(node)["weight"] is not None else None
+    if name in LAYERS | _AFFINE_NORMS:
+        return [] if _is_trainable_affine(state, node) else None
     if name in {"pad", "constant_pad_nd"}:
         given = arguments(node)
         constant = name == "constant_pad_nd" or given["mode"] == "constant"
@@ -129,6 +130,14 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
     return None
 
 
+def _is_trainable_affine(state: Propagation, node: fx.Node) -> bool:
+    """Tell whether a gate can be put on a node: it has a weight, and its weight and bias are parameters."""
+    given = arguments(node)
+    stored = [state.values[given[key]] for key in ("weight", "bias") if given[key] is not None]
+    known = all(isinstance(value, Stored) and value.name in state.parameters for value in stored)
+    return known and given["weight"] is not None
+
+
 def _channel_inputs(state: Propagation, node: fx.Node) -> list[fx.Node]:
     return [n for n in node.all_input_nodes if isinstance(state.values.get(n), (Channels, list))]
 
@@ -138,9 +147,9 @@ def _pointwise_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.N
     labelled = [n for n in tensors if isinstance(state.values[n], Channels)]
     if name == "mul":  # one zero factor is enough: the one with a clear way back to an affine, not the sigmoid's
         return [n for n in labelled if silenceable[n]][:1] or None
-    if name == "div":
+    if name == "div":  # 0/0 is no zero, so no channel may be closed that is divided by something made of itself
         numerator = arguments(node)["self"]
-        return [numerator] if numerator in labelled else None
+        return [numerator] if labelled == [numerator] else None
     if len(labelled) != len(tensors):  # meets a constant or a broadcast value that may not be zero
         return None
     return labelled if _is_zero_at_zero(node) else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,9 +43,9 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
     >>> cost(nn.Linear(4, 3), torch.zeros(1, 4))
     Cost(params=15, macs=12)
     """
-    copy = private_copy(check_host(model)).eval()
+    copy = private_copy(check_host(model)).eval().requires_grad_(False)
     counter = FlopCounterMode(display=False)
-    with counter, torch.random.fork_rng(devices=[]):
+    with counter, torch.random.fork_rng(devices=[]), _without_fused_attention():
         run_checked(copy, ExampleInputs.of(example_inputs))
     own_macs = _own_macs(counter, type(copy).__name__)
     seen: set[int] = set()
@@ -57,6 +58,17 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
             layers[name] = layer
     total_params = sum(p.numel() for p in copy.parameters())
     return Cost(total_params, counter.get_total_flops() // 2, layers)
+
+
+@contextmanager
+def _without_fused_attention() -> Iterator[None]:
+    """Run transformer layers step by step: inside their fused form the counter sees nothing."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _own_macs(counter: FlopCounterMode, root: str) -> dict[str, int]:

@@ -39,6 +39,7 @@ class ExpectedCost(nn.Module):
     def __init__(self, plan: Plan, shapes: Mapping[str, Iterable[int]], dense_macs: int) -> None:
         """``shapes`` are the host's parameters; ``dense_macs`` is its whole cost, attention and the like included."""
         super().__init__()
+        self.num_gates = plan.num_gates
         table = _AxisTable(plan)
         terms: list[tuple[int, int, float, float]] = []  # (axis, axis, parameters, MACs) per pair of positions
         constant_params = 0
@@ -105,6 +106,18 @@ class ExpectedCost(nn.Module):
         row = KINDS.index(kind)
         buffers = {name: getattr(self, name) for name in self._exact}
         return _evaluate(open_probability, buffers, row)
+
+    def value_and_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """Return expected parameters or MACs and their gradient in closed form, outside autograd."""
+        p, row = open_probability, KINDS.index(kind)
+        per_axis = self.fixed.index_add(0, self.axis_of, p[self.gate_of] * self.count)
+        left, right = per_axis[self.left], per_axis[self.right]
+        coefficients, same_gate = self.coefficients[row], self.same_gate[row]
+        value = torch.dot(left * right, coefficients) + torch.dot(p - p * p, same_gate) + self.constants[row]
+        by_axis = torch.zeros_like(per_axis).index_add(0, self.left, coefficients * right)
+        by_axis = by_axis.index_add(0, self.right, coefficients * left)
+        gradient = torch.zeros_like(p).index_add(0, self.gate_of, by_axis[self.axis_of] * self.count)
+        return value, gradient + (1 - 2 * p) * same_gate
 
     def exact(self, open_probability: Tensor) -> tuple[float, float]:
         """Return expected parameters and MACs in float64 on the CPU."""

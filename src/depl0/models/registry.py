@@ -34,18 +34,22 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_constructors))
 
 
+def constructor_of(name: str) -> Callable[..., nn.Module]:
+    """Return the constructor of the network called ``name``."""
+    if name not in _constructors:
+        nearest = get_close_matches(name, names(), n=3)
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"choose one of {', '.join(names())}."
+        raise InputError(f"The 'name' parameter of build must be a registered model, got {name!r} instead.", hint=hint)
+    return _constructors[name]
+
+
 def build(name: str, **kwargs: object) -> nn.Module:
     """Build the network called ``name``; keyword arguments go to its constructor.
 
     >>> build("resnet20", num_classes=100).linear
     Linear(in_features=64, out_features=100, bias=True)
     """
-    if name not in _constructors:
-        nearest = get_close_matches(name, names(), n=3)
-        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"choose one of {', '.join(names())}."
-        raise InputError(f"The 'name' parameter of build must be a registered model, got {name!r} instead.", hint=hint)
-
-    constructor = _constructors[name]
+    constructor = constructor_of(name)
     signature = inspect.signature(constructor)
     try:
         signature.bind(**kwargs)

@@ -50,7 +50,7 @@ def factory(spec: str, num_classes: int, in_channels: int, image_size: int) -> C
     check_spec(spec)
     sizes = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ":" not in spec:
-        arguments = _wanted(registry._constructors[spec], sizes)
+        arguments = _wanted(registry.constructor_of(spec), sizes)
         return lambda: registry.build(spec, **arguments)
     library, _, name = spec.partition(":")
     if library == "torchvision":

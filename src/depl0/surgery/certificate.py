@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
 from depl0.analysis.propagate import Axis
 from depl0.analysis.trace import ExampleInputs, private_copy
 from depl0.errors import CertificateError
+from depl0.surgery.constant import Removal, remove
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
 """largest allowed error; float64 is the rule, float32 for networks that insist on it"""
@@ -35,13 +37,19 @@ def certify(
     host: nn.Module,
     scaled: Mapping[str, Tensor],
     compact: nn.Module,
+    removals: Sequence[Removal],
     example: ExampleInputs,
     positions: Mapping[Axis, Tensor],
     random_inputs: int = 2,
 ) -> Certificate:
-    """Compare host-with-gates and compact network in evaluation mode; raise if they differ."""
+    """Compare host-with-gates and compact network in evaluation mode; raise if they differ.
+
+    ``removals`` are carried out on the copy that is compared, in its precision: a norm that is folded into a constant
+    is rounded to the network's own precision, which is no difference between the two.
+    """
     for dtype in (torch.float64, torch.float32):
         reference, candidate = private_copy(host).eval().to(dtype), private_copy(compact).eval().to(dtype)
+        remove(candidate, removals)
         overrides = {name: tensor.detach().to(dtype) for name, tensor in scaled.items()}
         cases = [case.map_tensors(lambda t, d=dtype: _cast(t, d)) for case in random_cases(example, random_inputs)]
 
@@ -55,8 +63,16 @@ def certify(
             if dtype == torch.float32:
                 raise
             continue  # the network insists on float32 somewhere inside
-        worst = max_error(wanted, [_run(candidate, case) for case in cases], dtype)
+        _check_finite(wanted)
+        found = [_run(candidate, case) for case in cases]
+        worst = max_error(wanted, found, dtype)
         if not worst <= TOLERANCE[dtype]:
+            if not gives_the_same_twice(gated, cases[0]):
+                raise CertificateError(
+                    "the network's evaluation pass gives other outputs each time, on the same input. "
+                    "Nothing is returned.",
+                    hint="a pruned network can be compared only if randomness is for training.",
+                )
             layer = first_difference(gated, reference, candidate, cases[0], positions, TOLERANCE[dtype])
             raise CertificateError(
                 f"the compact network differs from the gated one by {worst:.2g} (allowed {TOLERANCE[dtype]:g}), "
@@ -65,6 +81,25 @@ def certify(
             )
         return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
     raise AssertionError("unreachable")
+
+
+def _check_finite(wanted: list[Any]) -> None:
+    """Refuse to compare a network that gives nothing but NaN and infinities."""
+    for outputs in wanted:
+        numbers = [
+            leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        ]
+        if numbers and not any(bool(leaf.isfinite().any()) for leaf in numbers):
+            raise CertificateError(
+                "the gated network gives no finite output, so nothing can be compared. Nothing is returned.",
+                hint="its training has diverged: look for NaN in its parameters, or go back to an earlier checkpoint.",
+            )
+
+
+def gives_the_same_twice(gated: Callable[[ExampleInputs], Any], case: ExampleInputs) -> bool:
+    """Tell whether a network is deterministic in evaluation mode."""
+    with torch.no_grad():
+        return max_error([gated(case)], [gated(case)], torch.float32) <= TOLERANCE[torch.float32]
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -141,18 +176,37 @@ def first_difference(
     tolerance: float,
 ) -> str:
     """Return the first layer, in order of execution, whose outputs differ in the channels that are kept."""
+    dense, compact = dict(reference.named_modules()), dict(candidate.named_modules())
     wanted = _layer_outputs(reference, lambda: gated(case))
     found = _layer_outputs(candidate, lambda: candidate(*case.args, **case.kwargs))
     for (layer, want), (other, have) in zip(wanted, found, strict=False):
         if layer != other:
             return layer
-        keep = positions.get((f"{layer}.weight", 0))
-        for dim in (1, want.dim() - 1):
-            if keep is not None and want.shape != have.shape and want.dim() > dim and want.shape[dim] > have.shape[dim]:
-                want = want.index_select(dim, keep)
+        if type(dense[layer]) is not type(compact[layer]):
+            continue  # removed on purpose; what it does is seen in the next layer
+        if want.shape != have.shape:
+            keep = _kept_outputs(layer, dense[layer], positions)
+            if keep is None:
+                continue  # an activation, say: its channels are those of a layer that agreed
+            want = _select(want, have.shape, keep)
         if want.shape != have.shape or _largest_difference(want, have) > tolerance * max(_largest(want), 1e-30):
             return layer
     return wanted[len(found)][0] if len(found) < len(wanted) else ""
+
+
+def _kept_outputs(layer: str, module: nn.Module, positions: Mapping[Axis, Tensor]) -> Tensor | None:
+    """Return the positions that stay of a layer's output channels, where its parameters tell."""
+    transposed = isinstance(module, _ConvNd) and module.transposed
+    axes = [(f"{layer}.bias", 0), (f"{layer}.running_mean", 0), (f"{layer}.weight", 1 if transposed else 0)]
+    return next((positions[axis] for axis in axes if axis in positions), None)
+
+
+def _select(want: Tensor, shape: torch.Size, keep: Tensor) -> Tensor:
+    """Take the kept channels along the dimension in which two shapes differ."""
+    differing = [dim for dim in range(want.dim()) if want.dim() == len(shape) and want.shape[dim] != shape[dim]]
+    if len(differing) != 1 or int(keep.max()) >= want.shape[differing[0]]:
+        return want
+    return want.index_select(differing[0], keep.to(want.device))
 
 
 def _layer_outputs(model: nn.Module, run: Callable[[], Any]) -> list[tuple[str, Tensor]]:

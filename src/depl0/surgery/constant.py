@@ -7,6 +7,8 @@ computed any more: they become a single channel of zeros. The host's class stays
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,6 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from depl0.analysis.plan import Plan
+
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @final
@@ -69,22 +74,26 @@ class Removal:
 def removable(plan: Plan, model: nn.Module, open_gates: Tensor) -> list[Removal]:
     """Find the layers that closed groups have made constant or useless."""
     modules = dict(model.named_modules())
-    calls: dict[str, int] = {}
-    for use in plan.uses:
-        calls[use.layer] = calls.get(use.layer, 0) + 1
+    calls = Counter(use.layer for use in plan.uses)
+    norms = Counter(plan.norm_after.values())
     removals = []
     for use in plan.uses:
         module = modules.get(use.layer)
-        if calls[use.layer] != 1 or type(module) not in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear):
+        if calls[use.layer] != 1 or use.path != use.layer or type(module) not in _LAYERS:
             continue
         if use.in_axis is not None and _all_closed(plan, use.in_axis, open_gates):
             norm = plan.norm_after.get(use.layer)
-            if norm is not None and not isinstance(modules.get(norm), _BatchNorm):
+            if norm is not None and (norms[norm] > 1 or not _can_be_folded(modules.get(norm))):
                 norm = None
             removals.append(Removal(use.layer, norm, silent=False))
         elif _all_closed(plan, use.out_axis, open_gates):
             removals.append(Removal(use.layer, None, silent=True))
     return removals
+
+
+def _can_be_folded(norm: nn.Module | None) -> bool:
+    """Tell whether a norm is torch's own, with nothing behind its affine, and has statistics of its own."""
+    return type(norm) in _NORMS and isinstance(norm, _BatchNorm) and norm.running_mean is not None
 
 
 def _all_closed(plan: Plan, axis: tuple[str, int], open_gates: Tensor) -> bool:
@@ -93,7 +102,7 @@ def _all_closed(plan: Plan, axis: tuple[str, int], open_gates: Tensor) -> bool:
 
 
 @torch.no_grad()
-def remove(model: nn.Module, removals: list[Removal]) -> None:
+def remove(model: nn.Module, removals: Sequence[Removal]) -> None:
     """Replace the layers, in place, in a model that has been folded and sliced."""
     modules = dict(model.named_modules())
     for removal in removals:
@@ -109,7 +118,8 @@ def remove(model: nn.Module, removals: list[Removal]) -> None:
             assert isinstance(norm, _BatchNorm)
             constant = _through_norm(norm, constant)
             _replace(model, removal.norm, nn.Identity())
-        _replace(model, removal.layer, ConstantLayer(layer, constant, trainable=not removal.silent))
+        trainable = weight.requires_grad and not removal.silent
+        _replace(model, removal.layer, ConstantLayer(layer, constant, trainable))
 
 
 def _through_norm(norm: _BatchNorm, constant: Tensor) -> Tensor:

@@ -54,9 +54,11 @@ def extract(
     kept = kept_gates(plan, gates > 0, score)
     compact, scaled = cut(plan, host, gates, kept)
     removals = removable(plan, host, gates > 0) if remove_blocks else []
-    remove(compact, removals)
     positions = kept_positions(plan, kept)
-    certificate = certify(host, scaled, compact, example, positions)
+    example = example.on_device_of(host)
+    with torch.random.fork_rng(devices=[]):
+        certificate = certify(host, scaled, compact, removals, example, positions)
+    remove(compact, removals)
     earlier = record_of(host)
     counted = cost(compact, example)
     record = CompactRecord(

@@ -23,7 +23,7 @@ class CompactRecord:
     network: str
     """class name of the host"""
     dense_shapes: Mapping[str, tuple[int, ...]]
-    """every tensor of the dense network's state dict"""
+    """every parameter and buffer of the dense network"""
     positions: Mapping[Axis, Tensor]
     removals: tuple[Removal, ...]
     dense_cost: tuple[int, int]
@@ -33,8 +33,9 @@ class CompactRecord:
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in a model's state dict."""
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    """Return the shape of every parameter and buffer, those that are not saved included: they are cut as well."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: tuple(tensor.shape) for name, tensor in named}
 
 
 def record_of(model: nn.Module) -> CompactRecord | None:
@@ -52,13 +53,24 @@ def compose(earlier: CompactRecord | None, positions: Mapping[Axis, Tensor]) -> 
     if earlier is None:
         return dict(positions)
     composed = dict(earlier.positions)
-    for axis, keep in positions.items():
-        composed[axis] = composed[axis][keep] if axis in composed else keep
+    for host_axis, keep in positions.items():
+        for axis in _dense_axes(earlier, host_axis):
+            composed[axis] = composed[axis][keep] if axis in composed else keep
     return composed
+
+
+def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
+    """Return where an axis is in the dense network: a constant is the output of the layer and norm that it replaced."""
+    for removal in earlier.removals:
+        if axis[0] == f"{removal.layer}.constant":
+            names = [f"{removal.layer}.{vector}" for vector in ("weight", "bias")]
+            names += [f"{removal.norm}.{vector}" for vector in ("weight", "bias", "running_mean", "running_var")]
+            return [(name, 0) for name in names if name in earlier.dense_shapes]
+    return [axis]
 
 
 def apply_record(model: nn.Module, record: CompactRecord) -> None:
     """Give a fresh dense network the shape of the compact one, in place."""
     slice_module(model, record.positions)
     with torch.no_grad():
-        remove(model, list(record.removals))
+        remove(model, record.removals)

@@ -44,7 +44,8 @@ class SiteScaling(nn.Module):
         if vectors:
             flat = _scale(torch.cat(vectors), factors[:count])
             parts = flat.split(self._sizes[: len(vectors)])
-            scaled = {name: part for (name, _), part in zip(self._vectors, parts, strict=True)}
+            for (name, _), vector, part in zip(self._vectors, vectors, parts, strict=True):
+                scaled[name] = part.to(vector.dtype)  # a network may keep its norms, and only those, in float32
         if self._weights:
             parts = factors[count:].split(self._sizes[len(vectors) :])
             for (name, dim), factor in zip(self._weights, parts, strict=True):

@@ -63,14 +63,17 @@ def _sliced(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
 
 
 def _correct_attributes(module: nn.Module) -> None:
-    """Set the attributes that torch's own layers read or print."""
+    """Set the attributes that torch's own layers read or print.
+
+    A grouped convolution that has come down to one group is an ordinary one, and may since have lost more channels.
+    """
     if isinstance(module, _ConvNd):
         first, second = module.weight.shape[:2]
         if module.transposed:
-            module.groups = first // (module.in_channels // module.groups) if module.groups > 1 else 1
+            module.groups = max(1, first // (module.in_channels // module.groups))
             module.in_channels, module.out_channels = first, second * module.groups
         else:
-            module.groups = first // (module.out_channels // module.groups) if module.groups > 1 else 1
+            module.groups = max(1, first // (module.out_channels // module.groups))
             module.out_channels, module.in_channels = first, second * module.groups
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape

@@ -1,0 +1,104 @@
+"""A budget that is kept: gates compete, and a threshold moves so that the expected cost is what it should be.
+
+The generator gives every gate a score θ: how much the channel is worth for what it costs, on a logarithmic scale. A
+gate's log α is its distance to a common threshold s, times a sharpness κ:
+
+    log α = κ·(θ − s),      s such that  E[cost(log α)] = target
+
+so the multiplier of the usual penalty needs no tuning: it is solved for (s is its logarithm), one Newton step per
+training step (more where the steps are few). The gradient goes through s as well. With c = ∂E[cost]/∂θ, implicit differentiation gives
+∂s/∂θ = c/Σc, and the loss' gradient g becomes g − c·Σg/Σc: a gate rises if it is worth more than what its cost would
+buy elsewhere.
+
+The target falls from everything to the budget; κ rises, so that gates are decided when the search ends.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.cost.expected import ExpectedCost
+from depl0.errors import InputError
+from depl0.gates import hard_concrete
+
+FIRST_SHARPNESS, LAST_SHARPNESS = 8.0, 100.0
+
+LEAST_ROUNDS = 200
+"""Newton steps in a whole search: enough to walk through all scores, each step at most 2/κ long"""
+
+
+@final
+class Budget(nn.Module):
+    """Turns a generator's scores into log α whose expected cost follows a target.
+
+    Args:
+        expected: the network's expected cost.
+        dense: its cost with every gate open.
+        share: what may be left of it in the end, in (0, 1].
+        of: "macs" or "params".
+    """
+
+    shift: Tensor
+    sharpness: Tensor
+    target: Tensor
+    marginal: Tensor
+
+    def __init__(self, expected: ExpectedCost, dense: int, share: float, of: str = "macs") -> None:
+        super().__init__()
+        if not 0 < share <= 1:
+            raise InputError(f"budget must be greater than 0 and at most 1, got {share} instead.")
+        if of not in ("macs", "params"):
+            raise InputError(f"of must be 'macs' or 'params', got {of!r} instead.")
+        self.expected = expected
+        self.share, self.of, self.dense = share, of, dense
+        self.rounds = 1
+        self.register_buffer("shift", torch.tensor(0.0))
+        self.register_buffer("sharpness", torch.tensor(FIRST_SHARPNESS))
+        self.register_buffer("target", torch.tensor(float(dense)))
+        self.register_buffer("marginal", torch.zeros(expected.num_gates))
+
+    def advance(self, fraction: float, ramp: float) -> None:
+        """Set target and sharpness for the share of the search that has passed; no step sizes, so no tuning."""
+        done = min(fraction / ramp, 1.0) if ramp > 0 else 1.0
+        self.target.fill_(self.dense * (self.share + (1 - self.share) * (1 - done) ** 2))
+        self.sharpness.fill_(FIRST_SHARPNESS * (LAST_SHARPNESS / FIRST_SHARPNESS) ** min(fraction, 1.0))
+
+    def expect_steps(self, steps: int) -> None:
+        """Say how many training steps the search has: in few of them, the threshold has further to go in each."""
+        self.rounds = max(1, -(-LEAST_ROUNDS // max(steps, 1)))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return log α of every gate for the present threshold, with the gradient that the threshold's move gives."""
+        shift = self.shift + torch.dot(self.marginal, scores - scores.detach())
+        return self.sharpness * (scores - shift)
+
+    @torch.no_grad()
+    def follow(self, scores: Tensor) -> None:
+        """Move the threshold towards the target by damped Newton steps, mostly one; once per training step."""
+        reach = 2.0 / self.sharpness
+        for _ in range(self.rounds):
+            cost, slope = self._cost_and_slope(scores)
+            step = (cost - self.target) / slope.sum().clamp_min(1e-6 * self.dense)
+            self.shift.add_(torch.clamp(step, -reach, reach))
+        _, slope = self._cost_and_slope(scores)
+        self.marginal.copy_(slope / slope.sum().clamp_min(1e-12 * self.dense))
+
+    def _cost_and_slope(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the expected cost and its gradient with respect to the scores, threshold held."""
+        probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
+        cost, per_probability = self.expected.value_and_gradient(probability, self.of)
+        return cost, per_probability * probability * (1 - probability) * self.sharpness
+
+    @torch.no_grad()
+    def solve(self, scores: Tensor) -> None:
+        """Set the threshold exactly, by bisection: when a search begins, or is continued."""
+        low, high = scores.min() - 0.5, scores.max() + 0.5
+        for _ in range(60):
+            self.shift.copy_((low + high) / 2)
+            cost, _ = self._cost_and_slope(scores)
+            above = cost > self.target
+            low, high = torch.where(above, self.shift, low), torch.where(above, high, self.shift)
+        self.shift.copy_(high)

@@ -1,0 +1,1032 @@
+"""Small networks, one for every structure that the analysis has to get right, with what it must find in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A network, what it is called with, and the plan it must get."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    inputs: Any
+    groups: Mapping[str, int]
+    """name -> number of gates, in order of execution; empty: nothing may be prunable"""
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    """layer -> part of the reason why (some of) its channels are frozen"""
+    sites: frozenset[tuple[str, int]] | None = None
+    """the axes that gates multiply, where that is the point of the structure"""
+
+
+STRUCTURES: dict[str, Structure] = {}
+OUTPUT = "reaches the network's output"
+
+
+def image(channels: int = 3, size: int = 8, batch: int = 2) -> Tensor:
+    return torch.randn(batch, channels, size, size, generator=torch.Generator().manual_seed(3))
+
+
+def structure(
+    groups: Mapping[str, int],
+    inputs: Any = None,
+    frozen: Mapping[str, str] | None = None,
+    sites: set[tuple[str, int]] | None = None,
+) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Register a network class."""
+
+    def add(network: type[nn.Module]) -> type[nn.Module]:
+        STRUCTURES[network.__name__] = Structure(
+            network.__name__,
+            network,
+            image() if inputs is None else inputs,
+            groups,
+            frozen or {},
+            None if sites is None else frozenset(sites),
+        )
+        return network
+
+    return add
+
+
+def conv(inputs: int, outputs: int, size: int = 3, **options: Any) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, padding=size // 2, **options)
+
+
+class Classifier(nn.Module):
+    """Pools what `features` gives, and classifies it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, 4)
+
+    def features(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.features(x).mean((2, 3)))
+
+
+# -- plain chains ----------------------------------------------------------------------------------------------------
+
+
+@structure({"one": 8, "two": 6}, frozen={"head": OUTPUT}, sites={("norm.weight", 0), ("norm.bias", 0),
+                                                                ("two.weight", 0), ("two.bias", 0)})  # fmt: skip
+class NormAfterConv(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8, bias=False), nn.BatchNorm2d(8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
+
+
+@structure({"one": 8, "two": 6}, sites={("norm.weight", 0), ("norm.bias", 0), ("two.weight", 0), ("two.bias", 0)})
+class NormBeforeConv(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.first, self.one, self.norm, self.two = nn.BatchNorm2d(3), conv(3, 8), nn.BatchNorm2d(8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.norm(self.one(self.first(x)))))
+
+
+@structure({"one": 8, "two": 6}, sites={("one.weight", 0), ("one.bias", 0), ("two.weight", 0), ("two.bias", 0)})
+class NoNorm(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(self.two(F.silu(self.one(x))))
+
+
+@structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
+class SigmoidBetween(Classifier):
+    """A closed channel is 0.5 behind a sigmoid: only the reader's input weights can silence it."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(torch.sigmoid(self.one(x))))
+
+
+@structure({"one": 8, "two": 6}, sites={("one.weight", 0), ("one.bias", 0), ("two.weight", 0), ("two.bias", 0)})
+class ZeroPlus(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return sum([F.relu(self.two(0 + F.relu(self.one(x))))])
+
+
+@structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
+class OnePlus(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(1 + F.relu(self.one(x))))
+
+
+@structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
+class NormWithoutAffine(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8, affine=False), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.norm(self.one(x))))
+
+
+@structure({"one": 8, "two": 6})
+class NormWithoutStatistics(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8, track_running_stats=False), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.norm(self.one(x))))
+
+
+class NormAct(nn.BatchNorm2d):
+    """A batch norm with its activation inside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(super().forward(x)) - 0.25
+
+
+@structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("head.weight", 1)})
+class FusedNormSigmoid(Classifier):
+    """Gated at its affine the channel would be 0.25, not 0: the reader is gated."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two, self.last = conv(3, 8), NormAct(8), conv(8, 6), NormAct(6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.last(self.two(self.norm(self.one(x))))
+
+
+class NormRelu(nn.BatchNorm2d):
+    """A batch norm with its activation inside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(super().forward(x))
+
+
+@structure({"one": 8}, sites={("norm.weight", 0), ("norm.bias", 0)})
+class FusedNormRelu(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.one, self.norm = conv(3, 8), NormRelu(8)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.norm(self.one(x))
+
+
+@structure({"one": 8, "two": 3}, inputs=torch.randn(3, 5))
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(5, 8), nn.Linear(8, 3, bias=False), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.two(F.gelu(self.one(x)))))
+
+
+@structure({"one": 8, "norm_net": 6}, inputs=torch.randn(3, 5))
+class PerceptronWithBatchNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.norm_net = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.norm_net(F.relu(self.norm(self.one(x))))))
+
+
+@structure({"one": 8}, inputs=torch.randn(2, 3, 12))
+class Conv1d(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two = nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.Conv1d(8, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.norm(self.one(x))))
+
+
+@structure({"one": 4}, inputs=torch.randn(2, 2, 5, 5, 5))
+class Conv3d(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two = nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.Conv3d(4, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.norm(self.one(x))))
+
+
+@structure({"one": 8, "two": 6})
+class SamePadding(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = nn.Conv2d(3, 8, 3, padding="same"), nn.Conv2d(8, 6, 2, padding="same", dilation=2)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.one(x))))
+
+
+@structure({"one": 8, "two": 6})
+class CircularPadding(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), nn.Conv2d(8, 6, 3, padding=1, padding_mode="circular")
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.one(x))))
+
+
+@structure({"one": 8, "up": 6, "two": 4})
+class Transposed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.up, self.two = conv(3, 8), nn.ConvTranspose2d(8, 6, 2, stride=2), conv(6, 4)
+        self.last = nn.ConvTranspose2d(4, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.relu(self.two(F.relu(self.up(F.relu(self.one(x)))))))
+
+
+@structure({"one": 8, "two": 6})
+class Resampled(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.interpolate(F.max_pool2d(F.relu(self.one(x)), 2), scale_factor=2, mode="bilinear")
+        return F.avg_pool2d(F.interpolate(self.two(x), size=(5, 5)), 2)
+
+
+@structure({"one": 8, "two": 6})
+class Dropouts(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+        self.drop, self.drop_channels = nn.Dropout(0.3), nn.Dropout2d(0.3)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.drop(self.two(self.drop_channels(F.relu(self.one(x)))))
+
+
+# -- norms other than batch norm -----------------------------------------------------------------------------------
+
+
+@structure({"mlp.0": 16}, inputs=torch.randn(2, 7, 8), frozen={"into": "norm over all channels"})
+class LayerNormMlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x)
+        return self.head((x + self.mlp(self.norm(x))).mean(1))
+
+
+@structure({"one": 4, "two": 6})
+class GroupNorms(Classifier):
+    """Norm groups of two channels live or die as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.GroupNorm(4, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
+
+
+@structure({"two": 6}, frozen={"one": "norm over all channels"})
+class GroupNormOverAll(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.GroupNorm(1, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
+
+
+@structure({"one": 8, "two": 6})
+class InstanceNorms(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.InstanceNorm2d(8, affine=True), conv(8, 6)
+        self.plain = nn.InstanceNorm2d(6, track_running_stats=True)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.plain(self.two(F.relu(self.norm(self.one(x))))))
+
+
+@structure({"one": 8, "two": 6})
+class SlopePerChannel(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.act, self.two, self.single = conv(3, 8), nn.PReLU(8), conv(8, 6), nn.PReLU()
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.single(self.two(self.act(self.one(x))))
+
+
+@structure({"one": 8, "two": 6, "three": 5})
+class LayerScale(Classifier):
+    """Factors per channel as (C, 1, 1), as a vector that is reshaped, and as a buffer that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.one, self.two, self.three = conv(3, 8), conv(8, 6), conv(6, 5)
+        self.scale = nn.Parameter(torch.rand(8, 1, 1) + 0.5)
+        self.shift = nn.Parameter(torch.randn(6))
+        self.register_buffer("unsaved", torch.rand(1, 5, 1, 1) + 0.5, persistent=False)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.two(self.scale * self.one(x))) + self.shift.view(1, -1, 1, 1)
+        return self.three(x) * self.unsaved
+
+
+# -- coupled channels ------------------------------------------------------------------------------------------------
+
+
+@structure({"stem": 8, "one": 6})
+class Residual(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.one, self.two = conv(3, 8), conv(8, 6), conv(6, 8)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(6), nn.BatchNorm2d(8)])
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norms[0](self.stem(x)))
+        return F.relu(x + self.norms[2](self.two(F.relu(self.norms[1](self.one(x))))))
+
+
+@structure({"stem": 8, "one": 6})
+class ResidualPreActivation(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.one, self.two = conv(3, 8), conv(8, 6), conv(6, 8)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(6), nn.BatchNorm2d(8)])
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x + self.two(F.relu(self.norms[1](self.one(F.relu(self.norms[0](x))))))
+        return F.relu(self.norms[2](x))
+
+
+@structure({"left": 5, "right": 7, "two": 6})
+class Concat(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.left, self.right, self.two = conv(3, 5), conv(3, 7), conv(15, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(torch.cat([F.relu(self.left(x)), x, F.relu(self.right(x))], 1)))
+
+
+@structure({"stem": 6, "one": 4, "two": 4})
+class Dense(Classifier):
+    def __init__(self) -> None:
+        super().__init__(14)
+        self.stem, self.one, self.two = conv(3, 6), conv(6, 4), conv(10, 4)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(6), nn.BatchNorm2d(10), nn.BatchNorm2d(14)])
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = torch.cat([x, self.one(F.relu(self.norms[0](x)))], 1)
+        x = torch.cat([x, self.two(F.relu(self.norms[1](x)))], 1)
+        return F.relu(self.norms[2](x))
+
+
+@structure({"one": 8, "two": 6})
+class Depthwise(Classifier):
+    """Depthwise with a channel multiplier of two, then a reader."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.deep, self.norm = conv(3, 8), conv(8, 16, groups=8, bias=False), nn.BatchNorm2d(16)
+        self.two = conv(16, 6, 1)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.deep(F.relu(self.one(x)))))))
+
+
+@structure({"one": 4, "two": 6})
+class Grouped(Classifier):
+    """Four groups of two inputs and three outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.grouped, self.two = conv(3, 8), conv(8, 12, groups=4), conv(12, 6, 1)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.grouped(F.relu(self.one(x))))))
+
+
+@structure({"one": 4, "two": 6})
+class GroupedTransposed(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(12, 6, 1)
+        self.grouped = nn.ConvTranspose2d(8, 12, 2, stride=2, groups=4)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.grouped(F.relu(self.one(x))))))
+
+
+@structure({"one": 8, "squeeze": 3, "two": 6})
+class SqueezeExcite(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.squeeze, self.excite, self.two = conv(3, 8), conv(8, 3, 1), conv(3, 8, 1), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        factor = torch.sigmoid(self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
+        return F.relu(self.two(x * factor))
+
+
+@structure({"one": 4, "two": 6})
+class GatedLinearUnit(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(4, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        value, factor = self.one(x).chunk(2, dim=1)
+        return F.relu(self.two(value * torch.sigmoid(factor)))
+
+
+@structure({"two": 6}, frozen={"one": "glu"})
+class BuiltInGlu(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(4, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.glu(self.one(x), 1)))
+
+
+@structure({"two": 6}, frozen={"one": "split"})
+class LiteralSplit(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        left, right = F.relu(self.one(x)).split([3, 5], 1)
+        return self.two(torch.cat([right, left], 1))
+
+
+@structure({"two": 6}, frozen={"one": "mixed with another dimension"})
+class ChannelShuffle(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        n, c, h, w = x.shape
+        return self.two(x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w))
+
+
+@structure({"two": 6}, frozen={"one": "operator channel_shuffle is not understood"})
+class BuiltInShuffle(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.channel_shuffle(F.relu(self.one(x)), 2))
+
+
+@structure({"stem": 4, "one": 8}, frozen={"two": "padded with zeros"})
+class PaddedShortcut(Classifier):
+    """The four channels that are added to the padding are frozen; the others are the stem's."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.one, self.two = conv(3, 4), conv(4, 8), conv(8, 8)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        return F.relu(self.two(F.relu(self.one(x))) + F.pad(x, (0, 0, 0, 0, 2, 2)))
+
+
+@structure({"one": 8, "two": 6}, frozen={"attend": "a single channel"})
+class OneChannelMap(Classifier):
+    """A map of one channel is multiplied into all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.attend, self.two = conv(3, 8), conv(8, 1), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        return F.relu(self.two(x * torch.sigmoid(self.attend(x))))
+
+
+@structure({"two": 6}, frozen={"one": "over channels"})
+class MeanOverChannels(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.attend, self.two = conv(3, 8), conv(2, 1), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        summary = torch.cat([x.mean(1, keepdim=True), x.amax(1, keepdim=True)], 1)
+        return F.relu(self.two(x * torch.sigmoid(self.attend(summary))))
+
+
+@structure({"stem": 8})
+class CalledTwice(Classifier):
+    """The stream's convolution runs twice: its inputs and outputs are the same channels."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.again = conv(3, 8), conv(8, 8)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        return F.relu(self.again(F.relu(self.again(x))))
+
+
+@structure({"one": 8, "two": 6}, inputs=(image(), image()))
+class TiedWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = conv(3, 8), conv(3, 8)
+        self.other.weight = self.one.weight
+        self.two, self.head, self.head2 = conv(8, 6), nn.Linear(6, 4), nn.Linear(6, 4)
+        self.head2.weight = self.head.weight
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = self.two(F.relu(self.one(a))).mean((2, 3)), self.two(F.relu(self.other(b))).mean((2, 3))
+        return self.head(a), self.head2(b)
+
+
+@structure({"mid": 6}, inputs=torch.randn(3, 5), frozen={"into": "used in another way"})
+class TiedTransposed(nn.Module):
+    """A weight that is also used transposed, as autoencoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.mid, self.out = nn.Linear(5, 7), nn.Linear(7, 6), nn.Linear(6, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.out(F.relu(self.mid(F.relu(self.into(x)))))
+        return F.linear(x, self.into.weight.t())
+
+
+# -- in place --------------------------------------------------------------------------------------------------------
+
+
+@structure({"stem": 8, "one": 8})
+class InPlaceWhole(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.one, self.two = conv(3, 8), conv(8, 8), conv(8, 8)
+        self.act = nn.ReLU(inplace=True)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stem(x).relu_()
+        y = self.two(self.act(self.one(x)))
+        y += x
+        return y.mul_(0.5).relu_()
+
+
+@structure({"two": 6}, frozen={"one": "slice picks channels by number"})
+class InPlaceSlice(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        x[:, :4].relu_()
+        return self.two(x)
+
+
+@structure({"two": 6}, frozen={"one": "select picks channels by number"})
+class InPlaceAssign(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        x[:, 0] = 1.0
+        return self.two(x)
+
+
+@structure({"two": 6}, frozen={"one": "in place"})
+class InPlaceView(Classifier):
+    """The view is changed; the tensor it looks at is read afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        x.flatten(2).add_(1.0)
+        return self.two(x)
+
+
+@structure({"one": 8, "two": 6})
+class InPlaceAfterUse(Classifier):
+    """What was read before the write keeps its old value."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        y = torch.tanh(x)
+        x.add_(1.0)
+        return self.two(x * y)
+
+
+# -- sizes in the code -----------------------------------------------------------------------------------------------
+
+
+@structure({"one": 8})
+class FlattenIntoLinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.head = conv(3, 8), nn.Linear(8 * 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(F.relu(self.one(x)), 2), 1))
+
+
+@structure({"conv1": 6, "fc1": 12, "fc2": 8}, inputs=image(3, 32), frozen={"conv2": "size is fixed in the code"})
+class TutorialLeNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 5 * 5, 12), nn.Linear(12, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = x.view(-1, 16 * 5 * 5)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+
+
+@structure({"two": 6}, frozen={"one": "its number of channels changes the values (at two)"})
+class BranchOnWidth(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        x = F.relu(x) if x.shape[1] == 8 else torch.sigmoid(x)
+        return F.relu(self.two(x))
+
+
+@structure({"two": 6}, frozen={"one": "its number of channels changes the values (at two)"})
+class DividedByWidth(Classifier):
+    """The number of channels is a factor in the values."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        return F.relu(self.two(x / x.shape[1]))
+
+
+# -- inputs and outputs ------------------------------------------------------------------------------------------------
+
+
+@structure({"image": 8, "text": 6}, inputs={"image": image(), "text": torch.randn(2, 5), "flag": True, "extra": None})
+class KeywordInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.text, self.head = conv(3, 8), nn.Linear(5, 6), nn.Linear(14, 4)
+
+    def forward(self, image: Tensor, text: Tensor, flag: bool = False, extra: Tensor | None = None) -> dict[str, Any]:
+        x = torch.cat([F.relu(self.image(image)).mean((2, 3)), F.relu(self.text(text))], 1)
+        scores = self.head(x) if extra is None else self.head(x + extra)
+        return {"scores": scores, "best": (scores.amax(1), 3), "flag": flag}
+
+
+@structure({"one": 8}, frozen={"two": OUTPUT})
+class FeaturesToo(Classifier):
+    """The features are returned as well: a user counts on their number."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        features = self.two(F.relu(self.one(x)))
+        return self.head(features.mean((2, 3))), [features]
+
+
+# -- training is another graph -----------------------------------------------------------------------------------------
+
+
+@structure({"one": 8, "two": 6, "aux": 5})
+class AuxiliaryHead(Classifier):
+    """The second head exists in training only; it is sliced along."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.aux, self.aux_head = conv(3, 8), conv(8, 6), conv(8, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        x = F.relu(self.one(x))
+        scores = self.head(F.relu(self.two(x)).mean((2, 3)))
+        if self.training:
+            return scores, self.aux_head(F.relu(self.aux(x)).mean((2, 3)))
+        return scores
+
+
+@structure({"stem": 8, "one": 6})
+class StochasticDepth(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.one, self.two = conv(3, 8), conv(8, 6), conv(6, 8)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        branch = self.two(F.relu(self.one(x)))
+        if self.training:
+            branch = branch / 0.8 * torch.empty(len(x), 1, 1, 1).bernoulli_(0.8)
+        return F.relu(x + branch)
+
+
+# -- must be frozen, not wrong -----------------------------------------------------------------------------------------
+
+
+@structure({"one": 8}, frozen={"two": "weight is a buffer", "three": "weight is a buffer"})
+class WeightIsBuffer(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.three = conv(3, 8), conv(8, 7), conv(7, 6)
+        self.register_buffer("per_channel", torch.rand(7, 1, 3, 3))
+        self.register_buffer("blur", torch.rand(6, 6, 3, 3))
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.conv2d(F.relu(self.two(F.relu(self.one(x)))), self.per_channel, groups=7)
+        return F.relu(F.conv2d(self.three(x), self.blur))
+
+
+@structure({"one": 8, "two": 6}, sites={("two.weight", 1)})
+class NormOfBuffers(Classifier):
+    """A norm whose affine is fixed is sliced, but cannot carry the gates."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8), conv(8, 6)
+        weight, bias = self.norm.weight.data + torch.rand(8), self.norm.bias.data + torch.rand(8)
+        del self.norm.weight, self.norm.bias
+        self.norm.register_buffer("weight", weight)
+        self.norm.register_buffer("bias", bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
+
+
+@structure({"one": 8}, frozen={"two": "the layer's weight is computed, not stored (at normed)"})
+class ComputedWeight(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 8)
+        self.normed = parametrizations.weight_norm(conv(8, 7))
+        self.spectral = parametrizations.spectral_norm(conv(7, 6))
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.two(F.relu(self.one(x))))
+        return F.relu(self.spectral(F.relu(self.normed(x))))
+
+
+@structure({"two": 6}, frozen={"one": "used in another way"})
+class WeightReadElsewhere(Classifier):
+    """The norm of a weight is part of the output."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def forward(self, x: Tensor) -> Any:
+        scores = self.head(F.relu(self.two(F.relu(self.one(x)))).mean((2, 3)))
+        return scores, self.one.weight.square().sum()
+
+
+@structure({"mlp": 12}, inputs=torch.randint(0, 9, (2, 6)), frozen={"value": "mixed with another dimension"})
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(9, 8), nn.LayerNorm(8)
+        self.query, self.key, self.value = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.mlp, self.back, self.head = nn.Linear(8, 12), nn.Linear(12, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.embed(tokens))
+        q, k, v = (layer(x).view(2, 6, 2, 4).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        x = x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 6, 8)
+        return self.head(x + self.back(F.gelu(self.mlp(x)))).mean(1)
+
+
+@structure({"encoder.linear1": 12}, inputs=torch.randn(2, 6, 8))
+class BuiltInTransformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, dim_feedforward=12, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x).mean(1))
+
+
+@structure({"head_one": 6})
+class NoGradRegion(nn.Module):
+    """What runs under another gradient mode is not looked into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = conv(3, 8), conv(8, 6)
+        self.head_one, self.head_two = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = F.relu(self.two(F.relu(self.one(x))))
+        return self.head_two(F.relu(self.head_one(x.mean((2, 3)))))
+
+
+@structure({"two": 6})
+class SingleChannel(Classifier):
+    """A convolution of one channel cannot lose it."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 1), conv(1, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.one(x))))
+
+
+@structure({"one": 8})
+class NeverCalled(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.one, self.unused, self.spare = conv(3, 8), conv(8, 8), nn.Parameter(torch.randn(8))
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.one(x))
+
+
+@structure({"one": 8, "two": 6})
+class PartlyFrozenParameters(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8), conv(8, 6)
+        for parameter in (*self.one.parameters(), *self.norm.parameters()):
+            parameter.requires_grad_(False)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
+
+
+@structure({"one": 8, "two": 6})
+class NormalisedMaps(Classifier):
+    """A closed channel divided by its own length is 0/0; the length of one that is only silenced later is not."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x)) + 0.01
+        x = x / x.flatten(2).norm(dim=2)[..., None, None]
+        return F.normalize(self.two(x), dim=2)
+
+
+@structure({"one": 8, "two": 6})
+class LengthOfChannels(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.two(x / x.flatten(2).norm(dim=2)[..., None, None])
+
+
+@structure({"one": 8, "two": 6})
+class FloatInside(Classifier):
+    """Part of the network insists on float32, whatever comes in."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.three = conv(3, 8), conv(8, 6), conv(6, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.two(F.relu(self.one(x)).float().to(x.dtype)))
+        return x * torch.sigmoid(x.float().mean((2, 3), keepdim=True)).to(x.dtype)
+
+
+@structure({"one": 8, "two": 6})
+class OneByOneMaps(Classifier):
+    """Maps of one pixel: a batch of one cannot train its batch norm, but can be planned."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = nn.Conv2d(3, 8, 8), nn.BatchNorm2d(8), conv(8, 6, 1)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
+
+
+STRUCTURES["OneByOneMaps"] = Structure("OneByOneMaps", OneByOneMaps, image(batch=1), STRUCTURES["OneByOneMaps"].groups)
+
+
+@structure({"one": 8, "two": 6}, sites={("shift", 0), ("one.weight", 0)})
+class ExpandedVector(Classifier):
+    """A vector that is expanded into a map is a layer without inputs: gated and cut like what it is added to."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.shift = conv(3, 8), conv(8, 6), nn.Parameter(torch.randn(8))
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return F.relu(self.two(F.relu(x + self.shift.view(-1, 1, 1).expand(len(x), -1, *x.shape[2:]))))
+
+
+@structure({"two": 6}, frozen={"one": "its size is fixed in the code of forward"})
+class LiteralSizeInTraining(Classifier):
+    """The number that cannot follow is in a branch of the training pass."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.aux_head = conv(3, 8), conv(8, 6), nn.Linear(8 * 64, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        x = F.relu(self.one(x))
+        scores = self.head(F.relu(self.two(x)).mean((2, 3)))
+        return (scores, self.aux_head(x.view(-1, 8 * 64))) if self.training else scores
+
+
+@structure({"stem": 5, "two": 6}, frozen={"one": "its number of channels changes the values (at two)"})
+class OneOfTwoSizes(Classifier):
+    """Only what is at fault is frozen, not every layer whose maps were sliced or reshaped before."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.stem, self.one, self.two = conv(3, 5), conv(5, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))[:, :, 1:]
+        x = F.relu(self.one(x))
+        return F.relu(self.two(x / x.shape[1]))
+
+
+@structure({"two": 6}, frozen={"one": "padding cuts channels off by number"})
+class CroppedChannels(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(7, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.pad(F.relu(self.one(x)), (0, 0, 0, 0, -1, 0))))
+
+
+@structure({"two": 6}, frozen={"one": "used in another way"})
+class ParameterAsInput(Classifier):
+    """A learned pattern is added to channels, and read by a convolution by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.reader = conv(3, 8), conv(8, 6), nn.Conv2d(8, 4, 8)
+        self.pattern = nn.Parameter(torch.randn(1, 8, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.head(F.relu(self.two(self.one(x) + self.pattern)).mean((2, 3)))
+        return scores + self.reader(self.pattern).flatten(1)

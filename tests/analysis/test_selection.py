@@ -1,0 +1,120 @@
+"""Which groups are chosen, and in which order they come."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import depl0
+from depl0.analysis.plan import Group
+from tests.analysis.structures import STRUCTURES
+
+IMAGE = torch.randn(2, 3, 32, 32)
+
+
+@pytest.fixture(scope="module")
+def everything() -> depl0.Plan:
+    return depl0.plan(depl0.models.build("resnet20"), IMAGE)
+
+
+def names(plan: depl0.Plan) -> list[str]:
+    return [group.name for group in plan.groups]
+
+
+@pytest.mark.parametrize(("network", "depth"), [("resnet20", 3), ("resnet56", 9)])
+def test_inner_groups_of_cifar_resnets_are_the_first_convolutions(network: str, depth: int) -> None:
+    plan = depl0.plan(depl0.models.build(network), IMAGE, groups="inner")
+    assert names(plan) == [f"layer{stage}.{block}.conv1" for stage in (1, 2, 3) for block in range(depth)]
+    assert any("groups='inner'" in reason for reason in plan.frozen())
+
+
+def test_inner_groups_of_resnet50_are_the_stem_and_the_first_two_convolutions() -> None:
+    """The stem feeds convolutions only: unlike on CIFAR, it is never added to anything."""
+    plan = depl0.plan(depl0.models.build("resnet50"), torch.randn(2, 3, 64, 64), groups="inner")
+    blocks = [(stage, block) for stage, count in enumerate((3, 4, 6, 3), 1) for block in range(count)]
+    assert names(plan) == ["conv1"] + [f"layer{stage}.{block}.conv{i}" for stage, block in blocks for i in (1, 2)]
+
+
+def test_groups_come_in_order_of_execution(everything: depl0.Plan) -> None:
+    executed = [report.layer for report in everything.layers]
+    positions = [executed.index(name) for name in names(everything)]
+    assert positions == sorted(positions)
+    offsets = [group.offset for group in everything.groups]
+    assert offsets == [sum(g.size for g in everything.groups[:i]) for i in range(len(offsets))]
+    assert everything.groups[0].shared and everything.groups[0].layers[:2] == ("conv1", "layer1.0.conv2")
+
+
+def test_layers_defined_in_another_order_are_listed_as_they_run() -> None:
+    class Swapped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = torch.nn.Linear(4, 2)
+            self.second = torch.nn.Linear(6, 4)
+            self.first = torch.nn.Linear(3, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
+
+    assert names(depl0.plan(Swapped(), torch.randn(2, 3))) == ["first", "second"]
+
+
+def test_names_and_patterns_choose(everything: depl0.Plan) -> None:
+    model = depl0.models.build("resnet20")
+    assert names(depl0.plan(model, IMAGE, groups=["layer1.0.conv1"])) == ["layer1.0.conv1"]
+    assert names(depl0.plan(model, IMAGE, groups=("layer3.*",))) == [f"layer3.{i}.conv1" for i in range(3)]
+    without = depl0.plan(model, IMAGE, groups=["-conv1", "-layer2.*"])
+    assert names(without) == [n for n in names(everything) if n != "conv1" and not n.startswith("layer2")]
+    both = depl0.plan(model, IMAGE, groups=["layer2.*", "-layer2.1.*"])
+    assert names(both) == ["layer2.0.conv1", "layer2.2.conv1"]
+    assert any("left out" in reason for reason in both.frozen())
+
+
+def test_function_chooses(everything: depl0.Plan) -> None:
+    def wide(group: Group) -> bool:
+        return group.size >= 64
+
+    plan = depl0.plan(depl0.models.build("resnet20"), IMAGE, groups=wide)
+    assert names(plan) == [g.name for g in everything.groups if g.size >= 64] and len(plan.groups) > 0
+
+
+def test_left_out_groups_have_no_gates_and_are_not_cut() -> None:
+    structure = STRUCTURES["Residual"]
+    gated = depl0.attach(structure.build(), structure.inputs, groups=["one"]).eval()
+    gated.fix_gates(torch.zeros(gated.plan.num_gates))
+    compact = gated.extract()
+    assert gated.plan.num_gates == 6
+    assert compact.one.out_channels == 1 and compact.stem.out_channels == 8 and compact.two.out_channels == 8
+
+
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [
+        ("inner groups", "groups must be 'all', 'inner', a list of names or a function, got 'inner groups' instead"),
+        (None, "got None instead"),
+        (7, "got 7 instead"),
+        ([], r"groups must name at least one group, got \[\] instead"),
+        (["-"], "groups must name at least one group"),
+        ([3], "groups must name at least one group"),
+        (
+            ["layer1.0.conv2"],
+            "'layer1.0.conv2', but no prunable group has that name.*\nhint: did you mean layer1.0.conv1",
+        ),
+        (["-nonsense"], "groups names 'nonsense'.*\nhint: depl0.plan"),
+    ],
+)
+def test_wrong_choices_are_refused(groups: object, text: str) -> None:
+    with pytest.raises(depl0.InputError, match=f"(?s){text}"):
+        depl0.plan(depl0.models.build("resnet20"), IMAGE, groups=groups)
+
+
+def test_choosing_nothing_says_so() -> None:
+    with pytest.raises(depl0.NothingToPruneError, match=r"is left out \(groups=function\)"):
+        depl0.plan(depl0.models.build("resnet20"), IMAGE, groups=lambda group: False)
+
+
+def test_plan_is_readable_and_plain_data(everything: depl0.Plan) -> None:
+    text = str(everything)
+    assert "layer2.0.conv2" in text and "padded with zeros" in text and f"{everything.num_gates} gates" in text
+    data = everything.to_dict()
+    assert data["gates"] == everything.num_gates and data["groups"][0]["name"] == "conv1"
+    assert sum(everything.frozen().values()) == everything.channels - everything.prunable_channels

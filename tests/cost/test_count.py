@@ -1,0 +1,70 @@
+"""depl0.cost agrees with torch's own counter, in total and layer by layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.analysis.helpers import call
+from tests.analysis.structures import STRUCTURES, image
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import depl0
+
+NAMES = ["Residual", "Grouped", "Depthwise", "Transposed", "GroupedTransposed", "Perceptron", "Attention", "Conv1d",
+         "Conv3d", "CalledTwice", "TiedWeights", "KeywordInputs", "AuxiliaryHead"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cost_agrees_with_the_flop_counter(name: str) -> None:
+    model, inputs = STRUCTURES[name].build().eval(), STRUCTURES[name].inputs
+    counted = depl0.cost(model, inputs)
+    with FlopCounterMode(display=False) as counter:
+        call(model, inputs)
+    assert 2 * counted.macs == counter.get_total_flops() > 0
+    assert counted.params == sum(p.numel() for p in model.parameters())
+    assert sum(layer.macs for layer in counted.layers.values()) == counted.macs
+    assert sum(layer.params for layer in counted.layers.values()) == counted.params
+
+
+def test_cost_by_hand() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 6, 3, padding=1, groups=2), nn.Flatten(), nn.Linear(6 * 64, 5, bias=False))
+    counted = depl0.cost(model, image(4, 8, batch=3))
+    assert counted.layers["0"].params == 6 * 2 * 9 + 6 and counted.layers["0"].macs == 3 * 64 * 6 * 2 * 9
+    assert counted.layers["2"].params == 6 * 64 * 5 and counted.layers["2"].macs == 3 * 6 * 64 * 5
+    assert "1" not in counted.layers
+    assert str(counted) == f"{counted.params:,} parameters, {counted.macs:,} MACs"
+
+
+def test_tied_parameters_count_once_and_calls_count_each() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.two.weight = self.one.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.two(self.one(self.one(x)))
+
+    counted = depl0.cost(Tied(), torch.randn(1, 4))
+    assert (counted.params, counted.macs) == (16, 48)
+    assert counted.layers["one"].macs == 32 and counted.layers["two"].params == 0
+
+
+def test_fused_transformer_layers_are_counted() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True).eval()
+    counted = depl0.cost(layer, torch.randn(1, 5, 8))
+    assert counted.layers["linear1"].macs == counted.layers["linear2"].macs == 5 * 8 * 16
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_reference_networks() -> None:
+    assert depl0.cost(depl0.models.build("resnet56"), torch.randn(1, 3, 32, 32)).macs == pytest.approx(
+        125.5e6, rel=0.01
+    )
+
+
+def test_cost_of_a_gated_network_is_refused() -> None:
+    gated = depl0.attach(STRUCTURES["NoNorm"].build(), image())
+    with pytest.raises(depl0.InputError, match="already gated"):
+        depl0.cost(gated, image())

@@ -1,0 +1,127 @@
+"""Expected cost against brute force: every configuration of gates, cut and counted."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.analysis.structures import STRUCTURES, conv, image
+from torch import Tensor, nn
+
+import depl0
+
+
+class Tiny(nn.Module):
+    """A residual stream with the same gates on both sides of a convolution, an inner group, a grouped reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, 2, 1, bias=False), nn.BatchNorm2d(2)
+        self.stream, self.inner, self.back = conv(2, 2), conv(2, 3), conv(3, 2)
+        self.deep, self.head = conv(2, 4, groups=2), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.stem(x)))
+        x = F.relu(x + self.stream(x))
+        x = x + self.back(F.relu(self.inner(x)))
+        return self.head(F.relu(self.deep(x)).mean((2, 3)))
+
+
+def cost_of(plan: depl0.Plan, model: nn.Module, gates: tuple[int, ...], inputs: Tensor) -> tuple[int, int]:
+    """Count by hand what is left when exactly the open gates' positions stay: params, MACs."""
+    open_gates = [*map(bool, gates), True]  # the last stands for frozen positions
+    left = {(name, dim): sum(open_gates[g] for g in numbers.tolist()) for (name, dim), numbers in plan.axes.items()}
+    params = 0
+    for name, parameter in model.named_parameters():
+        sizes = [left.get((name, dim), size) for dim, size in enumerate(parameter.shape)]
+        params += int(torch.tensor(sizes).prod())
+    macs = 0
+    for name in ("stem", "stream", "inner", "back", "deep", "head"):
+        weight = model.get_parameter(f"{name}.weight")
+        sizes = [left.get((f"{name}.weight", dim), size) for dim, size in enumerate(weight.shape)]
+        places = 1 if name == "head" else inputs.shape[2] * inputs.shape[3]
+        macs += int(torch.tensor(sizes).prod()) * places * len(inputs)
+    return params, macs
+
+
+@pytest.mark.parametrize("row", [0, 1], ids=["params", "macs"])
+def test_expected_cost_is_the_mean_over_all_configurations(row: int) -> None:
+    torch.manual_seed(0)
+    model, inputs = Tiny(), torch.randn(2, 1, 3, 3)
+    gated = depl0.attach(model, inputs, generator="independent")
+    count = gated.plan.num_gates
+    assert [(g.name, g.size) for g in gated.plan.groups] == [("stem", 2), ("inner", 3)]
+    start = torch.randn(count)
+    gated.generator.start_from(start)
+
+    p = gated.open_probability().double()
+    mean = torch.zeros((), dtype=torch.float64)
+    for gates in itertools.product((0, 1), repeat=count):
+        weight = torch.stack([p[i] if gate else 1 - p[i] for i, gate in enumerate(gates)]).prod()
+        mean = mean + weight * cost_of(gated.plan, model, gates, inputs)[row]
+
+    penalty = gated.penalty(("params", "macs")[row])
+    assert penalty.item() == pytest.approx(mean.item(), rel=1e-6)
+    parameters = list(gated.gate_parameters())
+    wanted = torch.autograd.grad(mean, parameters)
+    found = torch.autograd.grad(penalty, parameters)
+    for a, b in zip(wanted, found, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6 * float(a.abs().max()))
+    expected = gated.expected_cost()
+    assert (expected.params, expected.macs)[row] == round(mean.item())
+
+
+def test_all_open_is_the_dense_cost() -> None:
+    for name in ("Residual", "Depthwise", "Grouped", "GroupedTransposed", "Transposed", "CalledTwice", "Attention"):
+        structure = STRUCTURES[name]
+        gated = depl0.attach(structure.build(), structure.inputs, generator="independent", start=6.7)
+        expected, dense = gated.expected_cost(), depl0.cost(gated.host, structure.inputs)
+        assert expected.params == pytest.approx(dense.params, rel=1e-3)
+        assert expected.macs == pytest.approx(dense.macs, rel=1e-3)
+        gated.fix_gates(torch.ones(gated.plan.num_gates))
+        kept = gated.kept_cost()
+        assert (kept.params, kept.macs) == (dense.params, dense.macs)
+
+
+def test_groups_penalty_is_the_papers_sum() -> None:
+    """Σ|g_k|π_k: a filter counts its own weights, whether or not their inputs are open."""
+    gated = depl0.attach(STRUCTURES["NormAfterConv"].build(), image(), generator="independent")
+    gated.generator.start_from(torch.linspace(-3, 3, gated.plan.num_gates))
+    p = gated.open_probability()
+    by_hand = p[:8].sum() * (3 * 9) + p[8:].sum() * (8 * 9)
+    assert gated.penalty("groups").item() == pytest.approx(by_hand.item(), rel=1e-6)
+
+
+def test_penalty_uses_the_log_alpha_it_is_given() -> None:
+    gated = depl0.attach(STRUCTURES["NormAfterConv"].build(), image())
+    log_alpha = gated.log_alpha()
+    assert torch.equal(gated.penalty("macs", log_alpha), gated.penalty("macs"))
+    assert gated.penalty("macs", log_alpha - 3) < gated.penalty("macs")
+
+
+def test_penalty_is_exact_in_half_precision_networks() -> None:
+    gated = depl0.attach(depl0.models.build("resnet20"), torch.randn(2, 3, 32, 32))
+    before = {kind: gated.penalty(kind).item() for kind in ("params", "macs", "groups")}
+    gated.bfloat16()
+    assert next(gated.host.parameters()).dtype == torch.bfloat16
+    assert {kind: gated.penalty(kind).item() for kind in before} == before
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {kind: gated.penalty(kind).item() for kind in before} == before
+
+
+def test_unknown_penalty_is_refused() -> None:
+    gated = depl0.attach(STRUCTURES["NoNorm"].build(), image())
+    with pytest.raises(depl0.InputError, match="kind must be one of 'params', 'macs', 'groups', got 'flops' instead"):
+        gated.penalty("flops")
+
+
+def test_value_and_gradient_agree_with_autograd() -> None:
+    gated = depl0.attach(Tiny(), torch.randn(2, 1, 3, 3))
+    p = torch.rand(gated.plan.num_gates, requires_grad=True)
+    for kind in ("params", "macs"):
+        value, gradient = gated._expected.value_and_gradient(p.detach(), kind)
+        wanted = gated._expected(p, kind)
+        assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
+        assert torch.allclose(gradient, torch.autograd.grad(wanted, p)[0], rtol=1e-5)

@@ -1,0 +1,244 @@
+"""Compact networks on disk: the same network comes back, or a clear error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.analysis.helpers import call, distance, liven, pruned
+from tests.analysis.structures import STRUCTURES, LayerScale, NoNorm, Residual, TiedWeights, image
+from torch import nn
+
+import depl0
+from depl0.surgery import record_of
+
+
+@pytest.fixture(scope="module")
+def compact() -> nn.Module:
+    torch.manual_seed(0)
+    return pruned(liven(Residual(), image()), image(), seed=2)[1]
+
+
+@pytest.fixture
+def folder(compact: nn.Module, tmp_path: Path) -> Path:
+    return depl0.save(compact, tmp_path / "deep" / "folder")
+
+
+def test_round_trip(compact: nn.Module, folder: Path) -> None:
+    loaded = depl0.load(folder, Residual).eval()
+    assert type(loaded) is Residual
+    assert distance(call(compact, image()), call(loaded, image())) == 0
+    state = compact.state_dict()
+    assert state.keys() == loaded.state_dict().keys()
+    assert all(torch.equal(value, state[name]) for name, value in loaded.state_dict().items())
+    assert loaded.stem.out_channels == compact.stem.out_channels < 8
+    assert vars(record_of(loaded).certificate) == vars(record_of(compact).certificate)
+
+
+def test_only_two_files_and_no_pickle(folder: Path) -> None:
+    assert sorted(p.name for p in folder.iterdir()) == ["compact.json", "compact.safetensors"]
+    header = json.loads((folder / "compact.json").read_text())
+    assert header["format"] == "depl0-compact" and header["version"] == 1 and header["network"] == "Residual"
+    assert header["cost"]["compact"]["params"] < header["cost"]["dense"]["params"]
+    assert load_file(folder / "compact.safetensors").keys() == Residual().state_dict().keys()
+
+
+def test_a_loaded_network_is_saved_again_alike(folder: Path, tmp_path: Path) -> None:
+    again = depl0.save(depl0.load(folder, Residual), tmp_path / "again")
+    for name in ("compact.json", "compact.safetensors"):
+        assert (folder / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_saving_replaces_what_was_there(compact: nn.Module, folder: Path) -> None:
+    (folder / "compact.json").write_text("old")
+    depl0.save(compact, folder)
+    depl0.load(folder, Residual)
+
+
+def test_fine_tuned_network_is_saved_with_its_new_values(folder: Path, tmp_path: Path) -> None:
+    loaded = depl0.load(folder, Residual).train()
+    loaded(image()).sum().backward()
+    torch.optim.SGD(loaded.parameters(), lr=0.1).step()
+    again = depl0.load(depl0.save(loaded, tmp_path / "tuned"), Residual).eval()
+    assert distance(call(loaded.eval(), image()), call(again, image())) == 0
+
+
+@pytest.mark.parametrize("name", ["TiedWeights", "LayerScale", "Grouped", "Depthwise", "CalledTwice", "NormOfBuffers"])
+def test_structures_come_back(name: str, tmp_path: Path) -> None:
+    structure = STRUCTURES[name]
+
+    def factory() -> nn.Module:
+        torch.manual_seed(4)
+        return structure.build()
+
+    _, compact = pruned(factory(), structure.inputs)
+    loaded = depl0.load(depl0.save(compact, tmp_path), factory).eval()
+    assert distance(call(compact, structure.inputs), call(loaded, structure.inputs)) == 0
+    if isinstance(loaded, TiedWeights):
+        assert loaded.one.weight is loaded.other.weight
+    if isinstance(loaded, LayerScale):  # a buffer that is not saved is cut like the others
+        assert loaded.unsaved.shape[1] == loaded.three.out_channels < 5
+
+
+def test_bfloat16_comes_back(tmp_path: Path) -> None:
+    _, compact = pruned(Residual().bfloat16(), image().bfloat16())
+    loaded = depl0.load(depl0.save(compact, tmp_path), Residual).eval()
+    assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
+    assert distance(call(compact, image().bfloat16()), call(loaded, image().bfloat16())) == 0
+
+
+def test_loads_in_a_new_process(compact: nn.Module, folder: Path, tmp_path: Path) -> None:
+    save_file({"x": image(), "y": call(compact, image())}, tmp_path / "case.safetensors")
+    code = (
+        "import sys, torch, depl0\n"
+        "from safetensors.torch import load_file\n"
+        "from tests.analysis.structures import Residual\n"
+        "case = load_file(sys.argv[2])\n"
+        "loaded = depl0.load(sys.argv[1], Residual).eval()\n"
+        "assert torch.allclose(loaded(case['x']), case['y'], atol=1e-6)\n"
+        "print(loaded.stem.out_channels)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(tmp_path / "case.safetensors")],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == str(compact.stem.out_channels)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_only_compact_networks_are_saved(tmp_path: Path) -> None:
+    for wrong in (Residual(), depl0.attach(Residual(), image()), None):
+        with pytest.raises(depl0.InputError, match=r"only a compact network can be saved, got .*\nhint: .*extract"):
+            depl0.save(wrong, tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def refused(folder: Path, text: str, factory: Any = Residual) -> None:
+    with pytest.raises(depl0.FormatError, match=f"(?s){text}"):
+        depl0.load(folder, factory)
+
+
+@pytest.mark.parametrize("name", ["compact.json", "compact.safetensors"])
+def test_missing_files(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    refused(folder, rf"{name} does not exist.*\nhint: pass a folder that depl0\.save wrote")
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "does not exist")
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, -1])
+def test_truncated_values(folder: Path, size: int) -> None:
+    path = folder / "compact.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    refused(folder, r"damaged or was changed.*\nhint: copy both files again")
+
+
+@pytest.mark.parametrize("position", [3, 60, -1])
+def test_tampered_values(folder: Path, position: int) -> None:
+    path = folder / "compact.safetensors"
+    values = bytearray(path.read_bytes())
+    values[position] ^= 1
+    path.write_bytes(bytes(values))
+    refused(folder, "damaged or was changed")
+
+
+CHANGES: dict[str, Any] = {
+    "network": "Other",
+    "cost": {"dense": {"params": 1, "macs": 1}, "compact": {"params": 1, "macs": 1}},
+    "certificate": {"max_error": 0.0, "dtype": "float64", "inputs": 99},
+    "removed": [{"layer": "one", "norm": None, "silent": True}],
+    "dense_shapes": {},
+    "keep": {},
+    "sha256": "0" * 64,
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+@pytest.mark.parametrize("how", ["changed", "missing", "nonsense"])
+def test_tampered_header(folder: Path, field: str, how: str) -> None:
+    path = folder / "compact.json"
+    header = json.loads(path.read_text())
+    assert set(header) == {*CHANGES, "format", "version"}
+    if how == "missing":
+        del header[field]
+    else:
+        header[field] = CHANGES[field] if how == "changed" else [None, {"a": -1}]
+    path.write_text(json.dumps(header))
+    refused(folder, r"damaged.*\nhint: copy")
+
+
+def test_tampered_positions(folder: Path) -> None:
+    path = folder / "compact.json"
+    for wrong in ([1, 0], [0, 0], [], [0, 99], [-1, 0], [0.5], ["0"], [True, 2], None):
+        header = json.loads(path.read_text())
+        header["keep"]["stem.weight"]["0"] = wrong
+        broken = path.with_name("x")
+        broken.mkdir(exist_ok=True)
+        (broken / "compact.json").write_text(json.dumps(header))
+        (broken / "compact.safetensors").write_bytes((folder / "compact.safetensors").read_bytes())
+        refused(broken, "damaged")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"format": "other"}', "\ud800".encode("utf-16", "surrogatepass"), "[" * 100_000]
+)
+def test_header_that_is_no_header(folder: Path, text: str | bytes) -> None:
+    (folder / "compact.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(folder, "is no JSON file|does not describe a compact network")
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        (2, r"format version 2, but this depl0 reads versions up to 1.*\nhint: install a newer depl0"),
+        ("1", "format version '1'"),
+        (0, "format version 0"),
+        (None, "format version None"),
+        (True, "format version True"),
+    ],
+)
+def test_versions(folder: Path, version: Any, text: str) -> None:
+    path = folder / "compact.json"
+    header = json.loads(path.read_text())
+    header["version"] = version
+    path.write_text(json.dumps(header))
+    refused(folder, text)
+
+
+def test_folder_of_another_network(folder: Path) -> None:
+    class Wider(Residual):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 9, 3, padding=1)
+
+    refused(
+        folder,
+        r"another network: stem\.weight had shape \(8, 3, 3, 3\) there and has shape \(9, 3, 3, 3\) .*\nhint: ",
+        Wider,
+    )
+    refused(folder, r"another network: head\.weight had shape \(4, 8\) there and has shape \(4, 6\)", NoNorm)
+
+    class More(Residual):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = nn.Linear(2, 3)
+
+    refused(folder, r"factory\(\) built extra\.weight with shape \(3, 2\), which was not there", More)
+
+
+def test_wrong_factories(folder: Path) -> None:
+    with pytest.raises(depl0.InputError, match="factory must be a function that builds the dense network, got str"):
+        depl0.load(folder, "Residual")
+    with pytest.raises(depl0.InputError, match=r"factory must return a torch\.nn\.Module, got int instead"):
+        depl0.load(folder, lambda: 3)

@@ -1,0 +1,161 @@
+"""Bad input gets a clear error: what was wanted, what was found, what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.analysis.structures import Classifier, NoNorm, Residual, conv, image
+from torch import Tensor, nn
+
+import depl0
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (None, r"model must be a torch\.nn\.Module, got NoneType instead.*\nhint: pass the network itself"),
+        ("resnet18", r"got str instead"),
+        (NoNorm, r"got type instead.*\nhint: pass an instance: NoNorm\(\.\.\.\)"),
+        (nn.DataParallel(NoNorm()), r"wrapped in DataParallel.*\nhint: pass model\.module"),
+    ],
+    ids=["none", "text", "class", "data parallel"],
+)
+def test_not_a_host(model: Any, text: str) -> None:
+    for function in (depl0.attach, depl0.plan, depl0.cost):
+        with pytest.raises(depl0.InputError, match=f"(?s){text}"):
+            function(model, image())
+
+
+def test_scripted_host() -> None:
+    scripted = torch.jit.trace(NoNorm().eval(), image())
+    with pytest.raises(depl0.InputError, match=r"(?s)TorchScript.*\nhint: pass the network it was scripted from"):
+        depl0.attach(scripted, image())
+
+
+def test_compiled_host() -> None:
+    with pytest.raises(depl0.InputError, match=r"(?s)compiled by torch\.compile.*\nhint: .*compile the gated model"):
+        depl0.attach(torch.compile(NoNorm(), backend="eager"), image())
+
+
+def test_host_that_is_gated_already() -> None:
+    gated = depl0.attach(NoNorm(), image())
+    for model in (gated, nn.Sequential(gated)):
+        for function in (depl0.attach, depl0.plan):
+            with pytest.raises(depl0.InputError, match=r"(?s)already gated.*\nhint: .*\.host"):
+                function(model, image())
+
+
+def test_host_that_cannot_be_copied() -> None:
+    model = NoNorm()
+    model.cached = model.one.weight * 2
+    with pytest.raises(depl0.InputError, match=r"(?s)model cannot be copied.*\nhint: copy\.deepcopy"):
+        depl0.attach(model, image())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        (
+            [image()],
+            r"must be a tensor, a tuple of arguments or a dict of keyword arguments, got list instead.*\nhint: ",
+        ),
+        (None, "got NoneType instead"),
+        ((), r"example_inputs holds no tensor.*\nhint: pass what the network's forward takes"),
+        ({}, "holds no tensor"),
+        ({3: image()}, "keys are not all argument names"),
+        (
+            image(5),
+            r"run on example_inputs \(\(2, 5, 8, 8\)\): RuntimeError at one: .*\nhint: pass inputs of the shape",
+        ),
+        (image().long(), r"does not run on example_inputs \(\(2, 3, 8, 8\)\): RuntimeError at one"),
+        (torch.randn(4), "RuntimeError at one"),
+        ((image(), image()), r"\(2, 3, 8, 8\), \(2, 3, 8, 8\)\): TypeError at NoNorm"),
+        ({"y": image()}, "TypeError at NoNorm"),
+    ],
+    ids=["list", "none", "empty", "empty dict", "keys", "channels", "dtype", "vector", "two", "keyword"],
+)
+def test_wrong_example_inputs(inputs: Any, text: str) -> None:
+    for function in (depl0.attach, depl0.plan, depl0.cost):
+        with pytest.raises(depl0.InputError, match=f"(?s){text}"):
+            function(NoNorm(), inputs)
+
+
+class Branches(Classifier):
+    """Branches on values, in the mode it is told."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(4)
+        self.one, self.mode = conv(3, 4), mode
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        if self.training == self.mode and float(x.sum()) > 0:
+            x = x + 1
+        return x
+
+
+@pytest.mark.parametrize(("mode", "name"), [(False, "evaluation"), (True, "training")])
+def test_untraceable_network(mode: bool, name: str) -> None:
+    with pytest.raises(depl0.TraceError) as error:
+        depl0.attach(Branches(mode), image())
+    text = str(error.value)
+    assert f"the {name} pass of Branches cannot be recorded" in text
+    assert "in features" in text and "float(x.sum()) > 0" in text and "test_bad_input.py" in text
+    assert "\nhint: " in text and "torch.where" in text
+
+
+def test_nothing_prunable_is_grouped_by_reason() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.norm, self.two = conv(3, 8), nn.GroupNorm(1, 8), conv(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two(self.norm(self.one(x)))
+
+    with pytest.raises(depl0.NothingToPruneError) as error:
+        depl0.attach(Single(), image())
+    text = str(error.value)
+    assert (
+        "8 channels: a norm over all channels (at norm)" in text and "5 channels: reaches the network's output" in text
+    )
+    with pytest.raises(depl0.NothingToPruneError, match="no convolution or linear layer"):
+        depl0.attach(nn.BatchNorm2d(3), image())
+
+
+@pytest.fixture
+def gated() -> depl0.GatedModel:
+    return depl0.attach(Residual(), image(), generator="independent")
+
+
+def test_wrong_gates(gated: depl0.GatedModel) -> None:
+    count = gated.plan.num_gates
+    for wrong in (torch.ones(count + 1), torch.ones(count, 1), torch.ones(())):
+        with pytest.raises(depl0.GateError, match=rf"(?s)vector of {count} values.*got shape \(.*\nhint: plan\.groups"):
+            gated.fix_gates(wrong)
+    for value, text in ((1.5, "1.5"), (-0.1, "-0.1"), (float("nan"), "nan"), (float("inf"), "inf")):
+        gates = torch.ones(count)
+        gates[9] = value
+        with pytest.raises(depl0.GateError, match=rf"must lie in \[0, 1\], got {text}.* at position 9 \(group one\)"):
+            gated.fix_gates(gates)
+    assert gated._fixed is None
+    gated.fix_gates([0.5] * count)  # anything that is a vector of numbers
+    assert torch.equal(gated.evaluation_gates(), torch.full((count,), 0.5))
+
+
+@pytest.mark.parametrize("wrong", ["gates", None, ["a"]])
+def test_gates_that_are_no_numbers(gated: depl0.GatedModel, wrong: Any) -> None:
+    with pytest.raises(depl0.GateError, match="gates must be a vector of 14 values"):
+        gated.fix_gates(wrong)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_log_alpha_that_is_not_finite(gated: depl0.GatedModel, value: float) -> None:
+    with torch.no_grad():
+        for parameter in gated.gate_parameters():
+            parameter.view(-1)[-1] = value
+    for function in (gated.extract, gated.kept_cost, gated.evaluation_gates, gated.expected_cost):
+        with pytest.raises(depl0.GateError, match=rf"(?s)log alpha is {value} at gate \d+ \(group .*\nhint: "):
+            function()

@@ -1,0 +1,50 @@
+"""Two processes over gloo: gradients are averaged, and both take the same step."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tests.analysis.structures import Residual
+from torch.nn.parallel import DistributedDataParallel
+
+import depl0
+
+
+def train_one_step(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    inputs = torch.randn(4, 3, 8, 8)
+    gated = depl0.attach(Residual(), inputs)
+    model = DistributedDataParallel(gated)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)  # other data and other gates in each process
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 3, 8, 8)).square().sum() + 1e-5 * model.module.penalty("macs")
+        loss.backward()
+        optimizer.step()
+    vectors = [
+        torch.cat([p.detach().flatten() for p in ps]) for ps in (gated.weight_parameters(), gated.gate_parameters())
+    ]
+    gathered = [[torch.zeros_like(v) for _ in range(2)] for v in vectors]
+    for vector, both in zip(vectors, gathered, strict=True):
+        dist.all_gather(both, vector)
+    losses = [torch.zeros(()) for _ in range(2)]
+    dist.all_gather(losses, loss.detach())
+    if rank == 0:
+        same = all(torch.equal(a, b) for a, b in gathered)
+        Path(folder, "result").write_text(f"{same} {not torch.equal(*losses)}")
+    dist.destroy_process_group()
+
+
+def test_gated_model_trains_under_ddp(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(train_one_step, args=(port, str(tmp_path)), nprocs=2)
+    assert (tmp_path / "result").read_text() == "True True"

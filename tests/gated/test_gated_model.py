@@ -1,0 +1,211 @@
+"""The gated model as a user meets it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tests.analysis.helpers import call, distance, liven, random_gates, same_cost
+from tests.analysis.structures import STRUCTURES, Dropouts, NormAfterConv, Residual, TiedWeights, image
+from torch import nn
+
+import depl0
+
+
+@pytest.fixture
+def gated() -> depl0.GatedModel:
+    torch.manual_seed(0)
+    return depl0.attach(liven(Residual(), image()), image(), generator="independent", start=0.5)
+
+
+def test_training_samples_and_evaluation_does_not(gated: depl0.GatedModel) -> None:
+    gated.train()
+    for norm in gated.host.norms:
+        norm.eval()  # so that only the gates vary
+    assert distance(call(gated, image()), call(gated, image())) > 1e-3
+    gated.eval()
+    assert distance(call(gated, image()), call(gated, image())) == 0
+    assert distance(call(gated, image()), call(gated.host, image())) > 1e-3
+
+
+def test_one_seed_gives_one_sample(gated: depl0.GatedModel) -> None:
+    gated.train()
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        outputs.append(call(copy.deepcopy(gated), image()))
+    assert distance(*outputs) == 0
+
+
+def test_fixed_gates_are_used_in_both_modes(gated: depl0.GatedModel) -> None:
+    gates = random_gates(gated.plan.num_gates)
+    gated.fix_gates(gates)
+    gated.train()
+    assert torch.equal(gated.evaluation_gates(), gates)
+    assert torch.equal(gated.open_probability(), (gates > 0).float())
+    a, b = call(copy.deepcopy(gated), image()), call(copy.deepcopy(gated), image())
+    assert distance(a, b) == 0
+    gated.eval()
+    fixed = call(gated, image())
+    gates.zero_()  # the model keeps its own
+    assert distance(fixed, call(gated, image())) == 0
+    gated.free_gates()
+    assert distance(fixed, call(gated, image())) > 1e-3
+    assert torch.equal(gated.evaluation_gates(), depl0.gates.hard_concrete.evaluation_gates(gated.log_alpha().detach()))
+
+
+def test_parameters_are_disjoint_and_complete() -> None:
+    for structure in (STRUCTURES["Residual"], STRUCTURES["TiedWeights"]):
+        gated = depl0.attach(structure.build(), structure.inputs)
+        weights, gates = [id(p) for p in gated.weight_parameters()], [id(p) for p in gated.gate_parameters()]
+        assert len(weights) > 0 and len(gates) > 0 and not set(weights) & set(gates)
+        assert sorted(weights + gates) == sorted(id(p) for p in gated.parameters())
+        assert weights == [id(p) for p in gated.host.parameters()]
+
+
+def test_gates_and_weights_get_gradients(gated: depl0.GatedModel) -> None:
+    (gated.train()(image()).square().sum() + 1e-4 * gated.penalty("macs")).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in gated.parameters())
+    assert any(p.grad.abs().sum() > 0 for p in gated.gate_parameters())
+
+
+def test_kept_cost_is_the_cost_of_the_compact_network(gated: depl0.GatedModel) -> None:
+    gated.generator.start_from(torch.linspace(-4, 4, gated.plan.num_gates))
+    compact = gated.extract()
+    assert same_cost(gated.kept_cost(), depl0.cost(compact, image()))
+    assert gated.kept_cost().params < gated.dense_cost.params
+
+
+def test_evaluation_rules() -> None:
+    """Between the two thresholds the median rule closes, and the paper's keeps."""
+    for rule, closed in (("median", True), ("paper", False)):
+        gated = depl0.attach(NormAfterConv(), image(), generator="independent", evaluation=rule)
+        gated.generator.start_from(torch.full((gated.plan.num_gates,), -2.0))
+        assert bool((gated.evaluation_gates() == 0).all()) is closed
+    with pytest.raises(depl0.InputError, match="'mean'"):
+        depl0.attach(NormAfterConv(), image(), evaluation="mean")
+
+
+def test_batch_norm_statistics_are_updated_in_the_host(gated: depl0.GatedModel) -> None:
+    before = gated.host.norms[0].running_mean.clone()
+    gated.train()(image())
+    assert not torch.equal(before, gated.host.norms[0].running_mean)
+
+
+def test_deep_copy_is_independent(gated: depl0.GatedModel) -> None:
+    other = copy.deepcopy(gated).eval()
+    gated.eval()
+    assert distance(call(gated, image()), call(other, image())) == 0
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.1)
+    assert distance(call(gated, image()), call(other, image())) > 1e-3
+    other.fix_gates(torch.ones(other.plan.num_gates))
+    assert gated._fixed is None
+    assert type(other.extract()) is Residual
+
+
+def test_state_dict_round_trip(gated: depl0.GatedModel) -> None:
+    torch.manual_seed(5)
+    other = depl0.attach(liven(Residual(), image(), seed=9), image(), generator="independent").eval()
+    gated.eval()
+    assert distance(call(gated, image()), call(other, image())) > 1e-3
+    state = gated.state_dict()
+    assert all(key.startswith(("host.", "generator.")) for key in state)
+    other.load_state_dict(state)
+    assert distance(call(gated, image()), call(other, image())) == 0
+
+
+def test_fixed_gates_survive_a_conversion(gated: depl0.GatedModel) -> None:
+    gates = random_gates(gated.plan.num_gates)
+    gated.fix_gates(gates)
+    gated.bfloat16()
+    assert torch.equal(gated.evaluation_gates(), gates)
+    assert gated.eval()(image().bfloat16()).dtype == torch.bfloat16
+    gated.double()
+    assert gated.eval()(image().double()).dtype == torch.float64
+    assert {p.dtype for p in gated.extract().parameters()} == {torch.float64}
+
+
+def test_autocast(gated: depl0.GatedModel) -> None:
+    gated.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = gated(image())
+        assert output.dtype == torch.bfloat16
+        assert gated.log_alpha().dtype == torch.float32
+        loss = output.float().square().sum() + gated.penalty("params")
+    loss.backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in gated.parameters())
+
+
+def test_compiles_into_one_graph(gated: depl0.GatedModel) -> None:
+    gated.eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(gated, backend="eager", fullgraph=True)
+    assert distance(call(gated, image()), call(compiled, image())) < 1e-6
+    explanation = torch._dynamo.explain(gated.train())(image())
+    assert explanation.graph_count == 1 and explanation.graph_break_count == 0
+
+
+def test_two_inputs_tied_weights_and_hooks() -> None:
+    host = TiedWeights()
+    calls = []
+    host.one.register_forward_hook(lambda *_: calls.append("one"))
+    gated = depl0.attach(host, (image(), image())).eval()
+    calls.clear()
+    left, right = gated(image(), b=image())
+    assert calls == ["one"] and left.shape == right.shape == (2, 4)
+
+
+def test_extracting_again_composes(tmp_path: object) -> None:
+    torch.manual_seed(0)
+    host = liven(Residual(), image())
+    for seed in range(3):
+        gated = depl0.attach(host, image()).eval()
+        gated.fix_gates(torch.where(random_gates(gated.plan.num_gates, seed) > 0.4, 0.9, 0.0))
+        host = gated.extract().eval()
+    loaded = depl0.load(depl0.save(host, str(tmp_path)), Residual).eval()
+    assert distance(call(host, image()), call(loaded, image())) == 0
+    assert type(host) is Residual and host.stem.out_channels < 8
+
+
+def test_extracting_again_composes_where_one_group_of_a_grouped_convolution_is_left(tmp_path: object) -> None:
+    structure = STRUCTURES["Grouped"]
+    gated = depl0.attach(structure.build(), structure.inputs).eval()
+    gates = torch.ones(gated.plan.num_gates)
+    gates[1:4] = 0
+    gated.fix_gates(gates)
+    first = gated.extract().eval()
+    assert first.grouped.groups == 1 and first.grouped.weight.shape[:2] == (3, 2)
+    gated = depl0.attach(first, structure.inputs).eval()  # now an ordinary convolution: its channels go one by one
+    gates = torch.ones(gated.plan.num_gates)
+    for group in gated.plan.groups:
+        gates[group.offset] = 0
+    gated.fix_gates(gates)
+    second = gated.extract().eval()
+    assert second.grouped.weight.shape[:2] == (2, 1)
+    loaded = depl0.load(depl0.save(second, str(tmp_path)), structure.build).eval()
+    assert distance(call(second, structure.inputs), call(loaded, structure.inputs)) == 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_mode_of_the_host_is_kept(training: bool) -> None:
+    host = Dropouts().train(training)
+    gated = depl0.attach(host, image())
+    assert gated.training is training and host.training is training
+    compact = gated.extract()
+    assert compact.training is training and compact.drop.training is training
+
+
+def test_directions_and_generators_reach_the_generator() -> None:
+    gated = depl0.attach(NormAfterConv(), image(), generator="lstm", direction="backward", preset="paper")
+    assert gated.generator.direction == "backward" and gated.generator.preset.name == "paper"
+    rng = torch.Generator().manual_seed(3)
+    one = depl0.attach(NormAfterConv(), image(), rng=rng).log_alpha()
+    two = depl0.attach(NormAfterConv(), image(), rng=torch.Generator().manual_seed(3)).log_alpha()
+    assert torch.equal(one, two)
+
+
+def test_module_is_a_plain_module(gated: depl0.GatedModel) -> None:
+    assert isinstance(gated, nn.Module) and gated.host in gated.children()

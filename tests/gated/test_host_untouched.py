@@ -1,0 +1,160 @@
+"""Whatever is done or fails, the host stays what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from tests.analysis.helpers import call, distance, liven, random_gates
+from tests.analysis.structures import Classifier, Dropouts, Residual, StochasticDepth, conv, image
+from torch import Tensor, nn
+
+import depl0
+
+
+class Portrait:
+    """All there is to see of a network from outside."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.kind = model, type(model)
+        self.modules = [(name, id(module), type(module), module.training) for name, module in model.named_modules()]
+        self.tensors = [
+            (name, id(tensor), tensor.data_ptr(), tensor.requires_grad, tensor.grad)
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+        ]
+        self.values = {name: value.clone() for name, value in model.state_dict().items()}
+        self.hooks = [
+            (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in model.modules()
+        ]
+        self.attributes = [sorted(module.__dict__) for module in model.modules()]
+        self.rng = torch.get_rng_state()
+
+    def check(self, rng: bool = True) -> None:
+        now = Portrait(self.model)
+        for field in ("kind", "modules", "tensors", "hooks", "attributes"):
+            assert getattr(self, field) == getattr(now, field), field
+        assert self.values.keys() == now.values.keys()
+        assert all(torch.equal(value, now.values[name]) for name, value in self.values.items())
+        assert len(torch.nn.modules.module._global_forward_hooks) == 0
+        assert len(torch.nn.modules.module._global_forward_pre_hooks) == 0
+        if rng:
+            assert torch.equal(self.rng, now.rng)
+
+
+@pytest.fixture
+def host() -> nn.Module:
+    torch.manual_seed(0)
+    model = liven(Residual(), image())
+    model.train()
+    model.norms[1].eval()
+    model.two.weight.requires_grad_(False)
+    model.one.register_forward_hook(lambda *_: None)
+    return model
+
+
+def test_plan(host: nn.Module) -> None:
+    portrait = Portrait(host)
+    depl0.plan(host, image())
+    portrait.check()
+
+
+@pytest.mark.parametrize("build", [Dropouts, StochasticDepth])
+def test_random_state(build: Callable[[], nn.Module]) -> None:
+    portrait = Portrait(build())
+    depl0.plan(portrait.model, image())
+    gated = depl0.attach(portrait.model, image(), rng=torch.Generator())
+    gated.extract()
+    portrait.check()
+
+
+def test_cost(host: nn.Module) -> None:
+    portrait = Portrait(host)
+    depl0.cost(host, image())
+    portrait.check()
+
+
+def test_attach_and_use(host: nn.Module) -> None:
+    before = call(host.eval(), image())
+    portrait = Portrait(host)
+    gated = depl0.attach(host, image(), rng=torch.Generator().manual_seed(0))
+    portrait.check()
+    gated.fix_gates(random_gates(gated.plan.num_gates))
+    assert distance(before, call(gated, image())) > 1e-3
+    gated.penalty("macs")
+    gated.kept_cost()
+    portrait.check()
+    assert gated.host is host
+    assert distance(before, call(host, image())) == 0
+
+
+def test_extract(host: nn.Module) -> None:
+    gated = depl0.attach(host, image())
+    gated.fix_gates(random_gates(gated.plan.num_gates))
+    portrait = Portrait(host)
+    compact = gated.extract()
+    portrait.check()
+    with torch.no_grad():
+        for tensor in [*compact.parameters(), *compact.buffers()]:
+            tensor.zero_()
+    portrait.check()
+    gates = torch.zeros(gated.plan.num_gates)
+    gated.fix_gates(gates)
+    gated.extract(remove_blocks=True)
+    portrait.check()
+
+
+def test_failed_extract(host: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    gated = depl0.attach(host, image())
+    gated.fix_gates(random_gates(gated.plan.num_gates))
+    portrait = Portrait(host)
+    monkeypatch.setattr(
+        import_module("depl0.surgery.extract"), "slice_module", lambda model, positions: model.one.weight.zero_()
+    )
+    with torch.no_grad(), pytest.raises(depl0.CertificateError):
+        gated.extract()
+    portrait.check()
+
+
+class Untraceable(Classifier):
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.one, self.norm = conv(3, 4), nn.BatchNorm2d(4)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.norm(self.one(x))
+        return x * 2 if x.sum() > 0 else x
+
+
+class Unprunable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = conv(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "error"),
+    [
+        (Untraceable, {}, depl0.TraceError),
+        (Unprunable, {}, depl0.NothingToPruneError),
+        (Residual, {"groups": ["nowhere"]}, depl0.InputError),
+        (Residual, {"generator": "nothing"}, depl0.InputError),
+        (Residual, {"direction": "sideways"}, depl0.InputError),
+        (Residual, {"preset": "none"}, depl0.InputError),
+        (Residual, {"evaluation": "mean"}, depl0.InputError),
+        (Residual, {"example_inputs": torch.randn(2, 5, 8, 8)}, depl0.InputError),
+    ],
+    ids=["untraceable", "unprunable", "groups", "generator", "direction", "preset", "evaluation", "inputs"],
+)
+def test_failed_attach(build: Callable[[], nn.Module], options: dict[str, Any], error: type[Exception]) -> None:
+    model = build().train()
+    portrait = Portrait(model)
+    options = {"example_inputs": image(), **options}
+    with pytest.raises(error):
+        depl0.attach(model, **options)
+    portrait.check()
