@@ -42,6 +42,13 @@ def liven(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             if norm.weight is not None:
                 norm.weight.copy_(torch.rand(norm.weight.shape, generator=rng) + 0.5)
                 norm.bias.copy_(torch.randn(norm.bias.shape, generator=rng) * 0.3)
+        for module in model.modules():
+            weight = getattr(module, "weight", None)
+            if isinstance(module, (nn.Linear, nn.Conv2d)) and not bool(weight.any()):  # some heads start at zero
+                weight.normal_(std=0.02, generator=rng)
+        for parameter in model.parameters():
+            if parameter.squeeze().dim() == 1 and bool((parameter == parameter.flatten()[0]).all()):
+                parameter.copy_(torch.rand(parameter.shape, generator=rng) + 0.5)  # layer scales start near zero
         batch_norms = [norm for norm in norms if isinstance(norm, _BatchNorm)]
         for norm in batch_norms:
             norm.momentum = 1.0

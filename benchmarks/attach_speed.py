@@ -1,0 +1,60 @@
+"""How long attach and extract take, on one thread, and that it does not grow with the square of the channels.
+
+    python benchmarks/attach_speed.py [--large]
+
+Prints seconds for ResNet-50 and for MobileNetV2 at four widths (needs torchvision); with --large for ResNet-152 and
+DenseNet-201 too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import depl0
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+def measure(name: str, model: nn.Module, size: int = 224) -> None:
+    """Attach gates, close half of them, extract; print the seconds of each."""
+    inputs = torch.randn(1, 3, size, size)
+    start = time.perf_counter()
+    gated = depl0.attach(model, inputs)
+    attached = time.perf_counter()
+    gated.fix_gates((torch.rand(gated.plan.num_gates) < 0.5).float())
+    gated.extract()
+    done = time.perf_counter()
+    print(
+        f"{name:<24} {gated.plan.channels:>8} {attached - start:>8.1f} {done - attached:>8.1f} {done - start:>8.1f}"
+        f" {1000 * (done - start) / gated.plan.channels:>10.2f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--large", action="store_true", help="ResNet-152 and DenseNet-201 too")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print(f"{'network':<24} {'channels':>8} {'attach':>8} {'extract':>8} {'seconds':>8} {'ms/channel':>10}")
+    measure("ResNet-50", depl0.models.build("resnet50"))
+    from tests.torchvision_shim import import_torchvision
+
+    models = import_torchvision().models
+    for width in (0.5, 1.0, 2.0, 4.0):
+        measure(f"MobileNetV2, width {width:g}", models.mobilenet_v2(weights=None, width_mult=width), 64)
+    if options.large:
+        measure("ResNet-152", models.resnet152(weights=None))
+        measure("DenseNet-201", models.densenet201(weights=None))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Gated network = compact network, over public networks of many families.
+
+A seeded sample runs, with one member of every family that must work; ``make zoo`` runs them all and prints a table.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import depl0
+from tests.zoo.check import check
+from tests.zoo.networks import NETWORKS, Entry
+
+FAMILIES = {
+    "ResNet": "torchvision:resnet18",
+    "VGG": "depl0:vgg16",
+    "DenseNet": "torchvision:densenet121",
+    "MobileNet": "torchvision:mobilenet_v2",
+    "EfficientNet": "torchvision:efficientnet_b0",
+    "RegNet": "torchvision:regnet_y_400mf",
+    "ConvNeXt": "timm:convnext_atto",
+    "Inception": "torchvision:googlenet",
+    "ShuffleNet": "torchvision:shufflenet_v2_x0_5",
+    "Res2Net": "timm:res2net50_26w_4s",
+    "MobileOne": "timm:mobileone_s0",
+}
+
+
+def _chosen() -> list[Entry]:
+    always = {*FAMILIES.values(), *(e.name for e in NETWORKS if e.name.startswith(("depl0:", "small:")))}
+    others = [e for e in NETWORKS if e.name not in always]
+    sample = {e.name for e in random.Random(0).sample(others, 8)}
+    return [e for e in NETWORKS if e.name in always | sample]
+
+
+def test_the_zoo_is_wide_and_nearly_all_of_it_can_be_pruned() -> None:
+    names = [entry.name for entry in NETWORKS]
+    assert len(names) == len(set(names)) >= 60
+    assert sum(entry.prunable for entry in NETWORKS) >= 0.95 * len(NETWORKS)
+    assert set(FAMILIES.values()) <= set(names)
+
+
+@pytest.mark.zoo
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("entry", _chosen(), ids=lambda entry: entry.name)
+def test_compact_equals_gated(entry: Entry, record_property: pytest.RecordProperty) -> None:
+    if not entry.prunable:
+        with pytest.raises(depl0.NothingToPruneError, match="nothing can be pruned"):
+            check(entry)
+        return
+    row = check(entry)
+    record_property("row", str(row))
+    assert row.error <= 1e-5
+    assert row.share > 0
+    assert row.macs_left < 1
