@@ -1,5 +1,7 @@
 # make test    build .venv if needed, then run every check and every test
-# make zoo     run the equivalence tests over the whole zoo of networks (long)
+# make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
+# make zoo     prune every network of the zoo at random, compare, and print the table (about ten minutes)
+# make bench   measure attach + extract, and the speed of data
 # make lint    ruff, mypy and import-linter
 # make format  let ruff sort, mend and format
 # make clean   remove .venv and all caches
@@ -17,13 +19,20 @@ MAKEFLAGS += --no-print-directory
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
-.PHONY: test zoo lint format clean install
+.PHONY: test demo zoo bench lint format clean install
 
 test: lint
 	@$(PYTEST) --doctest-modules src tests
 
+demo: $(STAMP)
+	@$(BIN)/depl0 prune digits
+
 zoo: $(STAMP)
-	@ZOO=all $(PYTEST) tests/zoo
+	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo
+
+bench: $(STAMP)
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attach_speed.py
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/data_speed.py
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

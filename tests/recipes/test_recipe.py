@@ -157,7 +157,7 @@ REFUSED = [
     (DataSection, "data.mean", [], "a list that is not empty in which every entry is a finite number, or left out"),
     (DataSection, "data.mean", 0.5, "a list that is not empty in which every entry is a finite number, or left out"),
     (DataSection, "data.std", [0.0], "a list that is not empty in which every entry is a number above 0, or left out"),
-    (DataSection, "data.augment", "flip", "one of 'default', 'none', 'crop-flip', 'imagenet'"),
+    (DataSection, "data.augment", "flip", "one of 'default', 'none', 'crop', 'crop-flip', 'imagenet'"),
     (DataSection, "data.crop_padding", -1, f"{WHOLE} 0"),
     (DataSection, "data.image_size", 0, f"{WHOLE} 1, or left out"),
     (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),

@@ -14,6 +14,7 @@ from typing import ClassVar, final
 
 import torch
 
+from depl0.data.base import AUGMENTATIONS
 from depl0.errors import InputError
 from depl0.generators import GENERATORS, PRESETS
 from depl0.models.spec import check_spec
@@ -33,7 +34,6 @@ from depl0.recipes.checks import (
 )
 
 METHODS = ("dep-l0", "l0-hc")
-AUGMENTATIONS = ("default", "none", "crop-flip", "imagenet")
 EVALUATION_RULES = ("median", "paper")
 IMPORTANCES = ("taylor", "none")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
