@@ -6,9 +6,9 @@ gate's log α is its distance to a common threshold s, times a sharpness κ:
     log α = κ·(θ − s),      s such that  E[cost(log α)] = target
 
 so the multiplier of the usual penalty needs no tuning: it is solved for (s is its logarithm), one Newton step per
-training step (more where the steps are few). The gradient goes through s as well. With c = ∂E[cost]/∂θ, implicit differentiation gives
-∂s/∂θ = c/Σc, and the loss' gradient g becomes g − c·Σg/Σc: a gate rises if it is worth more than what its cost would
-buy elsewhere.
+training step, or more where those are few. The gradient goes through s as well. With c = ∂E[cost]/∂θ, implicit
+differentiation gives ∂s/∂θ = c/Σc, and the loss' gradient g becomes g − c·Σg/Σc: a gate rises if it is worth more than
+what its cost would buy elsewhere.
 
 The target falls from everything to the budget; κ rises, so that gates are decided when the search ends.
 """

@@ -1,0 +1,50 @@
+"""The command's entry point: gathers the commands and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from depl0.cli import data, evaluate, plan, prune, recipes
+from depl0.errors import Depl0Error, InputError
+
+app = typer.Typer(
+    name="depl0",
+    help="Make convolutional networks really smaller: learn which channels to close, cut them out, prove it.",
+    epilog="With --debug, any command shows the traceback of an error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("prune")(prune.prune_command)
+app.command("eval")(evaluate.eval_command)
+app.command("plan")(plan.plan_command)
+app.add_typer(recipes.app, name="recipes")
+app.add_typer(data.app, name="data")
+
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code. ``--debug``, or DEPL0_DEBUG=1, shows the traceback of an error."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words or os.environ.get("DEPL0_DEBUG") == "1"
+    words = [word for word in words if word != "--debug"]
+    try:
+        app(words, prog_name="depl0")  # typer reports wrong usage itself, and always ends with SystemExit
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else DONE
+    except Depl0Error as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_USAGE if isinstance(error, InputError) else FAILED
+    except (OSError, MemoryError) as error:
+        if debug:
+            raise
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    return DONE

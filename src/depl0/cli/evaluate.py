@@ -1,0 +1,61 @@
+"""``depl0 eval``: the accuracy of a compact network, from the saved files alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from depl0.cli.prune import read_assignments
+from depl0.cost.count import cost
+from depl0.errors import InputError
+from depl0.files import load
+from depl0.recipes import catalog
+from depl0.recipes.toml import read_recipe, with_overrides
+from depl0.training.engine import make_engine
+from depl0.training.evaluate import check_classes, evaluate
+from depl0.training.prune import model_factory, open_data_for
+
+
+def eval_command(
+    path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
+    data: Annotated[str | None, typer.Option(help="Data to evaluate on; a run knows its own.")] = None,
+    model: Annotated[str | None, typer.Option(help="What builds the dense network; a run knows its own.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A recipe field, e.g. data.mean=[0.5].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Repeat the accuracy of a compact network from its files."""
+    folder, recipe_file = _compact_folder(path)
+    if recipe_file is None and (data is None or model is None):
+        raise InputError(
+            f"{path} is a compact network without its run.", hint="say --data and --model, as they were in the run."
+        )
+    base = read_recipe(recipe_file) if recipe_file else catalog.get("digits")
+    options = {"data.spec": data, "model.spec": model, "run.device": device}
+    given = {name: value for name, value in options.items() if value is not None}
+    recipe = with_overrides(base, {**given, **read_assignments(set_ or [])})
+    engine = make_engine(recipe)
+    opened = open_data_for(recipe, engine.device)
+    compact = load(folder, model_factory(recipe, opened)).to(engine.device)
+    example = next(iter(opened.test.epoch(0)))[0][:1]
+    check_classes(compact, example, opened.info.num_classes)
+    accuracy = evaluate(engine, compact, opened.test.epoch(0))
+    counted = cost(compact, example)
+    result = {"accuracy": accuracy, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        typer.echo(f"accuracy {accuracy:.2f} % on {opened.info.test_size:,} images; {counted}")
+
+
+def _compact_folder(path: Path) -> tuple[Path, Path | None]:
+    """Return the compact network's folder, and the recipe of its run if there is one."""
+    for compact, recipe in ((path / "compact", path / "recipe.toml"), (path, path.parent / "recipe.toml")):
+        if (compact / "compact.json").is_file():
+            return compact, recipe if recipe.is_file() else None
+    if (path / "recipe.toml").is_file():
+        raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="go on with --resume.")
+    raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")

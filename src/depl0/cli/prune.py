@@ -1,0 +1,111 @@
+"""``depl0 prune``: from data to a smaller network."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from depl0.cli.table import result_table
+from depl0.errors import InputError
+from depl0.recipes import catalog
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.toml import with_overrides
+from depl0.training.engine import is_first_process
+from depl0.training.progress import make_reporter
+from depl0.training.prune import prune
+
+
+def prune_command(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or TOML file (depl0 recipes lists them).")] = "digits",
+    model: Annotated[
+        str | None, typer.Option(help="resnet56, torchvision:…, timm:…, package.module:make or file.py:make.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="digits, mnist:DIR, fashion-mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR, module:make."),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Trained weights to start from: .safetensors, .pt or .pth.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
+    of: Annotated[str | None, typer.Option(help="What the budget counts: macs or params.")] = None,
+    penalty_weight: Annotated[float | None, typer.Option(help="The paper's fixed λ, instead of a budget.")] = None,
+    generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
+    direction: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
+    groups: Annotated[str | None, typer.Option(help="all or inner.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
+    finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images of a training step, over all processes.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
+    gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the run (default: runs/NAME).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
+    chosen = complete(
+        catalog.find(recipe),
+        {
+            "model.spec": model,
+            "data.spec": data,
+            "model.weights": weights,
+            "target.of": of,
+            "gates.generator": generator,
+            "gates.direction": direction,
+            "gates.groups": groups,
+            "search.epochs": epochs,
+            "finetune.epochs": finetune_epochs,
+            "data.batch_size": batch_size,
+            "weight_optimizer.lr": lr,
+            "gate_optimizer.lr": gate_lr,
+            "run.seed": seed,
+            "run.device": device,
+            "run.precision": precision,
+            "data.limit_train": limit_train,
+        },
+        budget,
+        penalty_weight,
+        set_ or [],
+    )
+    folder, summary = prune(chosen, out, resume=resume, reporter=make_reporter(quiet))
+    if is_first_process():
+        typer.echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
+
+
+def complete(
+    recipe: Recipe,
+    options: dict[str, Any],
+    budget: float | None,
+    penalty_weight: float | None,
+    assignments: list[str],
+) -> Recipe:
+    """Change a recipe as the command line says: budget and λ exclude each other; ``--set`` has the last word."""
+    overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if budget is not None and penalty_weight is not None:
+        raise InputError("--budget and --penalty-weight are both given; exactly one may be.")
+    if budget is not None:
+        overrides |= {"target.budget": budget, "target.penalty_weight": None}
+    if penalty_weight is not None:
+        overrides |= {"target.penalty_weight": penalty_weight, "target.budget": None}
+    if overrides.get("gates.generator", "independent") != "independent" and recipe.gates.method == "l0-hc":
+        overrides["gates.method"] = "dep-l0"
+    return with_overrides(recipe, {**overrides, **read_assignments(assignments)})
+
+
+def read_assignments(assignments: list[str]) -> dict[str, str]:
+    """Read what ``--set`` was given."""
+    fields = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise InputError(f"--set takes section.field=value, got {assignment!r} instead.")
+        fields[name.strip()] = value.strip()
+    return fields

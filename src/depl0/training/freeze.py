@@ -1,0 +1,76 @@
+"""The last word on which gates stay open: evaluation gates, made to keep the budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The gates a search has arrived at."""
+
+    gates: Tensor
+    forced: int
+    """gates that the budget closed although the evaluation rule had them open"""
+
+
+def least_share(gated: GatedModel, of: str) -> float:
+    """Return the share of the cost that stays with every gate closed: frozen layers, and one channel of each group."""
+    closed = torch.zeros(gated.plan.num_gates)
+    return gated.share_of(closed, of)
+
+
+def check_budget(gated: GatedModel, budget: float, of: str) -> None:
+    """Refuse a budget that cannot be reached."""
+    least = least_share(gated, of)
+    if budget < least:
+        raise InputError(
+            f"a budget of {budget:g} of the {of} cannot be reached: what cannot be pruned already costs {least:.3f}.",
+            hint=f"ask for at least {least + 0.005:.2f}, or prune more groups (groups='all').",
+        )
+
+
+def freeze(gated: GatedModel, budget: float | None, of: str) -> Frozen:
+    """Fix the gates of a finished search.
+
+    Without a budget these are the evaluation gates. With one, the best gates in order of their scores are open, as many
+    as the budget allows for the compact network, and then the next ones that still fit where whole channels leave room.
+    """
+    gates = gated.evaluation_gates().cpu()
+    if budget is None:
+        gated.fix_gates(gates)
+        return Frozen(gates, 0)
+    scores = gated.log_alpha().detach().cpu()
+    order = scores.argsort(descending=True)
+    keep = _largest_prefix(gated, order, budget, of)
+    is_open = torch.zeros(len(gates), dtype=torch.bool)
+    is_open[order[:keep]] = True
+    _fill(gated, is_open, order[keep:], budget, of)
+    values = torch.where(is_open, torch.where(gates > 0, gates, 1.0), 0.0)
+    gated.fix_gates(values)
+    return Frozen(values, int(((gates > 0) & ~is_open).sum()))
+
+
+def _largest_prefix(gated: GatedModel, order: Tensor, budget: float, of: str) -> int:
+    """Return how many of the best gates can stay open within the budget."""
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high + 1) // 2
+        gates = torch.zeros(len(order))
+        gates[order[:middle]] = 1.0
+        low, high = (middle, high) if gated.share_of(gates, of) <= budget else (low, middle - 1)
+    return low
+
+
+def _fill(gated: GatedModel, is_open: Tensor, candidates: Tensor, budget: float, of: str, tries: int = 200) -> None:
+    """Open the best closed gates that still fit, in place."""
+    for gate in candidates[:tries].tolist():
+        is_open[gate] = True
+        if gated.share_of(is_open.float(), of) > budget:
+            is_open[gate] = False

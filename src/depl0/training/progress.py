@@ -1,0 +1,148 @@
+"""What people see while a run goes on: a live display on a terminal, plain lines elsewhere, nothing if they say so.
+
+Everything here goes to stderr. stdout is for the result.
+"""
+
+from __future__ import annotations
+
+import abc
+import sys
+import time
+from typing import Any, final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Reporter(abc.ABC):
+    """Is told what a run does."""
+
+    @abc.abstractmethod
+    def note(self, text: str) -> None:
+        """Say something once."""
+
+    @abc.abstractmethod
+    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+        """A phase begins, ``done`` of its steps having been done before."""
+
+    @abc.abstractmethod
+    def step(self) -> None:
+        """One training step is done."""
+
+    @abc.abstractmethod
+    def epoch(self, line: dict[str, Any]) -> None:
+        """An epoch is done; ``line`` is what went into metrics.jsonl."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """The phase is done, or was broken off."""
+
+
+def make_reporter(quiet: bool = False) -> Reporter:
+    """Return the reporter that suits stderr."""
+    if quiet:
+        return Quiet()
+    return Live() if sys.stderr.isatty() else Plain()
+
+
+@final
+class Quiet(Reporter):
+    """Says nothing."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+        """Say nothing."""
+
+    def step(self) -> None:
+        """Say nothing."""
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Say nothing."""
+
+    def end(self) -> None:
+        """Say nothing."""
+
+
+@final
+class Plain(Reporter):
+    """One line an epoch."""
+
+    def __init__(self) -> None:
+        self._phase, self._epochs, self._start = "", 0, 0.0
+        self._first_epoch: int | None = None
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=sys.stderr, flush=True)
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+        """Remember when the phase began."""
+        self._phase, self._epochs, self._start, self._first_epoch = phase, epochs, time.monotonic(), None
+
+    def step(self) -> None:
+        """Say nothing."""
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Print the epoch."""
+        if self._first_epoch is None:
+            self._first_epoch = line["epoch"] - 1
+        done = line["epoch"] - self._first_epoch
+        left = (time.monotonic() - self._start) / max(done, 1) * (self._epochs - line["epoch"])
+        self.note(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line)}  {_clock(left)} left")
+
+    def end(self) -> None:
+        """Say nothing."""
+
+
+@final
+class Live(Reporter):
+    """A progress bar with the last epoch's numbers."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress: Progress | None = None
+        self._task: Any = None
+
+    def note(self, text: str) -> None:
+        """Print a line above the bar."""
+        (self._progress.console if self._progress else self._console).print(text, highlight=False, markup=False)
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+        """Show the bar."""
+        self.end()
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console)
+        self._task = self._progress.add_task(phase, total=max(epochs * steps, 1), completed=done, numbers="")
+        self._progress.start()
+
+    def step(self) -> None:
+        """Move the bar."""
+        if self._progress is not None:
+            self._progress.advance(self._task)
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Show the epoch's numbers."""
+        if self._progress is not None:
+            self._progress.update(self._task, numbers=f"epoch {line['epoch']}  {describe(line)}")
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def describe(line: dict[str, Any]) -> str:
+    """Put the most important numbers of an epoch in one line."""
+    parts = [f"loss {line['loss']:.3f}", f"accuracy {line['test_accuracy']:.2f} %"]
+    if line.get("expected") and line.get("kept"):
+        parts.append(f"MACs expected {line['expected']['macs_share']:.1%} kept {line['kept']['macs_share']:.1%}")
+    return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

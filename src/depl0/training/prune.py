@@ -1,0 +1,373 @@
+"""The whole job: search with gates, freeze, extract, fine-tune, evaluate, write down what happened."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import depl0.files as files
+from depl0.cost.count import cost
+from depl0.data import Data, DataSettings, open_data
+from depl0.errors import InputError, TrainingError
+from depl0.gated import GatedModel, attach
+from depl0.latency import measure_latency
+from depl0.models.spec import factory
+from depl0.recipes.recipe import Recipe
+from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
+from depl0.training.ema import Average
+from depl0.training.engine import make_engine, seed_everything
+from depl0.training.evaluate import check_classes, class_scores, evaluate
+from depl0.training.freeze import check_budget, freeze
+from depl0.training.importance import taylor_scores
+from depl0.training.loop import Phase, Session, diverged, run_phase
+from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
+from depl0.training.progress import Quiet, Reporter
+from depl0.training.run_folder import RunFolder, open_run
+from depl0.weights import load_weights
+
+IMPORTANCE_BATCHES = 32
+_IMPORTANCE_EPOCH = 1_000_000
+"""an epoch number that no training reaches: its batches are for the importance scores"""
+
+
+def prune(
+    recipe: Recipe, out: str | None = None, *, resume: bool = False, reporter: Reporter | None = None
+) -> tuple[RunFolder, dict[str, Any]]:
+    """Carry out a recipe in a run folder; return the folder and the summary that was written there."""
+    folder, goes_on = open_run(out, recipe, resume)
+    done = folder.summary() if goes_on else None
+    if done is not None:
+        return folder, done
+    engine = make_engine(recipe, folder.path)
+    data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
+    make_host = model_factory(recipe, data)
+    host = make_host()
+    if recipe.model.weights:
+        load_weights(host, recipe.model.weights)
+    host.to(engine.device)
+    example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
+    check_classes(host, example, data.info.num_classes)
+    gated = attach_for(recipe, host, example)
+
+    if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
+        seed_everything(recipe.run.seed, engine.process_index)
+    session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
+    if goes_on:
+        session.take_up()
+    else:
+        if resume:
+            session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
+        if engine.is_main_process:
+            folder.begin(recipe)
+    engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
+    try:
+        _measure_dense(session, host)
+        compact = _search_and_extract(session, gated, make_host)
+        summary = _conclude(session, gated, compact, example)
+    except KeyboardInterrupt as error:
+        raise TrainingError(
+            f"interrupted at once; {folder.path} has the last checkpoint.",
+            hint="go on with the same command and --resume.",
+        ) from error
+    finally:
+        engine.end_training()
+    return folder, summary
+
+
+# -- what a recipe describes -----------------------------------------------------------------------------------------
+
+
+def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, world: int = 1) -> Data:
+    """Open the data of a recipe."""
+    d = recipe.data
+    settings = DataSettings(
+        batch_size=d.batch_size,
+        eval_batch_size=d.eval_batch_size,
+        mean=d.mean,
+        std=d.std,
+        augment=d.augment,
+        crop_padding=d.crop_padding,
+        image_size=d.image_size,
+        limit_train=d.limit_train,
+        workers=d.workers,
+        seed=recipe.run.seed,
+    )
+    return open_data(d.spec, settings, device, rank, world)
+
+
+def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:
+    """Return the function that builds the dense network of a recipe for its data."""
+    channels, height, _ = data.info.image_shape
+    return factory(recipe.model.spec, data.info.num_classes, channels, height)
+
+
+def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
+    """Put the gates of a recipe on a network, and refuse a budget that cannot be reached."""
+    gates, target = recipe.gates, recipe.target
+    rng = torch.Generator().manual_seed(recipe.run.seed)
+    gated = attach(
+        host,
+        example,
+        generator=gates.generator,
+        direction=gates.direction,
+        groups=gates.groups,
+        preset=gates.preset,
+        start=gates.start,
+        evaluation=gates.evaluation,
+        rng=rng,
+    )
+    if target.budget is not None:
+        check_budget(gated, target.budget, target.of)
+        gated.set_budget(target.budget, target.of)
+    return gated
+
+
+# -- phases ----------------------------------------------------------------------------------------------------------
+
+
+def _measure_dense(session: Session, host: nn.Module) -> None:
+    """Write down what the dense network is worth: as it comes, or trained for as long as the whole job takes."""
+    recipe, history = session.recipe, session.history
+    if session.is_past("dense") or "dense_accuracy" in history:
+        return
+    history["dense_accuracy"] = None
+    if recipe.model.weights:
+        history["dense_accuracy"] = evaluate(session.engine, host, session.data.test.epoch(0))
+        session.reporter.note(f"dense network: accuracy {history['dense_accuracy']:.2f} %")
+    elif recipe.search.dense_baseline and recipe.search.epochs + recipe.finetune.epochs > 0:
+        del history["dense_accuracy"]
+        epochs = recipe.search.epochs + recipe.finetune.epochs
+        dense = copy.deepcopy(host)
+        run_phase(session, _plain_phase(session, "dense", dense, epochs))
+        history["dense_accuracy"] = evaluate(session.engine, dense, session.data.test.epoch(0))
+
+
+def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
+    """Training without gates: the dense network for comparison."""
+    rated = weight_optimizer(session.recipe, model.parameters(), epochs)
+    loss = _task_loss(session.recipe)
+    return Phase(
+        name,
+        model,
+        [rated],
+        epochs,
+        lambda outputs, labels: (value := loss(outputs, labels), value),
+        clip_norm=session.recipe.search.clip_norm,
+    )
+
+
+def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
+    recipe, history = session.recipe, session.history
+    if not session.is_past("search"):
+        run_phase(session, _search_phase(session, gated))
+        _release(session, gated)
+        _freeze(session, gated)
+        if not recipe.finetune.gated:
+            compact = gated.extract()
+            history["record"] = json.dumps(files.record_to_json(_record(compact)))
+            return _finetune(session, compact, compact)
+    elif not recipe.finetune.gated:
+        compact = make_host().to(session.engine.device)
+        record = files.record_from_json(json.loads(history["record"]), session.folder.path)
+        apply_record(compact, record)
+        remember(compact, record)
+        return _finetune(session, compact, compact)
+    gated.fix_gates(torch.tensor(history["gates"]))
+    _finetune(session, gated, gated.host)
+    return gated.extract()
+
+
+def _search_phase(session: Session, gated: GatedModel) -> Phase:
+    """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
+    recipe, target = session.recipe, session.recipe.target
+    optimizers = search_optimizers(recipe, gated.weight_parameters(), gated.generator, session.data.train.steps)
+    task_loss = _task_loss(recipe)
+    warmup, history = recipe.search.gate_warmup, session.history
+    if not history.get("released"):
+        gated.fix_gates(torch.ones(gated.plan.num_gates))
+    if gated.budget is not None:
+        gated.budget.expect_steps(round((1 - warmup) * recipe.search.epochs * session.data.train.steps))
+
+    def before_step(fraction: float) -> None:
+        if fraction < warmup:
+            return
+        _release(session, gated)
+        if gated.budget is not None:
+            left = 1 - warmup
+            gated.budget.advance((fraction - warmup) / left, recipe.search.ramp / left)
+
+    def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        task = task_loss(outputs, labels)
+        if target.penalty_weight is None or not history.get("released"):
+            return task, task
+        return task + target.penalty_weight * gated.penalty(target.penalty), task
+
+    average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
+    return Phase(
+        "search",
+        gated,
+        optimizers,
+        recipe.search.epochs,
+        loss,
+        before_step=before_step,
+        describe=lambda: describe_gates(gated, target.penalty_weight),
+        clip_norm=recipe.search.clip_norm,
+        average=average,
+        some_rest=warmup > 0 and not history.get("released"),
+    )
+
+
+def _release(session: Session, gated: GatedModel) -> None:
+    """End the warm-up: let the gates go, with scores from what the network has learned by then. Only once in a run."""
+    if not session.history.get("released"):
+        gated.free_gates()
+        _start_from_importance(session, gated)
+        session.history["released"] = True
+
+
+def _start_from_importance(session: Session, gated: GatedModel) -> None:
+    """Give the gates their first scores from a network that has learned something already."""
+    recipe = session.recipe
+    has_learned = bool(recipe.model.weights) or (recipe.search.gate_warmup > 0 and recipe.search.epochs > 0)
+    if gated.budget is None or recipe.gates.importance == "none" or not has_learned:
+        return
+    batches = islice(session.data.train.epoch(_IMPORTANCE_EPOCH), IMPORTANCE_BATCHES)
+    scores = session.engine.reduce(
+        taylor_scores(gated, batches, _task_loss(recipe), recipe.target.of), reduction="mean"
+    )
+    if not bool(scores.isfinite().all()):
+        raise diverged(f"the importance of the gates is no number at step {session.global_step}.")
+    gated.generator.start_from(scores)
+    gated.budget.solve(gated.generator().detach())
+
+
+def _freeze(session: Session, gated: GatedModel) -> None:
+    target, history = session.recipe.target, session.history
+    before = evaluate(session.engine, gated, session.data.test.epoch(0))
+    frozen = freeze(gated, target.budget, target.of)
+    after = evaluate(session.engine, gated, session.data.test.epoch(0))
+    history["gates"] = frozen.gates.tolist()
+    history["freezing"] = {"accuracy_before": before, "accuracy_after": after, "gates_closed": frozen.forced}
+    share = gated.share_of(frozen.gates, target.of)
+    session.reporter.note(f"gates frozen: {share:.1%} of the {target.of} left, accuracy {after:.2f} %")
+
+
+def _finetune(session: Session, model: nn.Module, trained: nn.Module) -> nn.Module:
+    """Train on with the structure fixed. ``trained`` is what has the weights: the host, where ``model`` is gated."""
+    recipe = session.recipe
+    if recipe.finetune.epochs == 0:
+        return model
+    rated = finetune_optimizer(recipe, trained.parameters())
+    loss = _task_loss(recipe)
+    phase = Phase(
+        "finetune",
+        model,
+        [rated],
+        recipe.finetune.epochs,
+        lambda outputs, labels: (value := loss(outputs, labels), value),
+        clip_norm=recipe.search.clip_norm,
+        some_rest=trained is not model,
+    )
+    run_phase(session, phase)
+    return model
+
+
+def _task_loss(recipe: Recipe) -> Callable[[Any, Tensor], Tensor]:
+    criterion = nn.CrossEntropyLoss(label_smoothing=recipe.search.label_smoothing)
+
+    def loss(outputs: Any, labels: Tensor) -> Tensor:
+        value: Tensor = criterion(class_scores(outputs).float(), labels)
+        return value
+
+    return loss
+
+
+# -- what is written down --------------------------------------------------------------------------------------------
+
+
+def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
+    """Return the state of the gates for ``metrics.jsonl``."""
+    probability = gated.open_probability().detach()
+    expected, kept, dense = gated.expected_cost(), gated.kept_cost(), gated.dense_cost
+    is_open = gated.evaluation_gates() > 0
+    multiplier = penalty_weight
+    if gated.budget is not None:
+        multiplier = float(gated.budget.shift.exp())
+    return {
+        "expected": {
+            "macs": expected.macs,
+            "params": expected.params,
+            "macs_share": expected.macs / dense.macs,
+            "params_share": expected.params / dense.params,
+        },
+        "kept": {
+            "macs": kept.macs,
+            "params": kept.params,
+            "macs_share": kept.macs / dense.macs,
+            "params_share": kept.params / dense.params,
+        },
+        "open_gates": {group.name: int(is_open[group.gates].sum()) for group in gated.plan.groups},
+        "undecided": float(((probability > 0.1) & (probability < 0.9)).float().mean()),
+        "lambda": multiplier,
+    }
+
+
+def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
+    recipe, history, engine = session.recipe, session.history, session.engine
+    record = _record(compact)
+    accuracy = evaluate(engine, compact, session.data.test.epoch(0))
+    measured = cost(compact, example)
+    dense_cost = cost(gated.host, example)
+    times = measure_latency({"dense": gated.host, "compact": compact}, [example])
+    counted = {"macs": (measured.macs, dense_cost.macs), "params": (measured.params, dense_cost.params)}
+    reached = {of: small / large for of, (small, large) in counted.items()}
+    target = recipe.target
+    summary: dict[str, Any] = {
+        "name": recipe.name,
+        "model": recipe.model.spec,
+        "data": recipe.data.spec,
+        "dense": {
+            "accuracy": history["dense_accuracy"],
+            "macs": dense_cost.macs,
+            "params": dense_cost.params,
+            "latency_ms": 1000 * times["dense"].median,
+        },
+        "compact": {
+            "accuracy": accuracy,
+            "macs": measured.macs,
+            "params": measured.params,
+            "latency_ms": 1000 * times["compact"].median,
+        },
+        "budget": target.budget,
+        "budget_of": target.of if target.budget is not None else None,
+        "budget_asked": target.budget,
+        "budget_reached": reached[target.of],
+        "penalty_weight": target.penalty_weight,
+        "macs_left": reached["macs"],
+        "params_left": reached["params"],
+        "freezing": history["freezing"],
+        "certificate": asdict(record.certificate),
+        "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
+                   for g in gated.plan.groups},
+        "steps": session.global_step,
+        "seconds": session.seconds,
+        "seed": recipe.run.seed,
+    }  # fmt: skip
+    if engine.is_main_process:
+        files.save(compact, session.folder.compact)
+        session.folder.finish(summary)
+    return summary
+
+
+def _record(compact: nn.Module) -> CompactRecord:
+    record = record_of(compact)
+    if record is None:
+        raise InputError("the network is no compact network.")
+    return record

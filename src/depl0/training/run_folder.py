@@ -1,0 +1,162 @@
+"""The folder of one run: recipe, environment, metrics, checkpoints, compact network, summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from depl0.errors import InputError
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.toml import read_recipe, write_recipe
+
+PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
+
+
+class RunFolder:
+    """Reads and writes the files of a run. Whole files are written aside and renamed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.compact = path / "compact"
+        self._metrics = path / "metrics.jsonl"
+
+    def begin(self, recipe: Recipe) -> None:
+        """Make the folder and say what is going to happen in it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._write("recipe.toml", write_recipe(recipe))
+        self._write("environment.json", _json(environment()))
+        self._metrics.write_text("")
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``; a checkpoint counts on it, so it goes to disk at once."""
+        with self._metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return all lines of ``metrics.jsonl``."""
+        return [json.loads(line) for line in self._metrics.read_text().splitlines()] if self._metrics.exists() else []
+
+    def cut_metrics(self, count: int) -> None:
+        """Forget the lines after the first ``count``: they come from steps that are done again."""
+        lines = self._metrics.read_text().splitlines(keepends=True) if self._metrics.exists() else []
+        self._write("metrics.jsonl", "".join(lines[:count]))
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write ``summary.json``: the run is done."""
+        self._write("summary.json", _json(summary))
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary of a finished run."""
+        path = self.path / "summary.json"
+        return dict(json.loads(path.read_text())) if path.exists() else None
+
+    def _write(self, name: str, text: str) -> None:
+        part = self.path / f".{name}.part"
+        with part.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.path / name)
+
+
+def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, bool]:
+    """Return the folder of a new run, or of one that goes on; and whether it goes on."""
+    path = Path(out) if out else _default_folder(recipe.name, resume)
+    folder = RunFolder(path)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file, not a folder for a run.", hint="choose another --out.")
+    started = (path / "recipe.toml").exists()
+    if not started:
+        if path.exists() and any(not entry.name.endswith(".part") for entry in path.iterdir()):
+            raise InputError(f"{path} is not empty and holds no run.", hint="choose another --out.")
+        return folder, False
+    if not resume:
+        raise InputError(
+            f"{path} holds another run already.",
+            hint="choose another --out, or continue that run with --resume.",
+        )
+    earlier = read_recipe(path / "recipe.toml")
+    if earlier != recipe:
+        name, was, now = _first_difference(earlier, recipe)
+        raise InputError(
+            f"{path} holds a run of another recipe: {name} was {was!r} and is now {now!r}.",
+            hint="resume with the settings of that run, or choose another --out.",
+        )
+    return folder, True
+
+
+def _default_folder(name: str, resume: bool) -> Path:
+    """Return the first free of runs/NAME, runs/NAME-2, …; to resume, the last one taken."""
+    taken, number = None, 1
+    while True:
+        path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if not path.exists():
+            return taken if resume and taken is not None else path
+        taken, number = path, number + 1
+
+
+def _first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
+    a, b = dataclasses.asdict(left), dataclasses.asdict(right)
+    for section, fields in a.items():
+        if not isinstance(fields, dict):
+            if fields != b[section]:
+                return section, fields, b[section]
+            continue
+        for field, value in fields.items():
+            if value != b[section][field]:
+                return f"{section}.{field}", value, b[section][field]
+    raise AssertionError("the recipes are equal")
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, commit and machine, so that a reader can repeat the run."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "packages": versions,
+        "commit": _commit(),
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of depl0's own source tree, if it runs from one; an environment may lie in another's."""
+    package = Path(__file__).resolve().parents[1]
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(package), "rev-parse", "HEAD", "--show-toplevel"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    commit, _, top = done.stdout.strip().partition("\n")
+    return commit if package == Path(top) / "src" / "depl0" else None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"

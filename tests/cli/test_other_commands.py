@@ -1,0 +1,73 @@
+"""``depl0 plan``, ``depl0 recipes``, ``depl0 data`` and the help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from depl0.recipes import catalog
+from depl0.recipes.toml import parse_recipe
+from tests.cli.conftest import Type
+from tests.data.layouts import write_cifar10
+from tests.torchvision_shim import import_torchvision
+
+
+def test_plan(type_command: Type) -> None:
+    typed = type_command("plan resnet20 --groups inner")
+    assert (typed.code, typed.err) == (0, "")
+    assert "layer1.0.conv1" in typed.out and "why not" in typed.out
+
+
+def test_plan_as_json(type_command: Type) -> None:
+    found = json.loads(type_command("plan small_cnn --channels 1 --image-size 8 --classes 3 --json").out)
+    assert [group["name"] for group in found["groups"]] == ["conv1", "conv2", "conv3", "conv4"]
+
+
+def test_plan_of_another_package(type_command: Type) -> None:
+    import_torchvision()
+    typed = type_command("plan timm:test_resnet --image-size 64")
+    assert typed.code == 0, typed.err
+
+
+def test_plan_of_images_too_small(type_command: Type) -> None:
+    typed = type_command("plan vgg16 --image-size 8")
+    assert typed.code == 2
+    assert "does not run" in typed.err and "(1, 3, 8, 8)" in typed.err
+
+
+def test_recipes(type_command: Type) -> None:
+    typed = type_command("recipes")
+    assert (typed.code, typed.err) == (0, "")
+    assert [line.split()[0] for line in typed.out.splitlines()] == list(catalog.names())
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet50-imagenet-backward"])
+def test_a_recipe_shown_reads_back(type_command: Type, name: str) -> None:
+    assert parse_recipe(type_command(f"recipes show {name}").out) == catalog.get(name)
+
+
+def test_data_that_is_there_is_not_downloaded(type_command: Type, tmp_path: Path) -> None:
+    there = write_cifar10(tmp_path / "d")
+    typed = type_command("data get cifar10 d")
+    assert typed.code == 0
+    assert (tmp_path / typed.out.strip()).resolve() == there
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "prune --help", "eval --help", "plan --help", "recipes --help", "data --help"]
+)
+def test_help(type_command: Type, words: str) -> None:
+    typed = type_command(words)
+    assert (typed.code, typed.err) == (0, "")
+    assert "Usage: depl0" in typed.out
+
+
+def test_no_words_is_help(type_command: Type) -> None:
+    typed = type_command("")
+    assert "prune" in typed.out + typed.err
+
+
+def test_help_tells_of_debug(type_command: Type) -> None:
+    assert "--debug" in type_command("--help").out

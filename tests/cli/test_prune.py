@@ -1,0 +1,332 @@
+"""``depl0 prune`` and ``depl0 eval`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import depl0
+import depl0.cli.evaluate as cli_evaluate
+from depl0.models.spec import build_model
+from depl0.recipes.toml import read_recipe
+from tests.cli.conftest import Type
+from tests.data.layouts import pack, write_cifar10, write_cifar100, write_folder, write_mnist
+from tests.torchvision_shim import import_torchvision
+
+SHORT = "prune digits --epochs 1 --finetune-epochs 1 --limit-train 128 --device cpu"
+NO_DENSE = "--set search.dense_baseline=false"
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found
+
+
+# -- what a run leaves behind ----------------------------------------------------------------------------------------
+
+
+def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
+    typed = type_command("prune digits --epochs 2 --finetune-epochs 1 --limit-train 256 --device cpu --out run")
+    assert typed.code == 0, typed.err
+    run = tmp_path / "run"
+
+    # stdout is the result, stderr the log
+    assert [line.split("  ")[0] for line in typed.out.splitlines()[1:5]] == [
+        "accuracy", "MACs", "parameters", "latency, batch 1",
+    ]  # fmt: skip
+    assert "files in run" in typed.out
+    for phase in ("dense 3/3", "search 2/2", "finetune 1/1", "gates frozen"):
+        assert phase in typed.err and phase not in typed.out
+
+    assert sorted(path.name for path in run.iterdir()) == [
+        "checkpoints", "compact", "environment.json", "metrics.jsonl", "recipe.toml", "summary.json", "tensorboard",
+    ]  # fmt: skip
+    recipe = read_recipe(run / "recipe.toml")
+    assert (recipe.name, recipe.search.epochs, recipe.data.limit_train) == ("digits", 2, 256)
+    assert {"python", "packages", "commit", "machine"} <= set(json.loads((run / "environment.json").read_text()))
+    assert sorted(path.name for path in (run / "compact").iterdir()) == ["compact.json", "compact.safetensors"]
+    assert [path.stat().st_size > 100 for path in (run / "tensorboard").iterdir()] == [True]
+    assert 1 <= len(list((run / "checkpoints").glob("step-*"))) <= 2
+    check_metrics([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
+
+    summary = summary_of(run)
+    for size in ("dense", "compact"):
+        assert {"accuracy", "macs", "params", "latency_ms"} <= set(summary[size])
+    assert (summary["dense"]["macs"], summary["dense"]["params"]) == (1_493_632, 65_834)
+    assert summary["compact"]["macs"] <= 0.25 * summary["dense"]["macs"]
+    assert summary["budget_reached"] == summary["compact"]["macs"] / summary["dense"]["macs"]
+    assert 0.24 < summary["budget_reached"] <= summary["budget"] == summary["budget_asked"] == 0.25
+    assert summary["certificate"]["max_error"] < 1e-9
+    assert summary["seconds"] > 0
+    assert summary["seed"] == 0
+    assert {name: group["gates"] for name, group in summary["groups"].items()} == {
+        "conv1": 32, "conv2": 32, "conv3": 64, "conv4": 64,
+    }  # fmt: skip
+    header = json.loads((run / "compact" / "compact.json").read_text())
+    assert header["cost"]["compact"] == {key: summary["compact"][key] for key in ("params", "macs")}
+    assert header["cost"]["dense"] == {key: summary["dense"][key] for key in ("params", "macs")}
+
+    # the files alone give the same accuracy, to the last digit
+    for words in ("eval run", "eval run/compact", "eval run/compact --data digits --model small_cnn"):
+        found = json.loads(type_command(f"{words} --json").out)
+        assert found["accuracy"] == summary["compact"]["accuracy"]
+        assert (found["macs"], found["params"]) == (summary["compact"]["macs"], summary["compact"]["params"])
+        assert found["images"] == 360
+
+    again = type_command(
+        "prune digits --epochs 2 --finetune-epochs 1 --limit-train 256 --device cpu --out run --resume"
+    )
+    assert again.code == 0
+    assert again.out == typed.out
+
+
+def check_metrics(lines: list[dict[str, Any]]) -> None:
+    phases = [(line["phase"], line["epoch"]) for line in lines]
+    assert phases == [("dense", 1), ("dense", 2), ("dense", 3), ("search", 1), ("search", 2), ("finetune", 1)]
+    assert [line["step"] for line in lines] == [4 * (number + 1) for number in range(6)]
+    for line in lines:
+        assert line["seconds"] > 0
+        assert all(math.isfinite(line[key]) for key in ("loss", "task_loss", "weight_lr"))
+        assert all(0 <= line[key] <= 100 for key in ("train_accuracy", "test_accuracy"))
+    for line in lines[3:5]:
+        assert line["gate_lr"] > 0
+        assert isinstance(line["lambda"], float)
+        assert list(line["open_gates"]) == ["conv1", "conv2", "conv3", "conv4"]
+        for kind in ("expected", "kept"):
+            assert 0 < line[kind]["macs"] <= 1_493_632  # of one image
+            assert 0 < line[kind]["params"] <= 65_834
+            assert line[kind]["macs_share"] == pytest.approx(line[kind]["macs"] / 1_493_632)
+    assert lines[4]["expected"]["macs_share"] == pytest.approx(0.25, abs=0.1)
+
+
+def test_json_and_quiet(type_command: Type, tmp_path: Path) -> None:
+    typed = type_command(f"{SHORT} {NO_DENSE} --json --quiet --seed 3")
+    assert typed.code == 0, typed.err
+    assert typed.err == ""
+    assert json.loads(typed.out) == summary_of(tmp_path / "runs" / "digits")
+    assert json.loads(typed.out)["seed"] == 3
+    assert json.loads(typed.out)["dense"]["accuracy"] is None
+
+
+def test_the_table_where_no_dense_network_was_trained(type_command: Type) -> None:
+    typed = type_command(f"{SHORT} {NO_DENSE} --out run")
+    assert "not trained" in typed.out
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ("--budget 0.4 --of params", {"target.budget": 0.4, "target.of": "params"}),
+        ("--penalty-weight 1e-6", {"target.budget": None, "target.penalty_weight": 1e-6}),
+        (
+            "--generator independent --direction backward --groups inner --gate-lr 0.01",
+            {
+                "gates.generator": "independent",
+                "gates.direction": "backward",
+                "gates.groups": "inner",
+                "gate_optimizer.lr": 0.01,
+            },
+        ),
+        ("--precision bf16 --batch-size 1000 --lr 0.02", {"run.precision": "bf16", "data.batch_size": 1000}),
+        (
+            "--set search.ema_decay=0.9 --set search.clip_norm=2 --set search.label_smoothing=0.1 "
+            "--set weight_optimizer.schedule=one-cycle --set run.trackers=[]",
+            {"search.ema_decay": 0.9, "search.label_smoothing": 0.1, "run.trackers": ()},
+        ),
+        ("--set finetune.gated=true", {"finetune.gated": True}),
+    ],
+)
+def test_options(type_command: Type, tmp_path: Path, options: str, fields: dict[str, Any]) -> None:
+    typed = type_command(f"{SHORT} {NO_DENSE} {options} --out run")
+    assert typed.code == 0, typed.err
+    recipe = read_recipe(tmp_path / "run" / "recipe.toml")
+    for name, value in fields.items():
+        section, field = name.split(".")
+        assert getattr(getattr(recipe, section), field) == value
+    summary = summary_of(tmp_path / "run")
+    if recipe.target.budget is not None:
+        reached = summary["compact"][recipe.target.of] / summary["dense"][recipe.target.of]
+        assert recipe.target.budget - 0.02 < reached <= recipe.target.budget
+    assert summary["penalty_weight"] == recipe.target.penalty_weight
+    assert json.loads(type_command("eval run --json").out)["accuracy"] == summary["compact"]["accuracy"]
+    assert (tmp_path / "run" / "tensorboard").exists() == bool(recipe.run.trackers)
+
+
+def test_evaluation_is_in_the_precision_of_the_run(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type_command(f"{SHORT} {NO_DENSE} --precision bf16 --out run").code == 0
+    seen = []
+    evaluate = cli_evaluate.evaluate
+    monkeypatch.setattr(
+        cli_evaluate, "evaluate", lambda engine, *rest: seen.append(engine.mixed_precision) or evaluate(engine, *rest)
+    )
+    assert type_command("eval run").code == 0
+    assert seen == ["bf16"]
+
+
+def test_no_epochs_at_all(type_command: Type, tmp_path: Path) -> None:
+    typed = type_command("prune digits --epochs 0 --finetune-epochs 0 --device cpu --out run")
+    assert typed.code == 0, typed.err
+    assert summary_of(tmp_path / "run")["budget_reached"] <= 0.25
+
+
+def test_a_recipe_of_ones_own(type_command: Type, tmp_path: Path) -> None:
+    shown = type_command("recipes show digits-l0hc")
+    (tmp_path / "mine.toml").write_text(
+        shown.out.replace("epochs = 25", "epochs = 1").replace("epochs = 20", "epochs = 0")
+    )
+    typed = type_command(f"prune mine.toml --limit-train 128 --device cpu {NO_DENSE} --out run")
+    assert typed.code == 0, typed.err
+    recipe = read_recipe(tmp_path / "run" / "recipe.toml")
+    assert (recipe.gates.method, recipe.search.epochs) == ("l0-hc", 1)
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+TINY_DATA = """
+import numpy as np
+def make():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (40, 2, 9, 9), dtype=np.uint8)
+    labels = np.arange(40) % 5
+    return (images[:30], labels[:30]), (images[30:], labels[30:])
+"""
+
+
+def data_mnist(folder: Path) -> str:
+    write_mnist(folder / "d", zipped=True)
+    return "mnist:d"
+
+
+def data_fashion(folder: Path) -> str:
+    write_mnist(folder / "d", zipped=False)
+    return "fashion-mnist:d"
+
+
+def data_cifar10(folder: Path) -> str:
+    write_cifar10(folder / "d")
+    return "cifar10:d"
+
+
+def data_cifar10_archive(folder: Path) -> str:
+    (folder / "d").mkdir()
+    pack(write_cifar10(folder / "unpacked"), folder / "d" / "cifar-10-binary.tar.gz")
+    return "cifar10:d"
+
+
+def data_cifar100(folder: Path) -> str:
+    write_cifar100(folder / "d")
+    return "cifar100:d"
+
+
+def data_folder(folder: Path) -> str:
+    write_folder(folder / "d")
+    return "folder:d --set data.image_size=16"
+
+
+def data_module(folder: Path) -> str:
+    (folder / "my_data.py").write_text(TINY_DATA)
+    return "my_data:make"
+
+
+def data_file(folder: Path) -> str:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "their_data.py").write_text(TINY_DATA)
+    return "sub/their_data.py:make"
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        data_mnist, data_fashion, data_cifar10, data_cifar10_archive, data_cifar100,
+        data_folder, data_module, data_file,
+    ],
+)  # fmt: skip
+def test_every_data_layout(type_command: Type, tmp_path: Path, layout: Any) -> None:
+    data = layout(tmp_path)
+    options = f"--epochs 1 --finetune-epochs 1 --device cpu --batch-size 16 {NO_DENSE}"
+    typed = type_command(f"prune digits --data {data} {options} --out run")
+    assert typed.code == 0, typed.err
+    found = json.loads(type_command("eval run --json").out)
+    assert found["accuracy"] == summary_of(tmp_path / "run")["compact"]["accuracy"]
+    by_hand = type_command(f"eval run/compact --data {data} --json")
+    assert json.loads(by_hand.out) == found
+
+
+# -- networks --------------------------------------------------------------------------------------------------------
+
+MY_NET = """
+from torch import nn
+def make(num_classes, in_channels):
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, num_classes),
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    "model", ["lenet5 --set data.image_size=28", "resnet20 --groups inner", "my_net.py:make", "my_net:make"]
+)
+def test_networks(type_command: Type, tmp_path: Path, model: str) -> None:
+    (tmp_path / "my_net.py").write_text(MY_NET)
+    typed = type_command(f"{SHORT} {NO_DENSE} --model {model} --budget 0.5 --out run")
+    assert typed.code == 0, typed.err
+    found = json.loads(type_command("eval run --json").out)
+    assert found["accuracy"] == summary_of(tmp_path / "run")["compact"]["accuracy"]
+
+
+@pytest.mark.parametrize("model", ["timm:test_resnet", "torchvision:resnet18"])
+def test_networks_of_other_packages(type_command: Type, tmp_path: Path, model: str) -> None:
+    import_torchvision()
+    write_cifar10(tmp_path / "d", records=8)
+    options = f"--data cifar10:d --model {model} --epochs 1 --finetune-epochs 0 --batch-size 16 --device cpu {NO_DENSE}"
+    typed = type_command(f"prune digits {options} --out run")
+    assert typed.code == 0, typed.err
+    assert summary_of(tmp_path / "run")["budget_reached"] <= 0.25
+    assert type_command("eval run").code == 0
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    network = build_model("small_cnn", 10, 1, 8)
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
+    typed = type_command(f"{SHORT} --weights w.safetensors --out run")
+    assert typed.code == 0, typed.err
+    assert "dense network: accuracy" in typed.err
+    assert "dense 1/" not in typed.err  # not trained: it is there
+    data = depl0.data.open_data("digits")
+    network.eval()
+    with torch.no_grad():
+        correct = sum(int((network(x).argmax(1) == y).sum()) for x, y in data.test.epoch(0))
+    assert summary_of(tmp_path / "run")["dense"]["accuracy"] == pytest.approx(100 * correct / 360)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state.pop("conv1.weight"), "1 missing (conv1.weight)"),
+        (lambda state: state.update({"head.weight": torch.ones(1)}), "1 extra (head.weight)"),
+        (lambda state: state.update({"linear.bias": torch.ones(7)}), "linear.bias: 7 in the file, 10 in the network"),
+    ],
+)
+def test_weights_that_do_not_fit(type_command: Type, tmp_path: Path, change: Any, words: str) -> None:
+    state = dict(build_model("small_cnn", 10, 1, 8).state_dict())
+    change(state)
+    save_file(state, tmp_path / "w.safetensors")
+    typed = type_command(f"{SHORT} --weights w.safetensors --out run")
+    assert typed.code == 2
+    assert words in typed.err
+    assert typed.out == ""
+    assert not (tmp_path / "run").exists()

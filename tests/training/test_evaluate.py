@@ -1,0 +1,81 @@
+"""Accuracy and latency: what they return, and that they leave networks alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from depl0.errors import InputError
+from depl0.latency import measure_latency
+from depl0.training.engine import make_engine
+from depl0.training.evaluate import check_classes, class_scores, evaluate
+from tests.training.tiny import SIDE, TinyNet, tiny_recipe
+
+
+def half_in_training() -> TinyNet:
+    model = TinyNet().train()
+    model.bn1.eval()
+    return model
+
+
+def test_accuracy_over_uneven_batches() -> None:
+    model = nn.Identity()
+    scores = torch.eye(4)[torch.tensor([0, 1, 2, 3, 0, 0])]
+    labels = torch.tensor([0, 1, 2, 0, 0, 1])  # four of six
+    engine = make_engine(tiny_recipe())
+    assert evaluate(engine, model, [(scores[:4], labels[:4]), (scores[4:], labels[4:])]) == pytest.approx(400 / 6)
+
+
+def test_modes_and_statistics_are_kept() -> None:
+    model = half_in_training()
+    modes = [module.training for module in model.modules()]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    images = torch.randn(3, 1, SIDE, SIDE)
+    evaluate(make_engine(tiny_recipe()), model, [(images, torch.zeros(3, dtype=torch.long))])
+    check_classes(model, images, 4)
+    measure_latency({"a": model}, [images], repeats=2)
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_modes_are_kept_where_it_fails() -> None:
+    model = half_in_training()
+    modes = [module.training for module in model.modules()]
+    wrong = torch.randn(3, 2, SIDE, SIDE)
+    with pytest.raises(InputError, match="does not run on"):
+        check_classes(model, wrong, 4)
+    with pytest.raises(RuntimeError):
+        evaluate(make_engine(tiny_recipe()), model, [(wrong, torch.zeros(3, dtype=torch.long))])
+    with pytest.raises(RuntimeError):
+        measure_latency({"a": model}, [wrong])
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_latency_is_of_the_slower_one_larger() -> None:
+    class Slow(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(300):
+                x = x + 1
+            return x
+
+    found = measure_latency({"slow": Slow(), "fast": nn.Identity()}, [torch.zeros(100)], repeats=9)
+    assert found["slow"].median > 3 * found["fast"].median > 0
+    assert found["slow"].spread >= 0
+
+
+@pytest.mark.parametrize("wrap", [lambda s: (s, None), lambda s: [s], lambda s: {"out": s}, lambda s: {"logits": s}])
+def test_scores_among_other_outputs(wrap: object) -> None:
+    scores = torch.ones(2, 3)
+    assert class_scores(wrap(scores)) is scores  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("outputs", [None, (), {"x": torch.ones(1)}, "text"])
+def test_outputs_without_scores_are_refused(outputs: object) -> None:
+    with pytest.raises(InputError, match="must return class scores"):
+        class_scores(outputs)
+
+
+def test_classes_that_do_not_match_are_refused() -> None:
+    with pytest.raises(InputError, match=r"scores of shape \(2, 4\), but the data has 10 classes"):
+        check_classes(TinyNet(), torch.randn(2, 1, SIDE, SIDE), 10)

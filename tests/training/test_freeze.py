@@ -1,0 +1,103 @@
+"""The last word on the gates: the budget is kept, and everything that it forced is counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.training.freeze import check_budget, freeze, least_share
+from tests.training.tiny import tiny_gated
+
+BUDGETS = [0.9, 0.7, 0.5, 0.35, 0.2]
+
+
+def with_log_alpha(values: torch.Tensor | float, **options: object) -> GatedModel:
+    gated = tiny_gated(generator="independent", **options)
+    flat = torch.as_tensor(values, dtype=torch.float32).expand(gated.plan.num_gates)
+    gated.generator.start_from(flat)
+    return gated
+
+
+def random_log_alpha(seed: int, mean: float = 2.0) -> torch.Tensor:
+    return torch.randn(14, generator=torch.Generator().manual_seed(seed)) * 2 + mean
+
+
+@pytest.mark.parametrize("of", ["macs", "params"])
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_budget_is_kept_and_used(budget: float, of: str, seed: int) -> None:
+    gated = with_log_alpha(random_log_alpha(seed, mean=4.0))
+    frozen = freeze(gated, budget, of)
+    share = gated.share_of(frozen.gates, of)
+    assert share <= budget
+    closed = (frozen.gates == 0).nonzero().flatten().tolist()
+    for gate in closed:  # no room for another one
+        more = frozen.gates.clone()
+        more[gate] = 1
+        assert gated.share_of(more, of) > budget
+    assert torch.equal(gated.evaluation_gates(), frozen.gates)
+    kept = gated.kept_cost()
+    assert (kept.macs if of == "macs" else kept.params) <= budget * getattr(gated.dense_cost, of)
+
+
+def test_the_most_doubtful_gates_go_first() -> None:
+    gated = with_log_alpha(random_log_alpha(0, mean=4.0))
+    scores = gated.log_alpha().detach()
+    opened = {}
+    for budget in BUDGETS:
+        gated.free_gates()
+        frozen = freeze(gated, budget, "macs")
+        opened[budget] = int((frozen.gates > 0).sum())
+        prefix = scores.argsort(descending=True)[: frozen.gates.count_nonzero() // 2]
+        assert bool((frozen.gates[prefix] > 0).all())
+    assert list(opened.values()) == sorted(opened.values(), reverse=True)
+
+
+def test_what_the_budget_forced_is_counted() -> None:
+    gated = with_log_alpha(5.0)  # all open
+    frozen = freeze(gated, 0.5, "macs")
+    assert frozen.forced == int((frozen.gates == 0).sum()) > 0
+    assert set(frozen.gates.tolist()) == {0.0, 1.0}
+
+
+def test_where_the_search_closed_more_the_best_are_opened_again() -> None:
+    log_alpha = torch.linspace(-9.0, -5.0, 14)
+    gated = with_log_alpha(log_alpha)
+    frozen = freeze(gated, 0.5, "macs")
+    assert frozen.forced == 0
+    assert set(frozen.gates.tolist()) == {0.0, 1.0}
+    assert 0.3 < gated.share_of(frozen.gates, "macs") <= 0.5
+    assert bool((frozen.gates[-3:] == 1).all())
+
+
+@pytest.mark.parametrize("rule", ["median", "paper"])
+def test_without_a_budget_they_are_the_evaluation_gates(rule: str) -> None:
+    gated = with_log_alpha(random_log_alpha(3, mean=0.0), evaluation=rule)
+    wanted = gated.evaluation_gates()
+    frozen = freeze(gated, None, "macs")
+    assert frozen.forced == 0
+    assert torch.equal(frozen.gates, wanted)
+    assert 0 < int((wanted > 0).sum()) < len(wanted)
+    gated.generator.start_from(torch.full((14,), 3.0))
+    assert torch.equal(gated.evaluation_gates(), wanted)  # fixed
+
+
+def test_half_open_gates_keep_their_value() -> None:
+    gated = with_log_alpha(0.0)  # evaluation gates of one half
+    frozen = freeze(gated, 0.5, "macs")
+    assert set(frozen.gates.tolist()) == {0.0, 0.5}
+
+
+@pytest.mark.parametrize("of", ["macs", "params"])
+def test_the_least_possible_can_be_asked_for_and_less_cannot(of: str) -> None:
+    gated = with_log_alpha(5.0)
+    least = least_share(gated, of)
+    check_budget(gated, least, of)
+    frozen = freeze(gated, least, of)
+    assert gated.share_of(frozen.gates, of) == pytest.approx(least)
+    with pytest.raises(InputError, match=rf"already costs {least:.3f}") as caught:
+        check_budget(gated, least * 0.99, of)
+    hinted = float(caught.value.hint.split("at least ")[1].split(",")[0])  # type: ignore[union-attr]
+    assert least <= hinted <= least + 0.011

@@ -1,0 +1,55 @@
+"""Several processes: one network, one voice, one set of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from depl0.cli.app import main
+from depl0.errors import TrainingError
+from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in two processes, as torchrun starts them."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    any_port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    return subprocess.run(
+        [*launcher, *any_port, "tests/training/worker.py", str(folder), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *map(str, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, out = tiny_recipe(run__trackers=["tensorboard"], finetune__gated=True), tmp_path / "run"
+    with pytest.raises(TrainingError):
+        run(recipe, out, Noisy(at_step=2, act=interrupt))  # in the warm-up
+    done = torchrun(tmp_path, "prune", str(out / "recipe.toml"), "--out", str(out), "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+
+    summary = json.loads(done.stdout)  # one result
+    assert done.stderr.count("resumed from step 2") == 1
+    assert done.stderr.count("it goes on, but not bit for bit") == 1
+    assert done.stderr.count("finetune 2/2") == 1
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    assert [(json.loads(line)["phase"], json.loads(line)["epoch"]) for line in lines] == [
+        ("search", 1), ("search", 2), ("search", 3), ("finetune", 1), ("finetune", 2),
+    ]  # fmt: skip
+    assert summary == json.loads((out / "summary.json").read_text())
+
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first["accuracy"] == summary["compact"]["accuracy"]
+    assert main(["eval", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == first["accuracy"]

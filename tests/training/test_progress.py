@@ -1,0 +1,78 @@
+"""What people see: everything on stderr, a live bar on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from depl0.training.progress import Live, Plain, Quiet, Reporter, make_reporter
+
+LINE: dict[str, Any] = {
+    "epoch": 2,
+    "loss": 0.51234,
+    "test_accuracy": 91.7,
+    "expected": {"macs_share": 0.512},
+    "kept": {"macs_share": 0.498},
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def tell(reporter: Reporter) -> None:
+    reporter.note("a [note]")
+    reporter.begin("search", epochs=4, steps=3, done=3)
+    for _ in range(3):
+        reporter.step()
+    reporter.epoch(LINE)
+    reporter.note("in between")
+    reporter.end()
+    reporter.end()
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(Plain())
+    out, err = capsys.readouterr()
+    assert out == ""
+    note, epoch, *_ = err.splitlines()
+    assert note == "a [note]"
+    assert epoch.startswith("search 2/4  loss 0.512  accuracy 91.70 %  MACs expected 51.2% kept 49.8%")
+    assert epoch.endswith(" left")
+
+
+def test_a_live_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "160")
+    reporter = make_reporter()
+    assert isinstance(reporter, Live)
+    tell(reporter)
+    shown = terminal.getvalue()
+    for words in ("a [note]", "in between", "search", "epoch 2", "loss 0.512", "91.70 %", "51.2%", "49.8%"):
+        assert words in shown
+    assert capsys.readouterr().out == ""
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = make_reporter(quiet=True)
+    assert isinstance(reporter, Quiet)
+    tell(reporter)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(make_reporter(), Plain)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3723, "1:02:03")])
+def test_clock(seconds: float, text: str) -> None:
+    from depl0.training.progress import _clock
+
+    assert _clock(seconds) == text
