@@ -20,6 +20,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0.analysis.trace import canonical_names
+from depl0.disk import write_whole
 from depl0.errors import FormatError, InputError
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal
@@ -43,8 +44,8 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     header["sha256"] = _checksum(header, values)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    _write(target / "compact.safetensors", values)
-    _write(target / "compact.json", (json.dumps(header, indent=1) + "\n").encode())
+    write_whole(target / "compact.safetensors", values)
+    write_whole(target / "compact.json", (json.dumps(header, indent=1) + "\n").encode())
     return target
 
 
@@ -230,19 +231,6 @@ def _read(path: Path) -> bytes:
         raise FormatError(f"{path} does not exist.", hint="pass a folder that depl0.save wrote.") from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a whole file or none: aside, flushed, then renamed."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 __all__ = ["FORMAT", "VERSION", "load", "save"]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from depl0.modes import evaluation_mode
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -26,22 +28,16 @@ def measure_latency(
 
     Stops after ``repeats`` rounds, or after ``seconds`` if at least five rounds are done. The networks' modes are kept.
     """
-    modes = {module: module.training for model in models.values() for module in model.modules()}
     times: dict[str, list[float]] = {name: [] for name in models}
-    try:
-        with torch.inference_mode():
-            for model in models.values():
-                model.eval()
-                model(*inputs)  # warm-up
-            start = time.perf_counter()
-            for round_number in range(repeats):
-                for name, model in models.items():
-                    times[name].append(_seconds(model, inputs))
-                if round_number >= 4 and time.perf_counter() - start > seconds:
-                    break
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with evaluation_mode(*models.values()), torch.inference_mode():
+        for model in models.values():
+            model(*inputs)  # warm-up
+        start = time.perf_counter()
+        for round_number in range(max(repeats, 2)):
+            for name, model in models.items():
+                times[name].append(_seconds(model, inputs))
+            if round_number >= 4 and time.perf_counter() - start > seconds:
+                break
     return {name: _summary(values) for name, values in times.items()}
 
 

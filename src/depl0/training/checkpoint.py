@@ -18,6 +18,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
+from depl0.disk import write_flushed
 from depl0.errors import FormatError
 
 VERSION = 1
@@ -38,8 +39,8 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
     part, former = folder / f".aside-{step:09d}", folder / f".aside-{step:09d}-former"
     part.mkdir()
     try:
-        _write(part / "state.safetensors", values)
-        _write(part / "state.json", json.dumps(header).encode())
+        write_flushed(part / "state.safetensors", values)
+        write_flushed(part / "state.json", json.dumps(header).encode())
         if target.exists():
             target.rename(former)
         part.rename(target)
@@ -115,13 +116,6 @@ def _unpack(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "value":
         return content
     raise ValueError(f"unknown entry {kind!r}")
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _flush_folder(folder: Path) -> None:

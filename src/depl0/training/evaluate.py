@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,18 +11,7 @@ from torch import Tensor, nn
 
 from depl0.analysis.trace import ExampleInputs, run_checked
 from depl0.errors import InputError
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a network in evaluation mode for a while; every module's own mode comes back."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+from depl0.modes import evaluation_mode
 
 
 def class_scores(outputs: Any) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from depl0.gated import GatedModel
-from depl0.training.evaluate import evaluation_mode
+from depl0.modes import evaluation_mode
 
 Loss = Callable[[Any, Tensor], Tensor]
 

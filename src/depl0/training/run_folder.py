@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from depl0.disk import write_whole
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import read_recipe, write_recipe
@@ -62,12 +63,7 @@ class RunFolder:
         return dict(json.loads(path.read_text())) if path.exists() else None
 
     def _write(self, name: str, text: str) -> None:
-        part = self.path / f".{name}.part"
-        with part.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path / name)
+        write_whole(self.path / name, text.encode())
 
 
 def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, bool]:
