@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from depl0.training.importance import FEW, standardise, taylor_scores
+from depl0.training.importance import FEW, TRUST, draw_together, standardise, taylor_scores
 from tests.training.tiny import SIDE, tiny_gated
 
 
@@ -35,7 +35,8 @@ def test_scores_are_squared_gradients_for_their_price() -> None:
         closed = gates.clone()
         closed[gate] = 0
         price[gate] = gated.dense_cost.macs - gated.expected_cost_gradient(closed, "macs")[0]
-    torch.testing.assert_close(found.double(), standardise(worth.log() - price.log()), rtol=1e-4, atol=1e-4)
+    alone = draw_together(worth.log() - price.log(), [group.size for group in gated.plan.groups], TRUST)
+    torch.testing.assert_close(found.double(), standardise(alone), rtol=1e-4, atol=1e-4)
 
 
 def test_a_dead_channel_is_worth_least() -> None:
@@ -59,6 +60,14 @@ def test_nothing_else_changes() -> None:
     assert all(torch.equal(tensor, state[name]) for name, tensor in gated.state_dict().items())
     assert all(parameter.grad is None for parameter in gated.parameters())
     assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_groups_are_drawn_together_and_keep_their_order() -> None:
+    scores = torch.tensor([0.0, 1.0, 5.0, 20.0, 22.0])
+    half = draw_together(scores, [3, 2], trust=0.5)
+    torch.testing.assert_close(half[3:].mean() - half[:3].mean(), (scores[3:].mean() - scores[:3].mean()) / 2)
+    torch.testing.assert_close(half.diff()[[0, 1, 3]], scores.diff()[[0, 1, 3]])
+    torch.testing.assert_close(draw_together(scores, [3, 2], trust=1.0), scores)
 
 
 def test_standardised_scores() -> None:

@@ -7,6 +7,9 @@ mean of its square over some batches, against what the gate costs, on a logarith
 
 orders the gates as a knapsack would. The batches are small: over many images of a trained network the gradients cancel,
 and only noise would be left. The scores are standardised, because only their order and distances matter.
+
+Each gate is judged alone, with all others open. That understates a layer whose channels stand in for each other:
+closing one costs nothing, closing all costs everything. So differences between groups count for a part only.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ Loss = Callable[[Any, Tensor], Tensor]
 FEW = 16
 """images that a gradient is averaged over"""
 
+TRUST = 0.5
+"""the part of the differences between groups that counts"""
+
 
 def taylor_scores(gated: GatedModel, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss, of: str) -> Tensor:
     """Return a standardised score for every gate. Modes, weights, gates and statistics are left as they are."""
@@ -38,7 +44,18 @@ def taylor_scores(gated: GatedModel, batches: Iterable[tuple[Tensor, Tensor]], l
                 total, count = total + gradient.square(), count + 1
     _, price = gated.expected_cost_gradient(gates, of)
     worth = (total / max(count, 1)).clamp_min(torch.finfo(torch.float32).tiny)
-    return standardise(worth.log() - price.clamp_min(1.0).log())
+    scores = worth.log() - price.clamp_min(1.0).log()
+    return standardise(draw_together(scores, [group.size for group in gated.plan.groups], TRUST))
+
+
+def draw_together(scores: Tensor, sizes: list[int], trust: float) -> Tensor:
+    """Move the mean of every group towards the mean of all gates, so that ``trust`` of the distance is left.
+
+    >>> draw_together(torch.tensor([0.0, 2.0, 10.0]), [2, 1], trust=0.0).tolist()
+    [3.0, 5.0, 4.0]
+    """
+    middle = scores.mean()
+    return torch.cat([part - (1 - trust) * (part.mean() - middle) for part in scores.split(sizes)])
 
 
 def standardise(scores: Tensor) -> Tensor:
