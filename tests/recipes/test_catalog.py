@@ -14,6 +14,7 @@ from depl0.recipes import describe, find, get, names, parse_recipe, write_recipe
 
 BASES = (
     "digits",
+    "custom",
     "resnet20-cifar10",
     "vgg16-cifar10",
     "vgg16-cifar100",
@@ -21,7 +22,7 @@ BASES = (
     "resnet56-cifar100",
     "resnet50-imagenet",
 )
-PAPER = BASES[2:]
+PAPER = BASES[3:]
 CIFAR = PAPER[:4]
 VARIANTS = ("", "-backward", "-l0hc")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +20,13 @@ from depl0.training.prune import prune
 
 
 def prune_command(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or TOML file (depl0 recipes lists them).")] = "digits",
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help="A recipe's name or TOML file (depl0 recipes lists them); "
+            "without one: digits, or custom where --model or --data is given."
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="resnet56, torchvision:…, timm:…, package.module:make or file.py:make.")
     ] = None,
@@ -52,7 +60,7 @@ def prune_command(
 ) -> None:
     """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
     chosen = complete(
-        catalog.find(recipe),
+        catalog.find(recipe) if recipe is not None else recipe_for(model, data),
         {
             "model.spec": model,
             "data.spec": data,
@@ -78,6 +86,15 @@ def prune_command(
     folder, summary = prune(chosen, out, resume=resume, reporter=make_reporter(quiet))
     if is_first_process():
         typer.echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
+
+
+def recipe_for(model: str | None, data: str | None) -> Recipe:
+    """Return the recipe for a command line that names none: digits, or one for the user's own network or data."""
+    if model is None and data is None:
+        return catalog.get("digits")
+    own = catalog.get("custom")
+    words = re.findall(r"[\w.+]+", f"{model or own.model.spec} {(data or own.data.spec).partition(':')[0]}")
+    return dataclasses.replace(own, name="-".join(words))
 
 
 def complete(

@@ -77,6 +77,20 @@ def digits(variant: Variant = FORWARD) -> Recipe:
     )
 
 
+def custom(variant: Variant = FORWARD) -> Recipe:
+    """Your own --model and --data."""
+    return Recipe(
+        name="custom" + variant.suffix,
+        model=ModelSection(spec="small_cnn"),
+        data=DataSection(spec="digits", batch_size=128),
+        gates=variant.gates(groups="all", preset="default"),
+        target=TargetSection(budget=0.5, of="macs"),
+        search=SearchSection(epochs=30, gate_warmup=0.2, ramp=0.6),
+        weight_optimizer=WeightOptimizerSection(lr=0.05, nesterov=True, schedule="constant"),
+        finetune=FinetuneSection(epochs=20, lr=0.05, schedule="cosine"),
+    )
+
+
 def resnet20_cifar10(variant: Variant = FORWARD) -> Recipe:
     """A trained ResNet-20 on CIFAR-10, from its --weights."""
     return Recipe(
@@ -175,6 +189,7 @@ def _resnet56(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
 
 _MAKERS: tuple[Callable[[Variant], Recipe], ...] = (
     digits,
+    custom,
     resnet20_cifar10,
     vgg16_cifar10,
     vgg16_cifar100,

@@ -1,0 +1,29 @@
+"""Which recipe a command line without one stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from depl0.cli.prune import recipe_for
+from depl0.recipes import get
+
+
+def test_nothing_said_is_the_demo() -> None:
+    assert recipe_for(None, None) == get("digits")
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "name"),
+    [
+        ("timm:mobilenetv3_small_100", "folder:some/where", "timm-mobilenetv3_small_100-folder"),
+        ("nets/mine.py:make", None, "nets-mine.py-make-digits"),
+        (None, "cifar10:DIR", "small_cnn-cifar10"),
+    ],
+)
+def test_own_network_or_data_gets_a_name_of_its_own(model: str | None, data: str | None, name: str) -> None:
+    recipe = recipe_for(model, data)
+    assert recipe.name == name
+    assert not recipe.search.dense_baseline, "nobody asked for a second training"
+    assert dataclasses.replace(recipe, name="custom") == get("custom")
