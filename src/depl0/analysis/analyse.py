@@ -125,7 +125,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
 
     plan = Plan(
         groups=tuple(groups),
-        layers=tuple(_report(layer, roots[axis], gate_of, why) for layer, axis in outputs.items()),
+        layers=_reports(state, {layer: _report(layer, roots[axis], gate_of, why) for layer, axis in outputs.items()}),
         axes=axes,
         sites={axis: layer for axis, layer in sites.axes.items() if axis in axes},
         uses=tuple(use for use in state.layers if use.mode == "evaluation"),
@@ -177,6 +177,18 @@ def _report(layer: str, roots: Tensor, gate_of: dict[int, int], why: Callable[[i
     members = roots.tolist()
     reasons = Counter(why(root) for root in members if root not in gate_of)
     return LayerReport(layer, len(members), sum(root in gate_of for root in members), tuple(reasons.most_common()))
+
+
+def _reports(state: Propagation, sliceable: dict[str, LayerReport]) -> tuple[LayerReport, ...]:
+    """Put the reports of all layers in order of execution, those that cannot be sliced at all included."""
+    place: dict[str, int] = {}
+    for index, use in enumerate(state.layers):
+        place.setdefault(use.layer, index)
+    reports = [((place[layer], 1), report) for layer, report in sliceable.items()]
+    for layer, (index, channels, reason) in state.refused.items():
+        if layer not in sliceable:
+            reports.append(((index, 0), LayerReport(layer, channels, 0, ((str(reason), channels),))))
+    return tuple(report for _, report in sorted(reports, key=lambda entry: entry[0]))
 
 
 def _nothing_to_prune(plan: Plan) -> str:

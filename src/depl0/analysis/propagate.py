@@ -44,6 +44,8 @@ class Propagation:
         self.axes: dict[Axis, Tensor] = {}
         self.fixed: dict[Axis, Reason] = {}
         self.layers: list[LayerUse] = []
+        self.refused: dict[str, tuple[int, int, Reason]] = {}
+        """layer that cannot be sliced -> (its place among the layers, its channels, why)"""
         self.added_to_shortcut: list[Tensor] = []
         self.sized_by_code: list[tuple[Graph, fx.Node]] = []
         """nodes whose sizes may be literals in the user's code; only a trial run can tell"""

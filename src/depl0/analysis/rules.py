@@ -82,6 +82,13 @@ def _refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) ->
     return Opaque(reason)
 
 
+def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim: int, text: str) -> Value:
+    """Freeze the inputs of a convolution or linear layer that cannot be sliced, and report its channels."""
+    place, channels = len(state.layers), shape_of(node)[channel_dim]
+    state.refused.setdefault(graph.layer[node] or node.name, (place, channels, Reason(text)))
+    return _refuse_layer(state, graph, node, text)
+
+
 def _layer_name(weight: str) -> str:
     """Name a layer after the module that owns its weight."""
     module, _, name = weight.rpartition(".")
@@ -95,14 +102,14 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     spatial = len(shape_of(weight)) - 2
     name = _stored_name(state, weight, spatial + 2)
     bias_name = _stored_name(state, bias, 1)
+    channel_dim = len(shape_of(x)) - 1 - spatial
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_layer(state, graph, node, "the layer's weight is computed, not stored")
+        return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is computed, not stored")
     if name not in state.parameters:
-        return _refuse_layer(state, graph, node, "the layer's weight is a buffer, not a parameter")
+        return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
     layer = _layer_name(name)
     transposed = operator_name(node) in TRANSPOSED or bool(given.get("transposed"))
-    groups, ndim, called = int(given["groups"]), len(shape_of(x)), (graph.mode, graph.layer[node])
-    channel_dim = ndim - 1 - spatial
+    groups, called = int(given["groups"]), (graph.mode, graph.layer[node])
     kernel = positions(shape_of(weight)[1:], 0)
     places = positions(shape_of(x if transposed else node), channel_dim)
     out_channels, weight_shape = shape_of(node)[channel_dim], shape_of(weight)
@@ -116,7 +123,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         )
     else:
         if not _is_own_weight(state, name, _ConvNd):
-            return _refuse_layer(state, graph, node, "a grouped convolution that is no nn.Conv module")
+            return _refuse_weights(state, graph, node, channel_dim, "a grouped convolution that is no nn.Conv module")
         groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group): a group lives or dies as a whole
         for column in range(1, groups_in.shape[1]):
             state.labels.join(groups_in[:, 0], groups_in[:, column])
@@ -136,9 +143,9 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     x, weight, bias = given["input"], given["weight"], given["bias"]
     name, bias_name = _stored_name(state, weight, 2), _stored_name(state, bias, 1)
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_layer(state, graph, node, "the layer's weight is computed, not stored")
+        return _refuse_weights(state, graph, node, -1, "the layer's weight is computed, not stored")
     if name not in state.parameters:
-        return _refuse_layer(state, graph, node, "the layer's weight is a buffer, not a parameter")
+        return _refuse_weights(state, graph, node, -1, "the layer's weight is a buffer, not a parameter")
     layer, last = _layer_name(name), len(shape_of(x)) - 1
     incoming = state.channels_at(x, last, layer)
     outgoing = state.labels.mint(shape_of(node)[last], layer)
