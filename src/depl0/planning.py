@@ -15,8 +15,8 @@ from torch import fx, nn
 
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.labels import Reason
+from depl0.analysis.operators import LAYERS
 from depl0.analysis.plan import Plan
-from depl0.analysis.rules import LAYERS
 from depl0.analysis.selection import GroupChoice
 from depl0.analysis.trace import (
     ExampleInputs,

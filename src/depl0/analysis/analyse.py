@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from depl0.analysis.labels import Reason
+from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
 from depl0.analysis.propagate import Axis, Propagation
-from depl0.analysis.rules import CONVOLUTIONS, RESHAPES, RULES, is_pointwise, pointwise_rule, unknown_rule
+from depl0.analysis.rules import RULES, pointwise_rule, unknown_rule
 from depl0.analysis.selection import GroupChoice, select
 from depl0.analysis.trace import Graph, is_in_place, operator_name
 from depl0.analysis.values import Opaque, Stored, Value

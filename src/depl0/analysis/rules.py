@@ -1,8 +1,8 @@
 """One rule per family of operators: how channel labels pass through it.
 
 A rule returns the value of the node's output. It joins labels that must be removed together, binds the dimensions of
-parameters, and freezes what it cannot prove. To teach depl0 a new operator, add its name to a family below or write a
-new rule; `zeros.py` says, beside it, whether the operator keeps zeros.
+parameters, and freezes what it cannot prove. To teach depl0 a new operator, add its name to a family in `operators.py`
+or write a new rule; `zeros.py` says, beside it, whether the operator keeps zeros.
 """
 
 from __future__ import annotations
@@ -15,42 +15,25 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
 from depl0.analysis.labels import Reason
+from depl0.analysis.operators import (
+    ALONG_ONE_DIM,
+    CONVOLUTIONS,
+    IDENTITIES,
+    LIKE,
+    LITERAL_INDEXING,
+    MOVES,
+    NORMS_OVER_LAST,
+    POOLS,
+    REDUCTIONS,
+    RESHAPES,
+    TRANSPOSED,
+)
 from depl0.analysis.propagate import LayerUse, Propagation, positions, tensor_inputs
 from depl0.analysis.trace import Graph, arguments, operator_name, shape_of
 from depl0.analysis.values import Channels, Opaque, Stored, Value, labels_along, varying_dims
 
 Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
 RULES: dict[str, Rule] = {}
-
-CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
-TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
-LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
-IDENTITIES = {
-    "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
-    "feature_dropout", "lift_fresh", "view_as_real_copy",
-}  # fmt: skip
-LIKE = {"zeros_like", "ones_like", "rand_like", "randn_like", "empty_like", "full_like", "bernoulli"}
-POOLS = {
-    "max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3, "avg_pool1d": 1, "avg_pool2d": 2, "avg_pool3d": 3,
-    "adaptive_avg_pool1d": 1, "adaptive_avg_pool2d": 2, "adaptive_avg_pool3d": 3, "adaptive_max_pool1d": 1,
-    "adaptive_max_pool2d": 2, "adaptive_max_pool3d": 3, "max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3,
-    "upsample_nearest1d": 1, "upsample_nearest2d": 2, "upsample_nearest3d": 3, "upsample_linear1d": 1,
-    "upsample_bilinear2d": 2, "upsample_trilinear3d": 3, "upsample_bicubic2d": 2, "_upsample_bilinear2d_aa": 2,
-    "_upsample_bicubic2d_aa": 2, "_upsample_nearest_exact1d": 1, "_upsample_nearest_exact2d": 2,
-    "_upsample_nearest_exact3d": 3,
-}  # fmt: skip
-REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
-ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
-RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "unflatten", "flatten", "view_as", "expand_as"}
-MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
-         "concatenate", "stack"}  # fmt: skip
-LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
-                    "unsafe_chunk"}  # fmt: skip
-UNTAGGED_POINTWISE = {
-    "hardtanh", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "mish", "elu", "celu", "selu", "softplus",
-    "leaky_relu", "log_sigmoid", "softsign", "rrelu", "threshold", "hardshrink", "softshrink",
-}  # fmt: skip
-NORMS_OVER_LAST = {"layer_norm", "rms_norm"}
 
 
 def _rule(*names: str) -> Callable[[Rule], Rule]:
@@ -270,11 +253,6 @@ def _pointwise_without_channels(state: Propagation, graph: Graph, node: fx.Node,
     if data:
         return Opaque(_reason_of(state, data[0], graph.layer[node]))
     return Opaque(Reason("meets a value computed from parameters", graph.layer[node]))
-
-
-def is_pointwise(node: fx.Node) -> bool:
-    """Tell whether an operator works position by position: by torch's own tag, or by our list where it is missing."""
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) in UNTAGGED_POINTWISE
 
 
 def _reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:

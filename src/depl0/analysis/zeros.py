@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx
 
-from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
-from depl0.analysis.rules import (
+from depl0.analysis.operators import (
     IDENTITIES,
     LAYERS,
     LITERAL_INDEXING,
@@ -24,6 +23,7 @@ from depl0.analysis.rules import (
     TRANSPOSED,
     is_pointwise,
 )
+from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.trace import Graph, arguments, operator_name, shape_of
 from depl0.analysis.values import Channels, Stored
 

@@ -1,0 +1,43 @@
+"""Families of operators, by their aten names."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from depl0.analysis.trace import operator_name
+
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
+TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
+IDENTITIES = {
+    "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
+    "feature_dropout", "lift_fresh", "view_as_real_copy",
+}  # fmt: skip
+LIKE = {"zeros_like", "ones_like", "rand_like", "randn_like", "empty_like", "full_like", "bernoulli"}
+POOLS = {
+    "max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3, "avg_pool1d": 1, "avg_pool2d": 2, "avg_pool3d": 3,
+    "adaptive_avg_pool1d": 1, "adaptive_avg_pool2d": 2, "adaptive_avg_pool3d": 3, "adaptive_max_pool1d": 1,
+    "adaptive_max_pool2d": 2, "adaptive_max_pool3d": 3, "max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3,
+    "upsample_nearest1d": 1, "upsample_nearest2d": 2, "upsample_nearest3d": 3, "upsample_linear1d": 1,
+    "upsample_bilinear2d": 2, "upsample_trilinear3d": 3, "upsample_bicubic2d": 2, "_upsample_bilinear2d_aa": 2,
+    "_upsample_bicubic2d_aa": 2, "_upsample_nearest_exact1d": 1, "_upsample_nearest_exact2d": 2,
+    "_upsample_nearest_exact3d": 3,
+}  # fmt: skip
+REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
+ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
+RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "unflatten", "flatten", "view_as", "expand_as"}
+MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
+         "concatenate", "stack"}  # fmt: skip
+LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
+                    "unsafe_chunk"}  # fmt: skip
+UNTAGGED_POINTWISE = {
+    "hardtanh", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "mish", "elu", "celu", "selu", "softplus",
+    "leaky_relu", "log_sigmoid", "softsign", "rrelu", "threshold", "hardshrink", "softshrink",
+}  # fmt: skip
+NORMS_OVER_LAST = {"layer_norm", "rms_norm"}
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Tell whether an operator works position by position: by torch's own tag, or by our list where it is missing."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) in UNTAGGED_POINTWISE
