@@ -105,13 +105,10 @@ def complete(
     assignments: list[str],
 ) -> Recipe:
     """Change a recipe as the command line says: budget and λ exclude each other; ``--set`` has the last word."""
-    overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if budget is not None and penalty_weight is not None:
         raise InputError("--budget and --penalty-weight are both given; exactly one may be.")
-    if budget is not None:
-        overrides |= {"target.budget": budget, "target.penalty_weight": None}
-    if penalty_weight is not None:
-        overrides |= {"target.penalty_weight": penalty_weight, "target.budget": None}
+    options = {**options, "target.budget": budget, "target.penalty_weight": penalty_weight}
+    overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if overrides.get("gates.generator", "independent") != "independent" and recipe.gates.method == "l0-hc":
         overrides["gates.method"] = "dep-l0"
     return with_overrides(recipe, {**overrides, **read_assignments(assignments)})

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from depl0.generators import BoundedGenerator, Generator
-from depl0.recipes.recipe import FINETUNE_LR_SHARE, Recipe
+from depl0.recipes.recipe import Recipe
 from depl0.training.loop import Rated
 from depl0.training.schedules import make_schedule
 
@@ -46,11 +46,9 @@ def weight_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter], epochs: in
 
 def finetune_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter]) -> Rated:
     """Return SGD as fine-tuning uses it."""
-    settings = recipe.finetune
-    lr = settings.lr if settings.lr is not None else FINETUNE_LR_SHARE * recipe.weight_optimizer.lr
-    decay = settings.weight_decay if settings.weight_decay is not None else recipe.weight_optimizer.weight_decay
+    settings, lr = recipe.finetune, recipe.finetune_lr
     schedule = make_schedule(settings.schedule, settings.epochs, settings.milestones, settings.factor)
-    return Rated("weight", _sgd(recipe, weights, lr, decay), lr, schedule)
+    return Rated("weight", _sgd(recipe, weights, lr, recipe.finetune_weight_decay), lr, schedule)
 
 
 def _sgd(recipe: Recipe, weights: Iterable[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.SGD:
