@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -29,6 +30,7 @@ def attach(
     *,
     generator: str = "fc",
     direction: str = "forward",
+    conditioning: str = "log_alpha",
     groups: GroupChoice = "all",
     preset: str | Preset = "default",
     start: float | None = None,
@@ -44,6 +46,8 @@ def attach(
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
         generator: what gives the gates their log α: "fc" (the paper's), "independent" (L0-HC), …
         direction: "forward" or "backward": the order in which the generator walks the groups.
+        conditioning: what the generator feeds a group on: the "log_alpha" of the group before it (the paper's
+            generator), or its sampled "gates" (the paper's formula; in evaluation mode, its evaluation gates).
         groups: "all", "inner" (the paper's rule: nothing that is added to a shortcut), names, or a function.
         preset: "default", or the published forms "paper" and "reference".
         start: first log α of every gate, instead of the preset's.
@@ -55,12 +59,14 @@ def attach(
     """
     check_host(model)
     hard_concrete.closing_log_alpha(evaluation)  # wrong names fail before the analysis
-    make_generator(generator, [1], direction=direction, preset=preset, start=start, rng=torch.Generator())
+    make = partial(
+        make_generator, generator, direction=direction, preset=preset, start=start, conditioning=conditioning
+    )
+    make([1], rng=torch.Generator())
     example = ExampleInputs.of(example_inputs)
     plan = make_plan(model, example, groups=groups)
     sizes = [group.size for group in plan.groups]
-    made = make_generator(generator, sizes, direction=direction, preset=preset, start=start, rng=rng)
-    gated = GatedModel(model, plan, made, example, evaluation)
+    gated = GatedModel(model, plan, make(sizes, rng=rng), example, evaluation)
     if budget is not None:
         gated.set_budget(budget, of)
     return gated
@@ -108,13 +114,37 @@ class GatedModel(Gated):
     def _gates(self) -> Tensor:
         if self._fixed is not None:
             return self._fixed
+        if not self.training:
+            return hard_concrete.evaluation_gates(self.log_alpha(), self.evaluation)
+        if self.generator.conditioning == "gates":
+            return self._dependent_gates()
         scores = self.generator()
-        if self.training and self.budget is not None:
+        if self.budget is not None:
             self.budget.follow(scores.detach())
-        log_alpha = scores if self.budget is None else self.budget(scores)
-        if self.training:
-            return hard_concrete.sample_gates(log_alpha)
-        return hard_concrete.evaluation_gates(log_alpha, self.evaluation)
+        return hard_concrete.sample_gates(scores if self.budget is None else self.budget(scores))
+
+    def _dependent_gates(self) -> Tensor:
+        """Sample group after group, each fed on the gates just drawn; the noise of all gates is drawn at once."""
+        uniform = torch.rand(self.plan.num_gates, device=self._scaling.index.device)
+        scores = self._scores(uniform)
+        gates = hard_concrete.sample(scores if self.budget is None else self.budget(scores), uniform)
+        if self.budget is not None:  # only now: the groups have been walked with the threshold as it was
+            self.budget.follow(scores.detach())
+        return gates
+
+    def _scores(self, uniform: Tensor | None = None) -> Tensor:
+        """Return what the generator gives; fed on gates, on those of this noise, or else on evaluation gates."""
+        if self.generator.conditioning == "log_alpha":
+            scores: Tensor = self.generator()
+            return scores
+
+        def draw(group: int, scores: Tensor) -> Tensor:
+            log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
+            if uniform is None:
+                return hard_concrete.evaluation_gates(log_alpha, self.evaluation)
+            return hard_concrete.sample(log_alpha, uniform[self.plan.groups[group].gates])
+
+        return self.generator.on_gates(draw)
 
     def _gated_parameters(self, gates: Tensor) -> dict[str, Tensor]:
         parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
@@ -138,10 +168,23 @@ class GatedModel(Gated):
     # -- gates -----------------------------------------------------------------------------------------------------
 
     def log_alpha(self) -> Tensor:
-        """Return the location of every gate's distribution: flat, in plan order, differentiable."""
-        scores: Tensor = self.generator()
+        """Return the location of every gate's distribution: flat, in plan order, differentiable.
+
+        Where groups are fed on gates, this is for the evaluation gates of the groups before them.
+        """
+        scores = self._scores()
         log_alpha: Tensor = scores if self.budget is None else self.budget(scores)
         return log_alpha
+
+    def start_from(self, scores: Tensor) -> None:
+        """Let the generator give these scores (without a budget: log α), and the budget follow from there."""
+        self.generator.start_from(scores)
+        if self.budget is not None:
+            with torch.no_grad():  # all gates are open at the start, whatever the threshold was before
+                on_gates = self.generator.conditioning == "gates"
+                self.budget.solve(
+                    self.generator.on_gates(lambda _, s: torch.ones_like(s)) if on_gates else self.generator()
+                )
 
     def open_probability(self) -> Tensor:
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
@@ -189,7 +232,7 @@ class GatedModel(Gated):
         """Let the gates follow a budget: the share of the dense network's MACs or parameters that may be left."""
         dense = self.dense_cost.macs if of == "macs" else self.dense_cost.params
         budget = Budget(self._expected, dense, share, of).to(self._scaling.index.device)
-        budget.solve(self.generator().detach())
+        budget.solve(self._scores().detach())
         self.budget = budget
         return budget
 
@@ -200,9 +243,14 @@ class GatedModel(Gated):
             kind: "params" or "macs" (expected number), or "groups" (the paper's Σ|g_k|π_k: every filter counts its own
                 weights, whether or not their inputs are open).
             log_alpha: the log α to use, where the caller has it already.
+
+        Where groups are fed on gates, the expectation in training mode is that of one sample of them.
         """
         if kind not in KINDS:
             raise InputError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r} instead.")
+        if log_alpha is None and self.training and self._fixed is None and self.generator.conditioning == "gates":
+            scores = self._scores(torch.rand(self.plan.num_gates, device=self._scaling.index.device))
+            log_alpha = scores if self.budget is None else self.budget(scores)
         if log_alpha is not None:
             open_probability = hard_concrete.open_probability(log_alpha)
         else:

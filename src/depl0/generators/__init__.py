@@ -6,11 +6,12 @@ A new generator is one class in one new file of this folder, decorated with :fun
 import importlib
 import pkgutil
 
-from depl0.generators.base import BoundedGenerator, Direction, Generator, Memory
+from depl0.generators.base import CONDITIONINGS, BoundedGenerator, Direction, Generator, Memory
 from depl0.generators.presets import PRESETS, Preset
 from depl0.generators.registry import GENERATORS, make_generator, register
 
 __all__ = [
+    "CONDITIONINGS",
     "GENERATORS",
     "PRESETS",
     "BoundedGenerator",

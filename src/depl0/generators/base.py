@@ -11,11 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from depl0.errors import InputError
+from depl0.gates import hard_concrete
 from depl0.generators.choices import unknown
 from depl0.generators.presets import REACH, Preset
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS = ("forward", "backward")
+
+CONDITIONINGS = ("log_alpha", "gates")
+"""What a group is fed on: the log α of the group before it (the paper's generator), or its gates (the paper's formula
+q(b_l | b_{l−1}), which makes the gates of a sample truly dependent)."""
 
 Memory = tuple[Tensor, ...]
 """What a generator carries from group to group besides what it is fed. Empty at the start, and for most generators."""
@@ -41,17 +46,24 @@ class Generator(nn.Module, abc.ABC):
         direction: whether the groups are walked from first to last (``"forward"``) or from last to first.
         preset: scales and initialisation.
         rng: source of the random initialisation; without it, PyTorch's global one.
+        conditioning: what a group is fed on, one of :data:`CONDITIONINGS`.
     """
 
     _ones: Tensor
 
     def __init__(
-        self, sizes: Sequence[int], direction: str, preset: Preset, rng: torch.Generator | None = None
+        self,
+        sizes: Sequence[int],
+        direction: str,
+        preset: Preset,
+        rng: torch.Generator | None = None,
+        conditioning: str = "log_alpha",
     ) -> None:
         super().__init__()
         self.sizes = _checked_sizes(sizes)
         self.direction = _checked_direction(direction)
         self.preset = preset
+        self.conditioning = _checked_conditioning(conditioning)
         # Made once: the first input costs no operator in a training step.
         self.register_buffer("_ones", torch.ones(max(self.sizes), dtype=torch.float32), persistent=False)
         self.build(rng)
@@ -101,21 +113,37 @@ class Generator(nn.Module, abc.ABC):
             return values.detach()
         return values if factor == 1 else torch.lerp(values.detach(), values, factor)
 
+    def feed_gates(self, gates: Tensor) -> Tensor:
+        """Turn one group's gates into the next group's input: in (−1, 1), as a scaled log α is, or as they are."""
+        carried = self.carry(gates)
+        return carried * 2 - 1 if self.preset.feed == "scaled" else carried
+
     def forward(self) -> Tensor:
-        """Give the flat log α of all gates in plan order."""
+        """Give the flat log α of all gates in plan order; fed on gates, for the evaluation gates (median rule)."""
+        if self.conditioning == "gates":
+            return self.on_gates(lambda _, log_alpha: hard_concrete.evaluation_gates(log_alpha))
+        return self._walk_groups(lambda _, log_alpha: self.feed(log_alpha))
+
+    def on_gates(self, draw: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Give the flat log α of all gates, with each group fed on the gates that ``draw(group, log α)`` gives."""
+        return self._walk_groups(lambda group, log_alpha: self.feed_gates(draw(group, log_alpha)))
+
+    def _walk_groups(self, feed: Callable[[int, Tensor], Tensor]) -> Tensor:
+        order = self.order()
         log_alphas: dict[int, Tensor] = {}
         memory: Memory = ()
-        previous = self.first_input(self.order()[0])
-        for group in self.order():
+        previous = self.first_input(order[0])
+        for group in order:
             log_alphas[group], memory = self.step(group, previous, memory)
-            previous = self.feed(log_alphas[group])
-        return torch.cat([log_alphas[group] for group in range(len(self.sizes))])
+            if group != order[-1]:
+                previous = feed(group, log_alphas[group])
+        return torch.cat([log_alphas[group] for group in range(len(order))])
 
     def extra_repr(self) -> str:
         """Describe the generator where modules are printed."""
         return (
             f"{sum(self.sizes)} gates in {len(self.sizes)} groups, "
-            f"direction={self.direction!r}, preset={self.preset.name!r}"
+            f"direction={self.direction!r}, preset={self.preset.name!r}, conditioning={self.conditioning!r}"
         )
 
     def _checked_start(self, log_alpha: Tensor) -> Tensor:
@@ -167,6 +195,8 @@ class BoundedGenerator(Generator):
 
     def forward(self) -> Tensor:
         """Give the flat log α of all gates in plan order, multiplied by c once for all of them."""
+        if self.conditioning == "gates":
+            return super().forward()
         order = self.order()
         squashed: dict[int, Tensor] = {}
         memory: Memory = ()
@@ -186,7 +216,10 @@ class BoundedGenerator(Generator):
 
     @torch.no_grad()
     def start_from(self, log_alpha: Tensor) -> None:
-        """Set the biases so that, with the present weights, the generator gives this log α, kept within ±0.98·c."""
+        """Set the biases so that, with the present weights, the generator gives this log α, kept within ±0.98·c.
+
+        Fed on gates, it does so while all gates are open, as they are when a search begins.
+        """
         squashed = (self._checked_start(log_alpha) / self.preset.bound).clamp(-REACH, REACH)
         wanted = torch.split(torch.atanh(squashed), list(self.sizes))
         memory: Memory = ()
@@ -195,7 +228,11 @@ class BoundedGenerator(Generator):
             for group in self.order():
                 self.aim(group, wanted[group], previous, memory)
                 inner, memory = self.pre_activation(group, previous, memory)
-                previous = self.feed_squashed(torch.tanh(inner))
+                squashed_group = torch.tanh(inner)
+                if self.conditioning == "gates":
+                    previous = self.feed_gates(torch.ones_like(squashed_group))
+                else:
+                    previous = self.feed_squashed(squashed_group)
 
 
 def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -211,3 +248,10 @@ def _checked_direction(direction: str) -> Direction:
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS, "'forward' walks the groups from first to last.")
     return cast(Direction, direction)
+
+
+def _checked_conditioning(conditioning: str) -> str:
+    if conditioning not in CONDITIONINGS:
+        advice = "'log_alpha' is the paper's generator; 'gates' is what its formula says."
+        raise unknown("conditioning", conditioning, CONDITIONINGS, advice)
+    return conditioning

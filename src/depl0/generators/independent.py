@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -33,6 +34,10 @@ class Independent(Generator):
 
     def forward(self) -> Tensor:
         """Give the flat log α of all gates in plan order."""
+        return self.log_alpha.view(-1)
+
+    def on_gates(self, draw: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Give the same: no gate depends on another one."""
         return self.log_alpha.view(-1)
 
     @torch.no_grad()

@@ -48,6 +48,7 @@ def make_generator(
     preset: str | Preset = "default",
     start: float | None = None,
     rng: torch.Generator | None = None,
+    conditioning: str = "log_alpha",
 ) -> Generator:
     """Make a generator by its name.
 
@@ -58,6 +59,7 @@ def make_generator(
         preset: one of :data:`~depl0.generators.presets.PRESETS`, or one of your own.
         start: the first log α of every gate, where the preset has one.
         rng: source of the random initialisation; without it, PyTorch's global one.
+        conditioning: what a group is fed on: the ``"log_alpha"`` of the group before it, or its ``"gates"``.
 
     >>> generator = make_generator("fc", [2, 3], start=4.0)
     >>> generator().detach()
@@ -69,4 +71,4 @@ def make_generator(
     chosen = find_preset(preset)
     if start is not None:
         chosen = chosen.with_start(start)
-    return _registered[name](sizes, direction, chosen, rng)
+    return _registered[name](sizes, direction, chosen, rng, conditioning)

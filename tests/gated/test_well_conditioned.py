@@ -1,0 +1,188 @@
+"""A generator that trains: all gates start alike, the penalty reaches every one, and what is useless is found.
+
+The published form fails each of these.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+from depl0.analysis.trace import ExampleInputs
+from depl0.gated import GatedModel
+from depl0.gates import hard_concrete
+from depl0.generators import GENERATORS, make_generator
+from depl0.models.resnet_cifar import resnet20
+from depl0.planning import plan
+
+WIDTH, USELESS = 20, 6
+STEPS = 150
+PLANTED_EXAMPLE = ExampleInputs.of(torch.zeros(1, 2, 6, 6))
+
+
+EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[nn.Module, Plan]:
+    """One analysis for all generators."""
+    torch.manual_seed(0)
+    host = resnet20()
+    return host, plan(host, EXAMPLE, groups="inner")
+
+
+def gates_on(planned: tuple[nn.Module, Plan], generator: str, **options: str) -> GatedModel:
+    host, its_plan = planned
+    sizes = [group.size for group in its_plan.groups]
+    made = make_generator(generator, sizes, rng=torch.Generator().manual_seed(0), **options)
+    return GatedModel(host, its_plan, made, EXAMPLE)
+
+
+def spread_of_open_probability(gated: GatedModel) -> float:
+    probability = gated.open_probability().detach()
+    return float(probability.max() - probability.min())
+
+
+def penalty_that_arrives(gated: GatedModel) -> list[float]:
+    """For each group: the median of ∂penalty/∂log α, relative to the largest one that any log α could have."""
+    log_alpha = gated.log_alpha().detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(gated.penalty("params", log_alpha), log_alpha)
+    probability = hard_concrete.open_probability(log_alpha).detach()
+    price = gradient / (probability * (1 - probability))
+    possible = price * 0.25  # σ' is 1/4 at most
+    return [float((gradient[g.gates].abs() / possible[g.gates]).median()) for g in gated.plan.groups]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("conditioning", ["log_alpha", "gates"])
+@pytest.mark.parametrize("generator", sorted(set(GENERATORS) - {"lstm"}))
+def test_all_gates_start_alike_and_feel_the_penalty(
+    planned: tuple[nn.Module, Plan], generator: str, direction: str, conditioning: str
+) -> None:
+    gated = gates_on(planned, generator, direction=direction, conditioning=conditioning)
+    assert spread_of_open_probability(gated) <= 0.02
+    assert min(penalty_that_arrives(gated)) > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["paper", "reference"])
+def test_the_published_forms_do_not(planned: tuple[nn.Module, Plan], preset: str) -> None:
+    gated = gates_on(planned, "fc", preset=preset)
+    assert spread_of_open_probability(gated) > 0.5
+
+
+def test_the_published_form_is_saturated(planned: tuple[nn.Module, Plan]) -> None:
+    """Its gates have no gradient to the pre-activations that are trained."""
+
+    def gradient_of_biases(preset: str) -> float:
+        gated = gates_on(planned, "fc", preset=preset)
+        biases = [gated.generator.bias(group) for group in range(len(gated.plan.groups))]
+        gradients = torch.autograd.grad(gated.log_alpha().sum(), biases)
+        return float(torch.cat(gradients).abs().median()) / gated.generator.preset.bound
+
+    assert gradient_of_biases("paper") < 0.01
+    assert gradient_of_biases("default") > 0.5
+
+
+# -- planted channels ------------------------------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    """A layer some of whose channels give nothing, whatever their weights are."""
+
+    def __init__(self, inputs: int, useful: Tensor) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, len(useful), 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(len(useful))
+        self.useful: Tensor
+        self.register_buffer("useful", useful.view(-1, 1, 1))
+        nn.init.kaiming_normal_(self.conv.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.conv(x))) * self.useful
+
+
+class Planted(nn.Module):
+    """Three such layers and a head whose outputs vary by about one."""
+
+    def __init__(self, useful: list[Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.third = Layer(2, useful[0]), Layer(WIDTH, useful[1]), Layer(WIDTH, useful[2])
+        self.head = nn.Linear(WIDTH, 24)
+        self.eval()  # batch statistics are not what this is about
+        with torch.no_grad():
+            self.head.weight.div_(self(torch.randn(256, 2, 6, 6)).std(0).mean())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.third(self.second(self.first(x))).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def planted_plan() -> Plan:
+    """Which channels are useful is a matter of values: one plan serves all."""
+    return plan(Planted([torch.ones(WIDTH)] * 3), PLANTED_EXAMPLE)
+
+
+def search_planted(
+    its_plan: Plan, seed: int, generator: str, preset: str = "default", **options: str
+) -> tuple[float, float]:
+    """Search while the network has to go on as it is; return precision and recall of the closed gates."""
+    torch.manual_seed(seed)
+    useful = [torch.ones(WIDTH) for _ in range(3)]
+    for layer in useful:
+        layer[torch.randperm(WIDTH)[:USELESS]] = 0
+    network = Planted(useful)
+    teacher = copy.deepcopy(network)
+    rng = torch.Generator().manual_seed(seed)
+    made = make_generator(generator, [WIDTH] * 3, preset=preset, rng=rng, **options)
+    gated = GatedModel(network, its_plan, made, PLANTED_EXAMPLE)
+    gated.training = True  # gates are sampled; the host stays in evaluation mode
+    free = generator == "independent"
+    rate = (8.0 if free else 8.0 / (2 * gated.generator.preset.bound)) / STEPS
+    optimizers = [
+        torch.optim.Adam(gated.gate_parameters(), lr=rate),
+        torch.optim.SGD(gated.weight_parameters(), lr=1e-3, momentum=0.9),
+    ]
+    for _ in range(STEPS):
+        images = torch.randn(32, 2, 6, 6)
+        with torch.no_grad():
+            wanted = teacher(images)
+        loss = (gated(images) - wanted).square().mean() + 0.5 * gated.penalty("params") / gated.dense_cost.params
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    closed = gated.evaluation_gates() == 0
+    planted = torch.cat([layer == 0 for layer in useful])
+    hits = float((closed & planted).sum())
+    return hits / max(float(closed.sum()), 1.0), hits / float(planted.sum())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"generator": "fc", "direction": "forward"},
+        {"generator": "fc", "direction": "backward"},
+        {"generator": "independent"},
+    ],
+    ids=["fc-forward", "fc-backward", "independent"],
+)
+def test_the_closed_gates_are_the_planted_ones(planted_plan: Plan, options: dict[str, str], seed: int) -> None:
+    precision, recall = search_planted(planted_plan, seed, **options)
+    assert precision >= 0.9
+    assert recall >= 0.9
+
+
+def test_fed_on_gates_the_planted_ones_are_found_too(planted_plan: Plan) -> None:
+    precision, recall = search_planted(planted_plan, 0, "fc", conditioning="gates")
+    assert precision >= 0.9
+    assert recall >= 0.9
+
+
+def test_the_published_form_does_not_find_them(planted_plan: Plan) -> None:
+    precision, recall = search_planted(planted_plan, 0, "fc", preset="paper")
+    assert min(precision, recall) < 0.8
