@@ -18,6 +18,9 @@ from depl0.training.engine import is_first_process
 from depl0.training.progress import make_reporter
 from depl0.training.prune import prune
 
+DISTILL_SHARE = 0.5
+"""the teacher's share of the loss, where the command line asks for one"""
+
 
 def prune_command(
     recipe: Annotated[
@@ -42,12 +45,14 @@ def prune_command(
     penalty_weight: Annotated[float | None, typer.Option(help="The paper's fixed λ, instead of a budget.")] = None,
     generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
     direction: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
+    conditioning: Annotated[str | None, typer.Option(help="What groups are fed on: log_alpha or gates.")] = None,
     groups: Annotated[str | None, typer.Option(help="all or inner.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
     finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images of a training step, over all processes.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
     gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
+    distill: Annotated[bool, typer.Option("--distill", help="Learn from the dense network's outputs too.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
@@ -68,12 +73,14 @@ def prune_command(
             "target.of": of,
             "gates.generator": generator,
             "gates.direction": direction,
+            "gates.conditioning": conditioning,
             "gates.groups": groups,
             "search.epochs": epochs,
             "finetune.epochs": finetune_epochs,
             "data.batch_size": batch_size,
             "weight_optimizer.lr": lr,
             "gate_optimizer.lr": gate_lr,
+            "search.distill": DISTILL_SHARE if distill else None,
             "run.seed": seed,
             "run.device": device,
             "run.precision": precision,

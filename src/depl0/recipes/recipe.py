@@ -16,7 +16,7 @@ import torch
 
 from depl0.data.base import AUGMENTATIONS
 from depl0.errors import InputError
-from depl0.generators import GENERATORS, PRESETS
+from depl0.generators import CONDITIONINGS, GENERATORS, PRESETS
 from depl0.models.spec import check_spec
 from depl0.recipes.checks import (
     Check,
@@ -180,6 +180,7 @@ class GatesSection(Section):
         method: ``dep-l0``, or ``l0-hc``, whose gates know nothing of each other.
         generator: the network that gives every group's log α.
         direction: the order in which the generator walks the groups.
+        conditioning: what a group is fed on: the ``log_alpha`` of the group before it, or its ``gates``.
         groups: ``all``, ``inner`` (those that no shortcut is added to), or a list of names or shell patterns.
         preset: how the generator is scaled and initialised.
         start: the first log α of every gate; left out: the preset's.
@@ -193,6 +194,7 @@ class GatesSection(Section):
     method: str = field(default="dep-l0", metadata=_allow(OneOf(METHODS)))
     generator: str = field(default="fc", metadata=_allow(OneOf(lambda: sorted(GENERATORS))))
     direction: str = field(default="forward", metadata=_allow(OneOf(("forward", "backward"))))
+    conditioning: str = field(default="log_alpha", metadata=_allow(OneOf(CONDITIONINGS)))
     groups: str | tuple[str, ...] = field(default="all", metadata=_allow(_GROUPS))
     preset: str = field(default="default", metadata=_allow(OneOf(lambda: PRESETS)))
     start: float | None = field(default=None, metadata=_allow(Maybe(Number())))
@@ -255,6 +257,9 @@ class SearchSection(Section):
         label_smoothing: the share of every label that is spread over all classes.
         clip_norm: the norm to which larger gradients of the weights are cut; left out: none are.
         ema_decay: decay of a running mean of the weights, which is then what is evaluated; left out: no mean is kept.
+        distill: the share of the loss that comes from the outputs of the dense network that the run starts from, during
+            search and fine-tuning; 0: none. It costs one more forward pass a step.
+        distill_temperature: softens those outputs.
         dense_baseline: whether the dense network is trained too, for as long as search and fine-tuning take, to
             compare with; only where no weights are given.
     """
@@ -267,6 +272,8 @@ class SearchSection(Section):
     label_smoothing: float = field(default=0.0, metadata=_allow(Number(at_least=0, below=1)))
     clip_norm: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0))))
     ema_decay: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0, below=1))))
+    distill: float = field(default=0.0, metadata=_allow(Number(at_least=0, at_most=1)))
+    distill_temperature: float = field(default=2.0, metadata=_allow(Number(above=0)))
     dense_baseline: bool = field(default=False, metadata=_allow(Flag()))
 
     def _check_together(self) -> None:
@@ -413,6 +420,15 @@ class Recipe(Section):
     )
     finetune: FinetuneSection = field(default_factory=FinetuneSection, metadata=_allow(Instance(FinetuneSection)))
     run: RunSection = field(default_factory=RunSection, metadata=_allow(Instance(RunSection)))
+
+    def _check_together(self) -> None:
+        if self.search.distill > 0 and not self.model.weights:
+            raise _refusal(
+                "search.distill",
+                "0 where model.weights is empty",
+                self.search.distill,
+                "distillation needs a trained dense network to learn from: give --weights.",
+            )
 
     @property
     def finetune_lr(self) -> float:

@@ -19,6 +19,7 @@ from depl0.data import Data
 from depl0.errors import TrainingError
 from depl0.recipes.recipe import Recipe
 from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import (
     any_process,
@@ -72,6 +73,7 @@ class Phase:
     clip_norm: float | None = None
     """of the weights' gradient"""
     average: Average | None = None
+    distillation: Distillation | None = None
     some_rest: bool = False
     """whether there are steps in which not every parameter gets a gradient"""
 
@@ -85,6 +87,8 @@ class Session:
     data: Data
     folder: RunFolder
     reporter: Reporter
+    distillation: Distillation | None = None
+    """from the dense network, during search and fine-tuning"""
     history: dict[str, Any] = field(default_factory=dict)
     """results of what is done already; goes into every checkpoint"""
     resumed: dict[str, Any] | None = None
@@ -174,6 +178,8 @@ def _train_step(engine: Accelerator, phase: Phase, wrapped: nn.Module, images: T
     with engine.autocast():
         outputs = wrapped(images)
         loss, task_loss = phase.loss(outputs, labels)
+        if phase.distillation is not None:
+            loss = phase.distillation.mixed(loss, task_loss, images, outputs)
     engine.backward(loss)
     if phase.clip_norm is not None:
         weights = phase.optimizers[0].optimizer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,8 +22,9 @@ from depl0.latency import measure_latency
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
+from depl0.training.distill import Distillation
 from depl0.training.ema import Average
-from depl0.training.engine import make_engine, seed_everything
+from depl0.training.engine import make_engine, seed_everything, share_buffers
 from depl0.training.evaluate import check_classes, class_scores, evaluate
 from depl0.training.freeze import check_budget, freeze
 from depl0.training.importance import taylor_scores
@@ -30,11 +32,13 @@ from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
 from depl0.training.progress import Quiet, Reporter
 from depl0.training.run_folder import RunFolder, open_run
+from depl0.training.statistics import mean_loss, reestimate, restore, statistics_of
 from depl0.weights import load_weights
 
 IMPORTANCE_BATCHES = 32
-_IMPORTANCE_EPOCH = 1_000_000
-"""an epoch number that no training reaches: its batches are for the importance scores"""
+STATISTICS_BATCHES = 32
+_IMPORTANCE_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
+"""epoch numbers that no training reaches: their batches are for importance scores and statistics"""
 
 
 def prune(
@@ -59,6 +63,8 @@ def prune(
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
     session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
+    if recipe.search.distill > 0:
+        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
     if goes_on:
         session.take_up()
     else:
@@ -117,6 +123,7 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
         example,
         generator=gates.generator,
         direction=gates.direction,
+        conditioning=gates.conditioning,
         groups=gates.groups,
         preset=gates.preset,
         start=gates.start,
@@ -220,6 +227,7 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
         describe=lambda: describe_gates(gated, target.penalty_weight),
         clip_norm=recipe.search.clip_norm,
         average=average,
+        distillation=session.distillation,
         some_rest=warmup > 0 and not history.get("released"),
     )
 
@@ -244,8 +252,7 @@ def _start_from_importance(session: Session, gated: GatedModel) -> None:
     )
     if not bool(scores.isfinite().all()):
         raise diverged(f"the importance of the gates is no number at step {session.global_step}.")
-    gated.generator.start_from(scores)
-    gated.budget.solve(gated.generator().detach())
+    gated.start_from(scores)
 
 
 def _freeze(session: Session, gated: GatedModel) -> None:
@@ -253,10 +260,39 @@ def _freeze(session: Session, gated: GatedModel) -> None:
     before = evaluate(session.engine, gated, session.data.test.epoch(0))
     frozen = freeze(gated, target.budget, target.of)
     after = evaluate(session.engine, gated, session.data.test.epoch(0))
+    renewed = _renew_statistics(session, gated)
+    if renewed:
+        after = evaluate(session.engine, gated, session.data.test.epoch(0))
     history["gates"] = frozen.gates.tolist()
-    history["freezing"] = {"accuracy_before": before, "accuracy_after": after, "gates_closed": frozen.forced}
+    history["freezing"] = {
+        "accuracy_before": before,
+        "accuracy_after": after,
+        "gates_closed": frozen.forced,
+        "statistics": "renewed" if renewed else "kept",
+    }
     share = gated.share_of(frozen.gates, target.of)
     session.reporter.note(f"gates frozen: {share:.1%} of the {target.of} left, accuracy {after:.2f} %")
+
+
+def _renew_statistics(session: Session, gated: GatedModel) -> bool:
+    """Measure batch norms' statistics anew for the frozen gates, and keep them if other training images say so."""
+    before = statistics_of(gated.host)
+    if not before:
+        return False
+    judge = partial(_few_batches, session, _JUDGING_EPOCH)
+    loss = _task_loss(session.recipe)
+    loss_before = mean_loss(gated, judge(), loss)
+    reestimate(gated, _few_batches(session, _STATISTICS_EPOCH))
+    share_buffers(session.engine, gated)
+    losses = session.engine.reduce(torch.stack([loss_before, mean_loss(gated, judge(), loss)]), reduction="mean")
+    helps = bool(losses[1] < losses[0])
+    if not helps:
+        restore(gated.host, before)
+    return helps
+
+
+def _few_batches(session: Session, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    return islice(session.data.train.epoch(epoch), STATISTICS_BATCHES)
 
 
 def _finetune(session: Session, model: nn.Module, trained: nn.Module) -> nn.Module:
@@ -273,6 +309,7 @@ def _finetune(session: Session, model: nn.Module, trained: nn.Module) -> nn.Modu
         recipe.finetune.epochs,
         lambda outputs, labels: (value := loss(outputs, labels), value),
         clip_norm=recipe.search.clip_norm,
+        distillation=session.distillation,
         some_rest=trained is not model,
     )
     run_phase(session, phase)

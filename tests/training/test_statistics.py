@@ -1,0 +1,42 @@
+"""Statistics of batch norms, measured anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from depl0.training.statistics import reestimate, restore, statistics_of
+from tests.training.tiny import run, tiny_gated, tiny_recipe
+
+
+def test_they_become_those_of_the_batches() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3), nn.Dropout(0.5)).train()
+    network[1].eval()
+    batches = [(torch.randn(64, 1, 4, 4) + 3, torch.zeros(64)) for _ in range(3)]
+    with torch.no_grad():
+        inputs = torch.cat([network[0](images) for images, _ in batches])
+    reestimate(network, batches)
+    norm = network[1]
+    torch.testing.assert_close(norm.running_mean, inputs.mean((0, 2, 3)))
+    torch.testing.assert_close(norm.running_var, inputs.var((0, 2, 3)), rtol=0.02, atol=0.01)
+    assert norm.momentum == 0.1
+    assert [module.training for module in network.modules()] == [True, True, False, True]
+
+
+def test_they_can_be_put_back() -> None:
+    gated = tiny_gated()
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
+    before = statistics_of(gated.host)
+    state = {name: value.clone() for name, value in gated.host.state_dict().items()}
+    reestimate(gated, [(torch.randn(8, 1, 6, 6) * 5, torch.zeros(8))])
+    assert not torch.equal(gated.host.bn1.running_var, state["bn1.running_var"])
+    restore(gated.host, before)
+    assert all(torch.equal(value, state[name]) for name, value in gated.host.state_dict().items())
+
+
+def test_the_summary_says_whether_it_helped(tmp_path: Path) -> None:
+    summary = run(tiny_recipe(), tmp_path / "run")
+    assert summary["freezing"]["statistics"] in ("renewed", "kept")
