@@ -53,6 +53,7 @@ def test_the_defaults():
     }
     assert dataclasses.asdict(r.gates) == {
         "method": "dep-l0",
+        "method_weight": None,
         "generator": "fc",
         "direction": "forward",
         "groups": "all",
@@ -131,6 +132,7 @@ def test_what_fine_tuning_takes_from_the_weights_optimizer():
     assert (own.finetune_lr, own.finetune_weight_decay) == (0.2, 0.0)
 
 
+METHODS = "one of 'dep-l0', 'fpgm', 'hrank', 'l0-hc', 'l1-norm', 'random', 'sfp', 'slimming', 'taylor'"
 WHOLE = "a whole number of at least"
 SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
 
@@ -162,7 +164,8 @@ REFUSED = [
     (DataSection, "data.image_size", 0, f"{WHOLE} 1, or left out"),
     (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),
     (DataSection, "data.workers", -1, f"{WHOLE} 0"),
-    (GatesSection, "gates.method", "l1", "one of 'dep-l0', 'l0-hc'"),
+    (GatesSection, "gates.method", "l1", METHODS),
+    (GatesSection, "gates.method_weight", -1, "a number of at least 0, or left out"),
     (GatesSection, "gates.direction", "up", "one of 'forward', 'backward'"),
     (GatesSection, "gates.preset", "mine", "one of 'default', 'paper', 'reference'"),
     (GatesSection, "gates.evaluation", "mean", "one of 'median', 'paper'"),
@@ -265,6 +268,12 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
             lambda: GatesSection(method="l0-hc"),
             "recipe field gates.generator must be 'independent' where gates.method is 'l0-hc', got 'fc' instead.\n"
             "hint: set gates.method to 'dep-l0' for this generator.",
+        ),
+        (
+            lambda: recipe(gates=GatesSection(method="fpgm"), target=TargetSection(penalty_weight=1e-6)),
+            "recipe field target.budget must be set where gates.method is 'fpgm': its channels are chosen by their "
+            "scores, and a penalty weight says nothing about how many stay.\n"
+            "hint: set target.budget (--budget 0.5 leaves half of the MACs).",
         ),
         (
             lambda: TargetSection(),

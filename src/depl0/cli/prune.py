@@ -12,6 +12,7 @@ import typer
 from depl0.cli.table import result_table
 from depl0.errors import InputError
 from depl0.recipes import catalog
+from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
 from depl0.training.engine import is_first_process
@@ -43,6 +44,12 @@ def prune_command(
     budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
     of: Annotated[str | None, typer.Option(help="What the budget counts: macs or params.")] = None,
     penalty_weight: Annotated[float | None, typer.Option(help="The paper's fixed λ, instead of a budget.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="dep-l0, l0-hc, l1-norm, fpgm, slimming, taylor, hrank, sfp or random: what chooses channels."
+        ),
+    ] = None,
     generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
     direction: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
     conditioning: Annotated[str | None, typer.Option(help="What groups are fed on: log_alpha or gates.")] = None,
@@ -71,6 +78,7 @@ def prune_command(
             "data.spec": data,
             "model.weights": weights,
             "target.of": of,
+            "gates.method": method,
             "gates.generator": generator,
             "gates.direction": direction,
             "gates.conditioning": conditioning,
@@ -116,7 +124,9 @@ def complete(
         raise InputError("--budget and --penalty-weight are both given; exactly one may be.")
     options = {**options, "target.budget": budget, "target.penalty_weight": penalty_weight}
     overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if overrides.get("gates.generator", "independent") != "independent" and recipe.gates.method == "l0-hc":
+    if "gates.method" in overrides:
+        overrides = {**for_method(recipe, overrides["gates.method"]), **overrides}
+    elif overrides.get("gates.generator", "independent") != "independent" and recipe.gates.method == "l0-hc":
         overrides["gates.method"] = "dep-l0"
     return with_overrides(recipe, {**overrides, **read_assignments(assignments)})
 

@@ -17,6 +17,7 @@ import torch
 from depl0.data.base import AUGMENTATIONS
 from depl0.errors import InputError
 from depl0.generators import CONDITIONINGS, GENERATORS, PRESETS
+from depl0.methods import METHODS, Learned, Scored
 from depl0.models.spec import check_spec
 from depl0.recipes.checks import (
     Check,
@@ -33,7 +34,6 @@ from depl0.recipes.checks import (
     shown,
 )
 
-METHODS = ("dep-l0", "l0-hc")
 EVALUATION_RULES = ("median", "paper")
 IMPORTANCES = ("taylor", "none")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
@@ -177,7 +177,9 @@ class GatesSection(Section):
     """The gates and the generator that gives them.
 
     Attributes:
-        method: ``dep-l0``, or ``l0-hc``, whose gates know nothing of each other.
+        method: ``dep-l0``; ``l0-hc``, whose gates know nothing of each other; or one that scores channels, to compare
+            with (:mod:`depl0.methods`). The latter need a budget and take no notice of the generator.
+        method_weight: the weight of what the method adds to the loss; left out: the method's own (``slimming``: 1e-4).
         generator: the network that gives every group's log α.
         direction: the order in which the generator walks the groups.
         conditioning: what a group is fed on: the ``log_alpha`` of the group before it, or its ``gates``.
@@ -191,7 +193,8 @@ class GatesSection(Section):
 
     title: ClassVar[str] = "gates"
 
-    method: str = field(default="dep-l0", metadata=_allow(OneOf(METHODS)))
+    method: str = field(default="dep-l0", metadata=_allow(OneOf(lambda: sorted(METHODS))))
+    method_weight: float | None = field(default=None, metadata=_allow(Maybe(Number(at_least=0))))
     generator: str = field(default="fc", metadata=_allow(OneOf(lambda: sorted(GENERATORS))))
     direction: str = field(default="forward", metadata=_allow(OneOf(("forward", "backward"))))
     conditioning: str = field(default="log_alpha", metadata=_allow(OneOf(CONDITIONINGS)))
@@ -202,8 +205,9 @@ class GatesSection(Section):
     importance: str = field(default="taylor", metadata=_allow(OneOf(IMPORTANCES)))
 
     def _check_together(self) -> None:
-        if self.method == "l0-hc" and self.generator != "independent":
-            words = "'independent' where gates.method is 'l0-hc'"
+        method = METHODS[self.method]
+        if isinstance(method, Learned) and method.generators and self.generator not in method.generators:
+            words = f"{' or '.join(map(repr, method.generators))} where gates.method is {self.method!r}"
             raise _refusal("gates.generator", words, self.generator, "set gates.method to 'dep-l0' for this generator.")
         if self.start is not None:
             try:
@@ -429,6 +433,28 @@ class Recipe(Section):
                 self.search.distill,
                 "distillation needs a trained dense network to learn from: give --weights.",
             )
+        if isinstance(METHODS[self.gates.method], Scored) and self.target.budget is None:
+            raise InputError(
+                f"recipe field target.budget must be set where gates.method is {self.gates.method!r}: its channels are "
+                "chosen by their scores, and a penalty weight says nothing about how many stay.",
+                hint="set target.budget (--budget 0.5 leaves half of the MACs).",
+            )
+
+    @property
+    def prunes_at_once(self) -> bool:
+        """Whether there is no search: the method needs no training of its own, and the weights are trained already."""
+        method = METHODS[self.gates.method]
+        return isinstance(method, Scored) and not method.trains and bool(self.model.weights)
+
+    @property
+    def search_epochs(self) -> int:
+        """The epochs before the network is cut."""
+        return 0 if self.prunes_at_once else self.search.epochs
+
+    @property
+    def finetune_epochs(self) -> int:
+        """The epochs after the network was cut; the search's too where there is none, for all methods get as many."""
+        return self.finetune.epochs + self.search.epochs - self.search_epochs
 
     @property
     def finetune_lr(self) -> float:

@@ -46,15 +46,31 @@ def freeze(gated: GatedModel, budget: float | None, of: str) -> Frozen:
     if budget is None:
         gated.fix_gates(gates)
         return Frozen(gates, 0)
-    scores = gated.log_alpha().detach().cpu()
-    order = scores.argsort(descending=True)
-    keep = _largest_prefix(gated, order, budget, of)
-    is_open = torch.zeros(len(gates), dtype=torch.bool)
-    is_open[order[:keep]] = True
-    _fill(gated, is_open, order[keep:], budget, of)
+    is_open = open_within(gated, gated.log_alpha().detach().cpu(), budget, of)
     values = torch.where(is_open, torch.where(gates > 0, gates, 1.0), 0.0)
     gated.fix_gates(values)
     return Frozen(values, int(((gates > 0) & ~is_open).sum()))
+
+
+def freeze_by(gated: GatedModel, scores: Tensor, budget: float, of: str) -> Frozen:
+    """Fix the gates by scores of one's own: the best are wholly open, as many as the budget allows.
+
+    The scores also become the gates' log α, because that is what decides which channel of a closed group stays.
+    """
+    gated.start_from(scores)
+    is_open = open_within(gated, scores, budget, of)
+    gated.fix_gates(is_open.float())
+    return Frozen(is_open.float(), int((~is_open).sum()))
+
+
+def open_within(gated: GatedModel, scores: Tensor, budget: float, of: str) -> Tensor:
+    """Tell which gates stay open: the best in order of their scores, and then the next ones that still fit."""
+    order = scores.cpu().argsort(descending=True, stable=True)
+    keep = _largest_prefix(gated, order, budget, of)
+    is_open = torch.zeros(len(order), dtype=torch.bool)
+    is_open[order[:keep]] = True
+    _fill(gated, is_open, order[keep:], budget, of)
+    return is_open
 
 
 def _largest_prefix(gated: GatedModel, order: Tensor, budget: float, of: str) -> int:

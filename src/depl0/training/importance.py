@@ -14,36 +14,22 @@ closing one costs nothing, closing all costs everything. So differences between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from depl0.gated import GatedModel
-from depl0.modes import evaluation_mode
-
-Loss = Callable[[Any, Tensor], Tensor]
-
-FEW = 16
-"""images that a gradient is averaged over"""
+from depl0.methods import Batches, Loss
+from depl0.methods.taylor import squared_gradients
 
 TRUST = 0.5
 """the part of the differences between groups that counts"""
 
 
-def taylor_scores(gated: GatedModel, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss, of: str) -> Tensor:
+def taylor_scores(gated: GatedModel, batches: Batches, loss: Loss, of: str) -> Tensor:
     """Return a standardised score for every gate. Modes, weights, gates and statistics are left as they are."""
-    with evaluation_mode(gated):
-        gates = torch.ones(gated.plan.num_gates, device=next(gated.host.parameters()).device)
-        total, count = torch.zeros_like(gates), 0
-        for images, labels in batches:
-            for few, few_labels in zip(images.split(FEW), labels.split(FEW), strict=True):
-                leaf = gates.clone().requires_grad_()
-                (gradient,) = torch.autograd.grad(loss(gated.with_gates(leaf, few), few_labels), leaf)
-                total, count = total + gradient.square(), count + 1
-    _, price = gated.expected_cost_gradient(gates, of)
-    worth = (total / max(count, 1)).clamp_min(torch.finfo(torch.float32).tiny)
+    worth = squared_gradients(gated, batches, loss)
+    _, price = gated.expected_cost_gradient(torch.ones_like(worth), of)
+    worth = worth.clamp_min(torch.finfo(torch.float32).tiny)
     scores = worth.log() - price.clamp_min(1.0).log()
     return standardise(draw_together(scores, [group.size for group in gated.plan.groups], TRUST))
 

@@ -68,6 +68,8 @@ class Phase:
     """(outputs, labels) -> (loss to minimise, task loss)"""
     before_step: Callable[[float], None] = lambda fraction: None
     """is told the share of the phase that has passed"""
+    after_epoch: Callable[[], None] = lambda: None
+    """is called after an epoch's last step, before the network is evaluated and saved"""
     describe: Callable[[], dict[str, Any]] = dict
     """more to write down after an epoch"""
     clip_norm: float | None = None
@@ -152,6 +154,7 @@ def run_phase(session: Session, phase: Phase) -> None:
                     session.global_step += 1
                     session.reporter.step()
                     _look_after(session, phase, epoch, step + 1, sums)
+                phase.after_epoch()
                 _write_epoch(session, phase, epoch + 1, sums, time.monotonic() - start)
                 epoch, first_step, sums = epoch + 1, 0, torch.zeros_like(sums)
                 (due,) = any_process(engine, _checkpoint_is_due(session))
@@ -240,6 +243,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Tensor, secon
         accuracy = evaluate(engine, phase.model, session.data.test.epoch(0))
     line: dict[str, Any] = {
         "phase": phase.name,
+        "method": session.recipe.gates.method,
         "epoch": epoch,
         "step": session.global_step,
         "loss": loss / count,

@@ -47,7 +47,7 @@ def weight_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter], epochs: in
 def finetune_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter]) -> Rated:
     """Return SGD as fine-tuning uses it."""
     settings, lr = recipe.finetune, recipe.finetune_lr
-    schedule = make_schedule(settings.schedule, settings.epochs, settings.milestones, settings.factor)
+    schedule = make_schedule(settings.schedule, recipe.finetune_epochs, settings.milestones, settings.factor)
     return Rated("weight", _sgd(recipe, weights, lr, recipe.finetune_weight_decay), lr, schedule)
 
 

@@ -19,6 +19,7 @@ from depl0.data import Data, DataSettings, open_data
 from depl0.errors import InputError, TrainingError
 from depl0.gated import GatedModel, attach
 from depl0.latency import measure_latency
+from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
@@ -26,12 +27,13 @@ from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import make_engine, seed_everything, share_buffers
 from depl0.training.evaluate import check_classes, class_scores, evaluate
-from depl0.training.freeze import check_budget, freeze
+from depl0.training.freeze import check_budget, freeze, freeze_by
 from depl0.training.importance import taylor_scores
 from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
 from depl0.training.progress import Quiet, Reporter
 from depl0.training.run_folder import RunFolder, open_run
+from depl0.training.scored import final_scores, scored_phase
 from depl0.training.statistics import mean_loss, reestimate, restore, statistics_of
 from depl0.weights import load_weights
 
@@ -116,24 +118,34 @@ def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:
 
 def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
     """Put the gates of a recipe on a network, and refuse a budget that cannot be reached."""
-    gates, target = recipe.gates, recipe.target
+    gates, target, method = recipe.gates, recipe.target, method_of(recipe)
     rng = torch.Generator().manual_seed(recipe.run.seed)
-    gated = attach(
-        host,
-        example,
-        generator=gates.generator,
-        direction=gates.direction,
-        conditioning=gates.conditioning,
-        groups=gates.groups,
-        preset=gates.preset,
-        start=gates.start,
-        evaluation=gates.evaluation,
-        rng=rng,
-    )
+    if isinstance(method, Scored):  # nothing is generated: one number for each gate, which becomes its score
+        gated = attach(host, example, generator="independent", groups=gates.groups, rng=rng)
+    else:
+        gated = attach(
+            host,
+            example,
+            generator=gates.generator,
+            direction=gates.direction,
+            conditioning=gates.conditioning,
+            groups=gates.groups,
+            preset=gates.preset,
+            start=gates.start,
+            evaluation=gates.evaluation,
+            rng=rng,
+        )
+    method.check(gated)
     if target.budget is not None:
         check_budget(gated, target.budget, target.of)
-        gated.set_budget(target.budget, target.of)
+        if not isinstance(method, Scored):
+            gated.set_budget(target.budget, target.of)
     return gated
+
+
+def method_of(recipe: Recipe) -> Method:
+    """Return the method of a recipe."""
+    return METHODS[recipe.gates.method]
 
 
 # -- phases ----------------------------------------------------------------------------------------------------------
@@ -173,9 +185,8 @@ def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> 
 def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
     recipe, history = session.recipe, session.history
     if not session.is_past("search"):
-        run_phase(session, _search_phase(session, gated))
-        _release(session, gated)
-        _freeze(session, gated)
+        scores = _search(session, gated)
+        _freeze(session, gated, scores)
         if not recipe.finetune.gated:
             compact = gated.extract()
             history["record"] = json.dumps(files.record_to_json(_record(compact)))
@@ -189,6 +200,22 @@ def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable
     gated.fix_gates(torch.tensor(history["gates"]))
     _finetune(session, gated, gated.host)
     return gated.extract()
+
+
+def _search(session: Session, gated: GatedModel) -> Tensor | None:
+    """Train what the method wants trained; return the scores of the gates, where it gives them any."""
+    recipe, method = session.recipe, method_of(session.recipe)
+    if not isinstance(method, Scored):
+        run_phase(session, _search_phase(session, gated))
+        _release(session, gated)
+        return None
+    task_loss = _task_loss(recipe)
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
+    if recipe.search_epochs > 0:
+        phase = scored_phase(session, gated, method, task_loss)
+        phase.describe = lambda: describe_gates(gated, None)
+        run_phase(session, phase)
+    return final_scores(session, gated, method, task_loss, _importance_batches(session))
 
 
 def _search_phase(session: Session, gated: GatedModel) -> Phase:
@@ -246,19 +273,26 @@ def _start_from_importance(session: Session, gated: GatedModel) -> None:
     has_learned = bool(recipe.model.weights) or (recipe.search.gate_warmup > 0 and recipe.search.epochs > 0)
     if gated.budget is None or recipe.gates.importance == "none" or not has_learned:
         return
-    batches = islice(session.data.train.epoch(_IMPORTANCE_EPOCH), IMPORTANCE_BATCHES)
     scores = session.engine.reduce(
-        taylor_scores(gated, batches, _task_loss(recipe), recipe.target.of), reduction="mean"
+        taylor_scores(gated, _importance_batches(session), _task_loss(recipe), recipe.target.of), reduction="mean"
     )
     if not bool(scores.isfinite().all()):
         raise diverged(f"the importance of the gates is no number at step {session.global_step}.")
     gated.start_from(scores)
 
 
-def _freeze(session: Session, gated: GatedModel) -> None:
+def _importance_batches(session: Session) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give the training images by which channels are judged."""
+    return islice(session.data.train.epoch(_IMPORTANCE_EPOCH), IMPORTANCE_BATCHES)
+
+
+def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -> None:
     target, history = session.recipe.target, session.history
     before = evaluate(session.engine, gated, session.data.test.epoch(0))
-    frozen = freeze(gated, target.budget, target.of)
+    if scores is None or target.budget is None:
+        frozen = freeze(gated, target.budget, target.of)
+    else:
+        frozen = freeze_by(gated, scores, target.budget, target.of)
     after = evaluate(session.engine, gated, session.data.test.epoch(0))
     renewed = _renew_statistics(session, gated)
     if renewed:
@@ -298,7 +332,7 @@ def _few_batches(session: Session, epoch: int) -> Iterator[tuple[Tensor, Tensor]
 def _finetune(session: Session, model: nn.Module, trained: nn.Module) -> nn.Module:
     """Train on with the structure fixed. ``trained`` is what has the weights: the host, where ``model`` is gated."""
     recipe = session.recipe
-    if recipe.finetune.epochs == 0:
+    if recipe.finetune_epochs == 0:
         return model
     rated = finetune_optimizer(recipe, trained.parameters())
     loss = _task_loss(recipe)
@@ -306,7 +340,7 @@ def _finetune(session: Session, model: nn.Module, trained: nn.Module) -> nn.Modu
         "finetune",
         model,
         [rated],
-        recipe.finetune.epochs,
+        recipe.finetune_epochs,
         lambda outputs, labels: (value := loss(outputs, labels), value),
         clip_norm=recipe.search.clip_norm,
         distillation=session.distillation,
@@ -370,6 +404,8 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "name": recipe.name,
         "model": recipe.model.spec,
         "data": recipe.data.spec,
+        "method": recipe.gates.method,
+        "epochs": {"search": recipe.search_epochs, "finetune": recipe.finetune_epochs},
         "dense": {
             "accuracy": history["dense_accuracy"],
             "macs": dense_cost.macs,

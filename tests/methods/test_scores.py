@@ -1,0 +1,189 @@
+"""Every score against a direct computation, on a network with coupled layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.methods import METHODS, Scored, find_method, rank_within_groups
+from depl0.methods.taylor import FEW
+from tests.methods.networks import INNER, STREAM, WIDE, Coupled, NoNorm, gated_network, some_batches
+
+SCORED = sorted(name for name, method in METHODS.items() if isinstance(method, Scored))
+EVERY = ("stem", "inner", "back", "wide", "depthwise")
+LAYERS = {"stream": ("stem", "back"), "inner": ("inner",), "wide": ("wide", "depthwise")}
+
+
+def scores_of(name: str, gated: GatedModel, seed: int = 0) -> Tensor:
+    method = find_method(name)
+    assert isinstance(method, Scored)
+    return method.scores(gated, some_batches(), F.cross_entropy, torch.Generator().manual_seed(seed))
+
+
+def by_hand(host: torch.nn.Module, measure: object) -> Tensor:
+    """Add up what ``measure`` says of each coupled layer, group by group."""
+    return torch.cat([sum(torch.as_tensor(measure(layer)) for layer in layers) for layers in LAYERS.values()]).float()
+
+
+def test_the_network_has_the_groups_that_these_tests_name() -> None:
+    plan = gated_network().plan
+    assert [(group.gates, set(group.layers)) for group in plan.groups] == [
+        (STREAM, {"stem", "back"}), (INNER, {"inner"}), (WIDE, {"wide", "depthwise"}),
+    ]  # fmt: skip
+
+
+def weight_of(host: torch.nn.Module, layer: str) -> np.ndarray:
+    return getattr(host, layer).weight.detach().double().numpy()
+
+
+def test_l1_norm() -> None:
+    gated = gated_network()
+    wanted = by_hand(gated.host, lambda layer: [np.abs(f).sum() for f in weight_of(gated.host, layer)])
+    torch.testing.assert_close(scores_of("l1-norm", gated), wanted)
+
+
+def test_sfp() -> None:
+    gated = gated_network()
+    wanted = by_hand(gated.host, lambda layer: [np.sqrt((f**2).sum()) for f in weight_of(gated.host, layer)])
+    torch.testing.assert_close(scores_of("sfp", gated), wanted)
+
+
+def test_fpgm() -> None:
+    gated = gated_network()
+
+    def distances(layer: str) -> list[float]:
+        all_filters = weight_of(gated.host, layer)
+        return [sum(np.sqrt(((a - b) ** 2).sum()) for b in all_filters) for a in all_filters]
+
+    torch.testing.assert_close(scores_of("fpgm", gated), by_hand(gated.host, distances))
+
+
+def test_slimming() -> None:
+    gated = gated_network()
+    wanted = by_hand(gated.host, lambda layer: np.abs(weight_of(gated.host, f"bn_{layer}")))
+    torch.testing.assert_close(scores_of("slimming", gated), wanted)
+
+
+def test_slimming_pulls_at_every_scale_that_has_a_gate() -> None:
+    gated = gated_network(groups=["inner", "wide"])
+    method = find_method("slimming")
+    assert isinstance(method, Scored)
+    term = method.term(gated)
+    assert term is not None
+    term.backward()
+    host = gated.host
+    for layer in ("inner", "wide", "depthwise"):
+        scale = getattr(host, f"bn_{layer}").weight
+        assert torch.equal(scale.grad, scale.sign())
+    assert [name for name, p in host.named_parameters() if p.grad is not None] == [
+        "bn_inner.weight", "bn_wide.weight", "bn_depthwise.weight",
+    ]  # fmt: skip
+    torch.testing.assert_close(term.detach(), scores_of("slimming", gated).sum())
+
+
+def test_taylor() -> None:
+    gated = gated_network()
+    found = scores_of("taylor", gated)
+    gated.double().eval()
+    gates, step = torch.ones(18, dtype=torch.float64), 1e-6
+    wanted, count = torch.zeros(18, dtype=torch.float64), 0
+    for images, labels in some_batches():
+        for few, few_labels in zip(images.double().split(FEW), labels.split(FEW), strict=True):
+            for gate in range(18):
+                nudge = torch.zeros_like(gates)
+                nudge[gate] = step
+                losses = [F.cross_entropy(gated.with_gates(gates + s * nudge, few), few_labels) for s in (1, -1)]
+                wanted[gate] += ((losses[0] - losses[1]) / (2 * step)).detach() ** 2
+            count += 1
+    torch.testing.assert_close(found.double(), wanted / count, rtol=1e-3, atol=1e-9)
+
+
+def test_hrank() -> None:
+    gated = gated_network()
+    host = gated.host
+    assert isinstance(host, Coupled)
+    batches = some_batches()
+    with torch.no_grad():
+        maps = {name: np.concatenate([host.maps(images)[name].numpy() for images, _ in batches]) for name in EVERY}
+
+    def mean_rank(layer: str) -> np.ndarray:
+        return np.linalg.matrix_rank(maps[layer]).mean(0)
+
+    ranks = {layer: mean_rank(layer) for layer in EVERY}
+    assert len({float(r) for layer in EVERY for r in ranks[layer]}) > 7  # else there is nothing to find
+    # gates of the wide group multiply at the depthwise norm alone: that is where its maps are looked at
+    wanted = torch.tensor(np.concatenate([ranks["stem"] + ranks["back"], ranks["inner"], ranks["depthwise"]]))
+    torch.testing.assert_close(scores_of("hrank", gated), wanted.float(), rtol=0, atol=0.05)
+
+
+def test_random_follows_its_seed() -> None:
+    gated = gated_network()
+    assert torch.equal(scores_of("random", gated), scores_of("random", gated))
+    assert not torch.equal(scores_of("random", gated), scores_of("random", gated, seed=1))
+
+
+def test_ranks_within_groups() -> None:
+    plan = gated_network().plan
+    scores = torch.randn(18, generator=torch.Generator().manual_seed(2)) * 100
+    ranks = rank_within_groups(plan, scores)
+    for group in plan.groups:
+        inside, order = ranks[group.gates], scores[group.gates].argsort()
+        assert torch.allclose(inside[order], (torch.arange(group.size) + 0.5) / group.size)
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_nothing_else_changes(name: str) -> None:
+    gated = gated_network().train()
+    gated.host.bn_stem.eval()
+    modes = [module.training for module in gated.modules()]
+    state = {key: value.clone() for key, value in gated.state_dict().items()}
+    random_state = torch.get_rng_state()
+    scores = scores_of(name, gated)
+    assert scores.shape == (18,) and not scores.requires_grad and bool(scores.isfinite().all())
+    assert [module.training for module in gated.modules()] == modes
+    assert all(torch.equal(value, state[key]) for key, value in gated.state_dict().items())
+    assert all(parameter.grad is None for parameter in gated.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in gated.modules())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_scores_do_not_depend_on_the_generator(name: str) -> None:
+    assert torch.equal(scores_of(name, gated_network()), scores_of(name, gated_network(generator="fc")))
+
+
+def test_sfp_sets_whole_filters_to_zero_and_nothing_else() -> None:
+    gated = gated_network()
+    before = {name: tensor.clone() for name, tensor in gated.host.state_dict().items()}
+    closed = [1, 6, 13]
+    is_open = torch.ones(18, dtype=torch.bool)
+    is_open[closed] = False
+    method = find_method("sfp")
+    assert isinstance(method, Scored)
+    method.after_epoch(gated, lambda scores: is_open)
+    wanted = {"stem.weight": 1, "back.weight": 1, "inner.weight": 1, "wide.weight": 2, "depthwise.weight": 2}
+    for name, tensor in gated.host.state_dict().items():
+        expected = before[name]
+        if name in wanted:
+            expected[wanted[name]] = 0
+        assert torch.equal(tensor, expected), name
+
+
+def test_slimming_refuses_channels_without_a_norm() -> None:
+    with pytest.raises(InputError, match=r"'slimming' needs a norm .* but bare has none \(1 of 2 groups\)") as caught:
+        find_method("slimming").check(gated_network(NoNorm))
+    assert "l1-norm" in str(caught.value.hint)
+    find_method("slimming").check(gated_network(NoNorm, groups=["conv"]))
+
+
+@pytest.mark.parametrize("name", [name for name in SCORED if name != "slimming"])
+def test_a_network_without_norms(name: str) -> None:
+    gated = gated_network(NoNorm)
+    find_method(name).check(gated)
+    scores = scores_of(name, gated)
+    assert all(bool((scores[group.gates] > 0).any()) for group in gated.plan.groups)
