@@ -56,6 +56,7 @@ def test_the_defaults():
         "method_weight": None,
         "generator": "fc",
         "direction": "forward",
+        "conditioning": "log_alpha",
         "groups": "all",
         "preset": "default",
         "start": None,
@@ -70,6 +71,8 @@ def test_the_defaults():
         "label_smoothing": 0.0,
         "clip_norm": None,
         "ema_decay": None,
+        "distill": 0.0,
+        "distill_temperature": 2.0,
         "dense_baseline": False,
     }
     assert dataclasses.asdict(r.weight_optimizer) == {
@@ -148,6 +151,8 @@ REFUSED = [
     (SearchSection, "search.clip_norm", 0.0, "a number above 0, or left out"),
     (SearchSection, "search.clip_norm", math.inf, "a number above 0, or left out"),
     (SearchSection, "search.ema_decay", 1.0, "a number above 0 and below 1, or left out"),
+    (SearchSection, "search.distill", 1.5, "a number of at least 0 and at most 1"),
+    (SearchSection, "search.distill_temperature", 0, "a number above 0"),
     (SearchSection, "search.dense_baseline", 0, "true or false"),
     (ModelSection, "model.spec", "", "a model's name or module:callable"),
     (ModelSection, "model.weights", 3, "a file's name, or empty"),
@@ -167,6 +172,7 @@ REFUSED = [
     (GatesSection, "gates.method", "l1", METHODS),
     (GatesSection, "gates.method_weight", -1, "a number of at least 0, or left out"),
     (GatesSection, "gates.direction", "up", "one of 'forward', 'backward'"),
+    (GatesSection, "gates.conditioning", "weights", "one of 'log_alpha', 'gates'"),
     (GatesSection, "gates.preset", "mine", "one of 'default', 'paper', 'reference'"),
     (GatesSection, "gates.evaluation", "mean", "one of 'median', 'paper'"),
     (GatesSection, "gates.importance", "hessian", "one of 'taylor', 'none'"),

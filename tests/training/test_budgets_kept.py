@@ -1,0 +1,96 @@
+"""Budgets are kept: for every generator, direction and choice of groups, and on the way there."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from depl0.analysis.plan import Plan
+from depl0.analysis.trace import ExampleInputs
+from depl0.gated import GatedModel
+from depl0.generators import GENERATORS, make_generator
+from depl0.models.resnet_cifar import resnet20
+from depl0.planning import plan
+from depl0.training.freeze import freeze, least_share
+from tests.training.tiny import run, tiny_recipe
+
+EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))
+BUDGETS = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+RECORDED = sorted((Path(__file__).parents[2] / "docs" / "results").glob("**/metrics.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def planned() -> dict[str, tuple[nn.Module, Plan]]:
+    torch.manual_seed(0)
+    host = resnet20()
+    return {groups: (host, plan(host, EXAMPLE, groups=groups)) for groups in ("all", "inner")}
+
+
+CASES = [
+    (name, direction, groups, of)
+    for name in sorted(GENERATORS)
+    for direction, of in (("forward", "macs"), ("backward", "params"))
+    for groups in ("all", "inner")
+]
+
+
+@pytest.mark.parametrize(("place", "case"), list(enumerate(CASES)), ids=["-".join(case) for case in CASES])
+def test_the_compact_network_costs_what_was_asked(
+    planned: dict[str, tuple[nn.Module, Plan]], place: int, case: tuple[str, str, str, str]
+) -> None:
+    name, direction, groups, of = case
+    host, its_plan = planned[groups]
+    rng = torch.Generator().manual_seed(place)
+    generator = make_generator(name, [group.size for group in its_plan.groups], direction=direction, rng=rng)
+    generator.start_from(torch.randn(its_plan.num_gates, generator=rng))
+    gated = GatedModel(host, its_plan, generator, EXAMPLE)
+    budget = BUDGETS[place % len(BUDGETS)]
+    if budget < least_share(gated, of):  # the frozen layers do not allow it
+        budget = 0.5
+    gated.set_budget(budget, of)
+    frozen = freeze(gated, budget, of)
+    assert budget - 0.01 <= gated.share_of(frozen.gates, of) <= budget
+
+
+def test_between_them_the_cases_cover_all_budgets() -> None:
+    assert {place % len(BUDGETS) for place in range(len(CASES))} == set(range(len(BUDGETS)))
+
+
+# -- on the way ------------------------------------------------------------------------------------------------------
+
+
+def check_descent(lines: list[dict[str, Any]], of: str, warmup: float) -> None:
+    search = [line for line in lines if line.get("phase") == "search" and "expected" in line]
+    after_warmup = search[int(warmup * len(search)) :]
+    shares = [line["expected"][f"{of}_share"] for line in after_warmup]
+    assert shares, "a run without a search proves nothing"
+    for before, after in itertools.pairwise(shares):
+        assert after <= before + 0.02
+    assert search[-1]["undecided"] <= 0.02
+
+
+@pytest.mark.parametrize("metrics", RECORDED, ids=[path.parent.name for path in RECORDED])
+def test_in_recorded_runs_expected_cost_only_falls_and_gates_are_decided(metrics: Path) -> None:
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    if not any(line.get("phase") == "search" and line.get("expected") for line in lines):
+        pytest.skip("a method without gates in its training")
+    check_descent(lines, "macs", warmup=0.0)
+
+
+@pytest.mark.parametrize("epochs", [4, 40])
+@pytest.mark.parametrize("generator", ["fc", "independent"])
+def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, generator: str) -> None:
+    recipe = tiny_recipe(search__epochs=epochs, finetune__epochs=0, gates__generator=generator)
+    summary = run(recipe, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    check_descent(lines, "macs", warmup=0.25)
+    final = [line for line in lines if line.get("phase") == "search"][-1]["expected"]["macs_share"]
+    assert abs(final - 0.5) < 0.02  # neither missed nor overshot
+    assert summary["budget_asked"] == 0.5
+    assert summary["budget_reached"] <= 0.5
