@@ -46,3 +46,7 @@ class DataError(Depl0Error):
 
 class TrainingError(Depl0Error):
     """A training cannot go on: the loss is no number any more, or the run was interrupted."""
+
+
+class RunInterruptedError(TrainingError):
+    """Somebody asked the training to stop; nothing is wrong with it."""

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from depl0.cli import data, evaluate, plan, prune, recipes
+from depl0.cli import data, evaluate, plan, prune, recipes, sweep
 from depl0.errors import Depl0Error, InputError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("prune")(prune.prune_command)
+app.command("sweep")(sweep.sweep_command)
 app.command("eval")(evaluate.eval_command)
 app.command("plan")(plan.plan_command)
 app.add_typer(recipes.app, name="recipes")

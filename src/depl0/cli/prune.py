@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from depl0.cli.options import with_options_of
 from depl0.cli.table import result_table
 from depl0.errors import InputError
 from depl0.recipes import catalog
@@ -23,7 +24,7 @@ DISTILL_SHARE = 0.5
 """the teacher's share of the loss, where the command line asks for one"""
 
 
-def prune_command(
+def chosen_recipe(
     recipe: Annotated[
         str | None,
         typer.Argument(
@@ -65,13 +66,9 @@ def prune_command(
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
-    out: Annotated[str | None, typer.Option(help="Folder of the run (default: runs/NAME).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-) -> None:
-    """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
-    chosen = complete(
+) -> Recipe:
+    """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
+    return complete(
         catalog.find(recipe) if recipe is not None else recipe_for(model, data),
         {
             "model.spec": model,
@@ -98,7 +95,18 @@ def prune_command(
         penalty_weight,
         set_ or [],
     )
-    folder, summary = prune(chosen, out, resume=resume, reporter=make_reporter(quiet))
+
+
+@with_options_of(chosen_recipe)
+def prune_command(
+    options: dict[str, Any],
+    out: Annotated[str | None, typer.Option(help="Folder of the run (default: runs/NAME).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
+    folder, summary = prune(chosen_recipe(**options), out, resume=resume, reporter=make_reporter(quiet))
     if is_first_process():
         typer.echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
 

@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from depl0.data import Data
-from depl0.errors import TrainingError
+from depl0.errors import RunInterruptedError, TrainingError
 from depl0.recipes.recipe import Recipe
 from depl0.training.checkpoint import load_newest, save_checkpoint
 from depl0.training.distill import Distillation
@@ -209,7 +209,7 @@ def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Ten
     if stop or (due and not last):
         _save(session, phase, epoch, step, sums)
     if stop:
-        raise TrainingError(
+        raise RunInterruptedError(
             f"interrupted at step {session.global_step}; everything is saved in {session.folder.path}.",
             hint="go on with the same command and --resume.",
         )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import depl0.files as files
 from depl0.cost.count import cost
 from depl0.data import Data, DataSettings, open_data
-from depl0.errors import InputError, TrainingError
+from depl0.errors import InputError, RunInterruptedError
 from depl0.gated import GatedModel, attach
 from depl0.latency import measure_latency
 from depl0.methods import METHODS, Method, Scored
@@ -80,7 +80,7 @@ def prune(
         compact = _search_and_extract(session, gated, make_host)
         summary = _conclude(session, gated, compact, example)
     except KeyboardInterrupt as error:
-        raise TrainingError(
+        raise RunInterruptedError(
             f"interrupted at once; {folder.path} has the last checkpoint.",
             hint="go on with the same command and --resume.",
         ) from error

@@ -84,7 +84,7 @@ def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, 
         )
     earlier = read_recipe(path / "recipe.toml")
     if earlier != recipe:
-        name, was, now = _first_difference(earlier, recipe)
+        name, was, now = first_difference(earlier, recipe)
         raise InputError(
             f"{path} holds a run of another recipe: {name} was {was!r} and is now {now!r}.",
             hint="resume with the settings of that run, or choose another --out.",
@@ -102,7 +102,8 @@ def _default_folder(name: str, resume: bool) -> Path:
         taken, number = path, number + 1
 
 
-def _first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
+def first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
+    """Return the first field in which two recipes differ, and its two values."""
     a, b = dataclasses.asdict(left), dataclasses.asdict(right)
     for section, fields in a.items():
         if not isinstance(fields, dict):

@@ -1,0 +1,37 @@
+"""Options that several commands share: they are the parameters of one function, and are written once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+Command = Callable[..., None]
+
+
+def with_options_of(source: Callable[..., Any], without: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Give a command the parameters of ``source``, except some, as further options.
+
+    The command takes them by name, as one dictionary, in its first parameter: ``source(**options)`` uses them.
+    """
+    shared = {
+        name: parameter
+        for name, parameter in inspect.signature(source, eval_str=True).parameters.items()
+        if name not in without
+    }
+
+    def decorate(command: Command) -> Command:
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            options = {name: given.pop(name) for name in shared}
+            command(options, **given)
+
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*shared.values(), *own)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate

@@ -1,0 +1,38 @@
+"""``depl0 sweep``: several budgets, and the frontier of accuracy against cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from depl0.cli.options import with_options_of
+from depl0.cli.prune import chosen_recipe
+from depl0.cli.study import OUT_HELP, finish, study_folder
+from depl0.studies.frontier import draw_frontier
+from depl0.studies.publish import carry_out
+from depl0.studies.study import Study
+from depl0.studies.sweep import read_budgets, summarise, sweep_members, tabulate
+from depl0.training.progress import make_reporter
+
+
+@with_options_of(chosen_recipe, without=("budget", "penalty_weight"))
+def sweep_command(
+    options: dict[str, Any],
+    budgets: Annotated[str, typer.Option(help="Shares of the cost that may be left, e.g. 0.7,0.5,0.3.")],
+    out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="sweep"))] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Prune at several budgets; write table, JSON and picture of accuracy against cost. Called again, it goes on."""
+    shares = read_budgets(budgets)
+    recipe = chosen_recipe(**options)
+    study = Study("sweep", sweep_members(recipe, shares), study_folder(out, "sweep", recipe.name))
+    result, table = carry_out(
+        study,
+        make_reporter(quiet),
+        lambda outcomes: summarise(recipe, shares, outcomes, study.folder),
+        tabulate,
+        draw_frontier,
+    )
+    finish(study, result, table, as_json)

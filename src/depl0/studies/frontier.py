@@ -1,0 +1,111 @@
+"""The picture of a sweep: accuracy against the share of the cost that is left."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from matplotlib.transforms import Bbox
+
+from depl0.disk import write_whole
+from depl0.studies.table import COSTS
+
+ON_FRONTIER, BESIDE, DENSE = "#1b7837", "#b2abd2", "#2166ac"
+_OFFSETS = [(0, 9), (0, -19), (0, 22), (0, -32), (34, 12), (-34, 12), (34, -22), (-34, -22), (0, 36), (0, -46), (0, 50)]
+"""Where a label may stand, in points from its marker; the first that is free is taken."""
+
+
+def draw_frontier(result: dict[str, Any], folder: Path) -> None:
+    """Write ``frontier.png`` and ``frontier.svg``; nothing, while no member is finished."""
+    finished = sorted((m for m in result["members"] if m["accuracy"] is not None), key=lambda m: m["cost_left"])
+    if not finished:
+        return
+    figure = Figure(figsize=(7.0, 4.6), dpi=150, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    best = [(m["cost_left"], m["accuracy"]) for m in finished if m["on_frontier"]]
+    dense = [] if result["dense_accuracy"] is None else [(1.0, result["dense_accuracy"])]
+    line = best + [point for point in dense if point[1] > max(y for _, y in best)]  # else it is not on the frontier
+    axes.plot(*zip(*line, strict=True), color=ON_FRONTIER, linewidth=1.2, alpha=0.6, zorder=1)
+    axes.plot(*zip(*best, strict=True), "o", color=ON_FRONTIER, label="on the frontier")
+    beside = [(m["cost_left"], m["accuracy"]) for m in finished if not m["on_frontier"]]
+    if beside:
+        axes.plot(*zip(*beside, strict=True), "o", color=BESIDE, label="another budget is better")
+    if dense:
+        axes.plot(*dense[0], "D", color=DENSE, label="dense")
+    axes.set_title(f"{result['recipe']}: {result['model']} on {result['data'].partition(':')[0]}")
+    axes.set_xlabel(f"share of the {COSTS[result['of']]} left")
+    axes.set_ylabel("test accuracy (%)")
+    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.10)
+    _set_height(axes, [m["accuracy"] for m in finished] + [y for _, y in dense])
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
+    labels = [(m["cost_left"], m["accuracy"], f"{m['budget']:g}: {m['accuracy']:.2f} %") for m in finished]
+    labels += [(x, y, f"dense: {y:.2f} %") for x, y in dense]
+    _place_labels(canvas, axes, labels, line)
+    _write(figure, folder)
+
+
+def _set_height(axes: Axes, accuracies: list[float]) -> None:
+    """Leave room for labels, however close the accuracies are; none is above 100 %."""
+    low, high = min(accuracies), max(accuracies)
+    room = max(0.3 * (high - low), 0.2)
+    axes.set_ylim(low - room, high + room)
+    axes.set_yticks([tick for tick in axes.get_yticks() if low - room <= tick <= min(high + room, 100.0)])
+
+
+def _place_labels(
+    canvas: FigureCanvasAgg, axes: Axes, labels: list[tuple[float, float, str]], line: list[tuple[float, float]]
+) -> None:
+    """Put every label where it covers no other, no marker and, if there is room, no line."""
+    canvas.draw()
+    to_pixels = axes.transData.transform
+    scale = axes.figure.dpi / 72
+    taken = [_box(to_pixels((x, y)), 5 * scale) for x, y, _ in labels]
+    on_line = [
+        _box(to_pixels((a[0] + t / 60 * (b[0] - a[0]), a[1] + t / 60 * (b[1] - a[1]))), 1.0)
+        for a, b in pairwise(line)
+        for t in range(61)
+    ]
+    inside = axes.get_window_extent()
+    for x, y, words in labels:
+        text = axes.annotate(words, (x, y), xytext=_OFFSETS[0], textcoords="offset points", ha="center", fontsize=8.5)
+        places = {}
+        for offset in _OFFSETS:
+            text.set_position(offset)
+            places[offset] = text.get_window_extent(canvas.get_renderer()).padded(1.5 * scale)
+        fits = [o for o, box in places.items() if _within(box, inside) and not _meets(box, taken)] or [_OFFSETS[0]]
+        chosen = next((o for o in fits if not _meets(places[o], on_line)), fits[0])
+        text.set_position(chosen)
+        taken.append(places[chosen])
+
+
+def _box(centre: Any, radius: float) -> Bbox:
+    x, y = centre
+    return Bbox.from_extents(x - radius, y - radius, x + radius, y + radius)
+
+
+def _meets(box: Bbox, others: list[Bbox]) -> bool:
+    return any(box.overlaps(other) for other in others)
+
+
+def _within(box: Bbox, outer: Bbox) -> bool:
+    return bool(box.x0 >= outer.x0 and box.x1 <= outer.x1 and box.y0 >= outer.y0 and box.y1 <= outer.y1)
+
+
+def _write(figure: Figure, folder: Path) -> None:
+    """Write the picture as PNG and SVG, the same bytes for the same numbers."""
+    with matplotlib.rc_context({"svg.hashsalt": "depl0"}):
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, metadata=metadata)
+            write_whole(folder / f"frontier.{kind}", buffer.getvalue())

@@ -1,0 +1,59 @@
+"""The numbers of a member that tables show, and what they were made with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from depl0.studies.study import Outcome
+
+MEASURES = ("accuracy", "dense_accuracy", "change", "cost_left", "macs_left", "params_left", "seconds")
+
+
+def measures(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a finished run."""
+    accuracy, dense = summary["compact"]["accuracy"], summary["dense"]["accuracy"]
+    return {
+        "accuracy": accuracy,
+        "dense_accuracy": dense,
+        "change": None if dense is None else accuracy - dense,
+        "cost_left": summary["budget_reached"],  # of the cost that the budget counts
+        "macs_left": summary["macs_left"],
+        "params_left": summary["params_left"],
+        "seconds": summary["seconds"],
+    }
+
+
+def describe(outcome: Outcome) -> dict[str, Any]:
+    """Return a member as the study's JSON file has it: status, numbers (None where there are none), error."""
+    numbers = dict.fromkeys(MEASURES) if outcome.summary is None else measures(outcome.summary)
+    error = None if outcome.failure is None else outcome.failure.message
+    return {"name": outcome.name, "status": outcome.status, **numbers, "error": error}
+
+
+def status(row: dict[str, Any]) -> str:
+    """Return the cell that says what has become of a member."""
+    return str(row["status"]) if row["error"] is None else f"{row['status']}: {row['error']}"
+
+
+def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
+    """Return the commits and versions that finished runs were made with; more than one if they differ."""
+    found: dict[str, set[str]] = {"commit": set(), "depl0": set(), "torch": set()}
+    for folder in folders:
+        file = folder / "environment.json"
+        if not (folder / "summary.json").exists() or not file.exists():
+            continue
+        environment = json.loads(file.read_text())
+        versions = {"commit": environment["commit"], **environment["packages"]}
+        for name, seen in found.items():
+            if versions.get(name):
+                seen.add(versions[name])
+    return {name: sorted(seen) for name, seen in found.items()}
+
+
+def made_with_note(made: dict[str, list[str]]) -> tuple[str, ...]:
+    """Return the line below a table that says what it was made with."""
+    parts = [f"{name} {' and '.join(value[:12] for value in values)}" for name, values in made.items() if values]
+    return (f"Made with {', '.join(parts)}.",) if parts else ()

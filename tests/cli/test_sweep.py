@@ -1,0 +1,101 @@
+"""``depl0 sweep`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.cli.conftest import Type
+
+TINY = "--epochs 1 --finetune-epochs 0 --limit-train 128 --device cpu --set search.dense_baseline=false"
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file with its time and bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_a_sweep_with_a_member_that_fails(type_command: Type, tmp_path: Path) -> None:
+    words = f"sweep digits --budgets 0.0001,0.5,0.3 {TINY} --out out"
+    typed = type_command(words)
+    assert typed.code == 1
+    assert "1 of 3 members failed: budget-0.0001" in typed.err and "Traceback" not in typed.err
+    lines = [line.split() for line in typed.out.splitlines()]
+    rows = {line[0]: line for line in lines if line}
+    assert list(rows)[1] == "budget"
+    assert rows["0.5"][-1] == rows["0.3"][-1] == "finished"
+    assert "a budget of 0.0001 of the macs cannot be reached" in " ".join(rows["0.0001"])
+    out = tmp_path / "out"
+    assert sorted(path.name for path in out.iterdir()) == [
+        "budget-0.3", "budget-0.5", "frontier.png", "frontier.svg", "study.json", "sweep.json", "sweep.md",
+    ]  # fmt: skip
+    result = json.loads((out / "sweep.json").read_text())
+    for member in result["members"][:2]:
+        summary = json.loads((out / member["name"] / "summary.json").read_text())
+        assert member["accuracy"] == summary["compact"]["accuracy"]
+        assert member["macs_left"] == summary["macs_left"] <= member["budget"]
+    assert [member["status"] for member in result["members"]] == ["finished", "finished", "failed"]
+
+    # members are ordinary runs
+    found = json.loads(type_command("eval out/budget-0.5 --json").out)
+    assert found["accuracy"] == result["members"][0]["accuracy"]
+
+    # a second call reads what is finished, and tries again what failed
+    before = contents(out / "budget-0.5")
+    again = type_command(f"{words} --json")
+    assert again.code == 1
+    assert json.loads(again.out) == result
+    assert "budget-0.5 (1/3): finished already" in again.err
+    assert contents(out / "budget-0.5") == before
+
+    # and another sweep is refused
+    other = type_command(f"sweep digits --budgets 0.5,0.3 {TINY} --out out")
+    assert other.code == 2
+    assert "its members are budget-0.5, budget-0.3, budget-0.0001; asked for: budget-0.5, budget-0.3" in other.err
+
+
+def test_a_sweep_that_was_killed_goes_on(type_command: Type, tmp_path: Path) -> None:
+    words = f"sweep digits --budgets 0.5,0.3 {TINY} --set search.epochs=4 --out out"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "depl0", *words.split()],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    first, second = tmp_path / "out" / "budget-0.5", tmp_path / "out" / "budget-0.3"
+    deadline = time.monotonic() + 180
+    while not (second / "recipe.toml").exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (first / "summary.json").exists() and not (second / "summary.json").exists()
+    before = contents(first)
+    half = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert [member["status"] for member in half["members"]] == ["finished", "not started"]
+
+    typed = type_command(words)
+    assert typed.code == 0, typed.err
+    assert contents(first) == before
+    whole = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert [member["status"] for member in whole["members"]] == ["finished", "finished"]
+
+
+def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> None:
+    for words, error in {
+        "sweep digits": "--budgets",
+        "sweep digits --budgets 0.5,much": "got 'much' in '0.5,much' instead",
+        "sweep digits --budgets 0.5 --budget 0.3": "--budget",
+        "sweep digit --budgets 0.5": "did you mean digits",
+    }.items():
+        typed = type_command(f"{words} --out out")
+        assert typed.code == 2
+        assert error in typed.err
+        assert typed.out == ""
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,141 @@
+"""Many runs in one folder: refused, failed, interrupted, continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from depl0.errors import FormatError, InputError, RunInterruptedError
+from depl0.recipes.toml import with_overrides
+from depl0.studies.study import Outcome, Study
+from depl0.training.progress import Quiet
+from tests.studies.summaries import a_summary, finish_run
+from tests.training.tiny import Noisy, interrupt, tiny_recipe
+
+RECIPE = tiny_recipe()
+TWO = {"a": RECIPE, "b": with_overrides(RECIPE, {"run.seed": 1})}
+
+
+def statuses(outcomes: list[Outcome]) -> dict[str, str]:
+    return {outcome.name: outcome.status for outcome in outcomes}
+
+
+def test_nothing_is_written_before_it_runs(tmp_path: Path) -> None:
+    study = Study("sweep", TWO, tmp_path / "out")
+    assert statuses(study.outcomes()) == {"a": "not started", "b": "not started"}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_member_that_fails_does_not_lose_the_others_and_is_tried_again(tmp_path: Path) -> None:
+    # a loss that is no number, in the middle of a training
+    members = {"a": tiny_recipe(model__spec="tests.training.tiny:ScoresThatExplode"), "b": RECIPE}
+    seen: list[dict[str, str]] = []
+    outcomes = Study("sweep", members, tmp_path).run(Quiet(), lambda found: seen.append(statuses(found)))
+    assert seen == [{"a": "failed", "b": "not started"}, {"a": "failed", "b": "finished"}]
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.kind == "TrainingError"
+    assert " became " in outcomes[0].failure.message
+    assert outcomes[1].summary == json.loads((tmp_path / "b" / "summary.json").read_text())
+
+    # the failure is remembered, and tried again
+    again = Study("sweep", members, tmp_path)
+    assert again.outcomes() == outcomes
+    reporter = Noisy()
+    again.run(reporter, lambda found: None)
+    assert "b (2/2): finished already" in reporter.notes
+    assert any(note.startswith("a failed: ") for note in reporter.notes)
+
+    # once what was wrong is mended, nothing is left of the failure
+    finish_run(tmp_path / "mended" / "a", a_summary(90.0, 0.5))
+    (tmp_path / "a").rename(tmp_path / "broken")
+    (tmp_path / "mended" / "a").rename(tmp_path / "a")
+    assert statuses(Study("sweep", members, tmp_path).outcomes()) == {"a": "finished", "b": "finished"}
+
+
+def test_an_interruption_ends_the_study_and_a_second_call_goes_on(tmp_path: Path) -> None:
+    seen: list[dict[str, str]] = []
+    with pytest.raises(RunInterruptedError, match="interrupted in a, member 1 of 2") as caught:
+        Study("sweep", TWO, tmp_path).run(Noisy(at_step=5, act=interrupt), lambda found: seen.append(statuses(found)))
+    assert caught.value.hint == "go on with the same command."
+    assert seen == [{"a": "half done", "b": "not started"}]
+    reporter = Noisy()
+    outcomes = Study("sweep", TWO, tmp_path).run(reporter, lambda found: None)
+    assert "resumed from step 5" in reporter.notes
+    assert statuses(outcomes) == {"a": "finished", "b": "finished"}
+
+
+def test_ctrl_c_before_a_training_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object, **others: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("depl0.studies.study.prune", stop)
+    with pytest.raises(RunInterruptedError, match="interrupted in a"):
+        Study("sweep", TWO, tmp_path).run(Quiet(), lambda found: None)
+
+
+def test_a_full_disk_is_the_members_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(recipe: object, out: str, **others: object) -> None:
+        if out.endswith("a"):
+            raise OSError(28, "No space left on device")
+        finish_run(Path(out), a_summary(90.0, 0.5))
+
+    monkeypatch.setattr("depl0.studies.study.prune", fill)
+    outcomes = Study("sweep", TWO, tmp_path).run(Quiet(), lambda found: None)
+    assert statuses(outcomes) == {"a": "failed", "b": "finished"}
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.message == "OSError: [Errno 28] No space left on device"
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """A study whose first member is done."""
+    finish_run(tmp_path / "a", a_summary(90.0, 0.5))
+    (tmp_path / "a").rename(tmp_path / "kept")
+    study = Study("sweep", TWO, tmp_path / "out")
+    study._write()
+    (tmp_path / "kept").rename(tmp_path / "out" / "a")
+    return tmp_path / "out"
+
+
+def test_another_study_in_the_same_folder_is_refused(begun: Path) -> None:
+    before = (begun / "study.json").read_bytes()
+    with pytest.raises(InputError, match=r"holds a sweep, not a comparison\.\nhint: choose another --out"):
+        Study("comparison", TWO, begun)
+    with pytest.raises(InputError, match=r"another sweep: its members are a, b; asked for: a\.\nhint: continue that"):
+        Study("sweep", {"a": RECIPE}, begun)
+    changed = {**TWO, "b": with_overrides(TWO["b"], {"search.epochs": 9})}
+    with pytest.raises(InputError, match=r"search\.epochs of b was 3 and is now 9\."):
+        Study("sweep", changed, begun)
+    assert (begun / "study.json").read_bytes() == before
+
+
+def test_folders_that_are_no_study(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="is not empty and holds no sweep"):
+        Study("sweep", TWO, tmp_path / "full")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        Study("sweep", TWO, tmp_path / "full" / "thesis.tex")
+    with pytest.raises(InputError, match="has no members"):
+        Study("sweep", {}, tmp_path / "new")
+    for name in ("/a", "b/../../a"):
+        with pytest.raises(InputError, match="would lie outside of the sweep's folder"):
+            Study("sweep", {name: RECIPE}, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version": 1, "kind": "sweep", "members": [{}], "failures": {}}'], ids=range(4)
+)
+def test_a_damaged_study(begun: Path, text: str) -> None:
+    (begun / "study.json").write_text(text)
+    with pytest.raises(FormatError, match=r"study\.json is damaged"):
+        Study("sweep", TWO, begun)
+
+
+def test_a_study_of_a_newer_version(begun: Path) -> None:
+    file = begun / "study.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "version": 99}))
+    with pytest.raises(FormatError, match="newer depl0"):
+        Study("sweep", TWO, begun)
