@@ -15,6 +15,7 @@ from depl0.recipes import describe, find, get, names, parse_recipe, write_recipe
 BASES = (
     "digits",
     "custom",
+    "lenet5-fashion-mnist",
     "resnet20-cifar10",
     "vgg16-cifar10",
     "vgg16-cifar100",
@@ -22,7 +23,7 @@ BASES = (
     "resnet56-cifar100",
     "resnet50-imagenet",
 )
-PAPER = BASES[3:]
+PAPER = BASES[4:]
 CIFAR = PAPER[:4]
 VARIANTS = ("", "-backward", "-l0hc")
 

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from depl0.cli import data, evaluate, plan, prune, recipes, sweep
+from depl0.cli import ablation, compare, data, evaluate, plan, prune, recipes, sweep
 from depl0.errors import Depl0Error, InputError
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 app.command("prune")(prune.prune_command)
 app.command("sweep")(sweep.sweep_command)
+app.command("compare")(compare.compare_command)
+app.command("ablation")(ablation.ablation_command)
 app.command("eval")(evaluate.eval_command)
 app.command("plan")(plan.plan_command)
 app.add_typer(recipes.app, name="recipes")

@@ -91,6 +91,20 @@ def custom(variant: Variant = FORWARD) -> Recipe:
     )
 
 
+def lenet5_fashion_mnist(variant: Variant = FORWARD) -> Recipe:
+    """LeNet-5 on Fashion-MNIST."""
+    return Recipe(
+        name="lenet5-fashion-mnist" + variant.suffix,
+        model=ModelSection(spec="lenet5"),
+        data=DataSection(spec="fashion-mnist:data", batch_size=128),
+        gates=variant.gates(groups="all", preset="default"),
+        target=TargetSection(budget=0.25, of="macs"),
+        search=SearchSection(epochs=6, gate_warmup=0.25, ramp=0.6),
+        weight_optimizer=WeightOptimizerSection(lr=0.02, nesterov=True, schedule="constant"),
+        finetune=FinetuneSection(epochs=4, lr=0.02, schedule="cosine"),
+    )
+
+
 def resnet20_cifar10(variant: Variant = FORWARD) -> Recipe:
     """A trained ResNet-20 on CIFAR-10, from its --weights."""
     return Recipe(
@@ -190,6 +204,7 @@ def _resnet56(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
 _MAKERS: tuple[Callable[[Variant], Recipe], ...] = (
     digits,
     custom,
+    lenet5_fashion_mnist,
     resnet20_cifar10,
     vgg16_cifar10,
     vgg16_cifar100,

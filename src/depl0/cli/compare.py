@@ -1,0 +1,34 @@
+"""``depl0 compare``: several methods in the same harness."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from depl0.cli.options import with_options_of
+from depl0.cli.prune import chosen_recipe
+from depl0.cli.study import OUT_HELP, finish, study_folder
+from depl0.studies.compare import Comparison, read_methods, tabulate
+from depl0.studies.publish import carry_out
+from depl0.studies.study import Study
+from depl0.training.progress import make_reporter
+
+
+@with_options_of(chosen_recipe, without=("penalty_weight", "method", "generator", "direction"))
+def compare_command(
+    options: dict[str, Any],
+    methods: Annotated[str, typer.Option(help="Methods, e.g. dep-l0,dep-l0:backward,dep-l0:conv1d,l0-hc,l1-norm.")],
+    seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.")] = 3,
+    out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="comparison"))] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Called again, it goes on."""
+    recipe = chosen_recipe(**options)
+    comparison = Comparison(recipe, read_methods(methods), seeds)
+    study = Study("comparison", comparison.members(), study_folder(out, "comparison", recipe.name))
+    result, table = carry_out(
+        study, make_reporter(quiet), lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate
+    )
+    finish(study, result, table, as_json)

@@ -1,0 +1,150 @@
+"""A comparison: several methods, several seeds, everything else the same."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+from depl0.errors import InputError
+from depl0.generators import GENERATORS
+from depl0.recipes.method import for_method
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.toml import with_overrides
+from depl0.studies.measures import MEASURES, describe, made_with, made_with_note, status
+from depl0.studies.publish import Result
+from depl0.studies.study import Outcome
+from depl0.studies.table import COSTS, Table, percent, points, seconds, share
+
+DIRECTIONS = ("forward", "backward")
+
+
+def read_methods(text: str) -> tuple[str, ...]:
+    """Read methods that are separated by commas.
+
+    >>> read_methods("dep-l0, dep-l0:backward, l0-hc")
+    ('dep-l0', 'dep-l0:backward', 'l0-hc')
+    """
+    methods = tuple(word.strip() for word in text.split(","))
+    if not all(methods):
+        raise InputError(
+            f"--methods takes names separated by commas, got an empty place in {text!r} instead.",
+            hint="for instance --methods dep-l0,dep-l0:backward,l0-hc.",
+        )
+    twice = sorted({method for method in methods if methods.count(method) > 1})
+    if twice:
+        raise InputError(f"--methods has {', '.join(twice)} more than once.", hint="name each method once.")
+    return methods
+
+
+def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
+    """Return the recipe fields of a method, or of a variant: ``dep-l0:backward``, ``dep-l0:conv1d:backward``."""
+    name, *variants = method.split(":")
+    fields = for_method(recipe, name)
+    fields.pop("name", None)  # a member's name is its folder's
+    for variant in variants:
+        if name == "dep-l0" and variant in DIRECTIONS:
+            fields["gates.direction"] = variant
+        elif name == "dep-l0" and variant in GENERATORS:
+            fields["gates.generator"] = variant
+        else:
+            raise InputError(
+                f"{method!r} is no variant of a method: {variant!r} is neither a generator nor a direction of dep-l0.",
+                hint=f"dep-l0 comes with {', '.join((*sorted(GENERATORS), *DIRECTIONS))}; others have no variants.",
+            )
+    return fields
+
+
+@final
+class Comparison:
+    """The members of a comparison, and their table."""
+
+    def __init__(self, recipe: Recipe, methods: Sequence[str], seeds: int) -> None:
+        if recipe.target.budget is None:
+            raise InputError(
+                f"a comparison needs a budget, so that all methods may cost the same; recipe {recipe.name} has the "
+                f"fixed λ {recipe.target.penalty_weight:g} instead.",
+                hint="add for instance --budget 0.5.",
+            )
+        if seeds < 1:
+            raise InputError(f"--seeds must be at least 1, got {seeds} instead.", hint="3 seeds give a spread.")
+        self.recipe = recipe
+        self.methods = tuple(methods)
+        self.seeds = tuple(recipe.run.seed + number for number in range(seeds))
+        self._names = {
+            (method, seed): f"{method.replace(':', '-')}/seed-{seed}" for method in methods for seed in self.seeds
+        }
+
+    def members(self) -> dict[str, Recipe]:
+        """Return the members, seed by seed, so that an early end leaves every method with about as many."""
+        return {
+            self._names[method, seed]: with_overrides(self.recipe, {**gates_of(self.recipe, method), "run.seed": seed})
+            for seed in self.seeds
+            for method in self.methods
+        }
+
+    def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
+        """Return what ``comparison.json`` holds."""
+        described = {outcome.name: describe(outcome) for outcome in outcomes}
+        target = self.recipe.target
+        return {
+            "study": "comparison",
+            "recipe": self.recipe.name,
+            "model": self.recipe.model.spec,
+            "data": self.recipe.data.spec,
+            "budget": target.budget,
+            "of": target.of,
+            "epochs": self.recipe.search.epochs,
+            "finetune_epochs": self.recipe.finetune.epochs,
+            "seeds": list(self.seeds),
+            "methods": [
+                {"method": method, **_mean([described[self._names[method, seed]] for seed in self.seeds])}
+                for method in self.methods
+            ],
+            "members": list(described.values()),
+            "made_with": made_with(folder / name for name in described),
+        }
+
+
+def _mean(members: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return number, mean and sample standard deviation of what is finished; no deviation of fewer than two."""
+    finished = [member for member in members if member["status"] == "finished"]
+    row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
+    for name in MEASURES:
+        values = [member[name] for member in finished if member[name] is not None]
+        row[name] = {
+            "mean": statistics.fmean(values) if values else None,
+            "sd": statistics.stdev(values) if len(values) > 1 else None,
+        }
+    return row
+
+
+def tabulate(result: Result) -> Table:
+    """Return the table of a comparison."""
+    rows = []
+    for row in result["methods"]:
+        cells = {name: (row[name]["mean"], row[name]["sd"]) for name in MEASURES}
+        rows.append(
+            (
+                row["method"],
+                str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}",
+                percent(*cells["accuracy"]),
+                points(*cells["change"]),
+                share(*cells["macs_left"]),
+                share(*cells["params_left"]),
+                seconds(*cells["seconds"]),
+            )
+        )
+    missing = [f"{member['name']}: {status(member)}" for member in result["members"] if member["status"] != "finished"]
+    notes = [
+        f"Budget {result['budget']:g} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
+        f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds.",
+        *([f"Not in the table: {'; '.join(missing)}"] if missing else []),
+    ]
+    return Table(
+        f"{result['recipe']}: methods compared",
+        ("method", "n", "accuracy", "change", "MACs left", "parameters left", "time"),
+        tuple(rows),
+        (*notes, *made_with_note(result["made_with"])),
+    )

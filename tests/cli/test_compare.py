@@ -1,0 +1,65 @@
+"""``depl0 compare`` and ``depl0 ablation`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from depl0.recipes.toml import read_recipe
+from tests.cli.conftest import Type
+
+TINY = "--epochs 1 --finetune-epochs 0 --limit-train 64 --device cpu --set search.dense_baseline=false --out out"
+
+
+def test_a_comparison(type_command: Type, tmp_path: Path) -> None:
+    words = f"compare digits --methods dep-l0:backward,l0-hc --seeds 2 --budget 0.5 {TINY}"
+    typed = type_command(words)
+    assert typed.code == 0, typed.err
+    rows = [line.split() for line in typed.out.splitlines()]
+    assert [row[:2] for row in rows if row and row[0] in ("dep-l0:backward", "l0-hc")] == [
+        ["dep-l0:backward", "2"],
+        ["l0-hc", "2"],
+    ]
+    out = tmp_path / "out"
+    result = json.loads((out / "comparison.json").read_text())
+    for row, folder in zip(result["methods"], ("dep-l0-backward", "l0-hc"), strict=True):
+        runs = [out / folder / f"seed-{seed}" for seed in (0, 1)]
+        accuracies = [json.loads((run / "summary.json").read_text())["compact"]["accuracy"] for run in runs]
+        assert row["accuracy"]["mean"] == sum(accuracies) / 2
+        assert abs(row["accuracy"]["sd"] - abs(accuracies[0] - accuracies[1]) / 2**0.5) < 1e-9
+        assert row["macs_left"]["mean"] <= 0.5
+        recipes = [read_recipe(run / "recipe.toml") for run in runs]
+        assert [recipe.run.seed for recipe in recipes] == [0, 1]
+    assert "| dep-l0:backward | 2 |" in (out / "comparison.md").read_text()
+
+    again = type_command(f"{words} --json")
+    assert json.loads(again.out) == result
+    assert again.err.count("finished already") == 4
+
+
+def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> None:
+    for words, error in {
+        "compare digits": "--methods",
+        "compare digits --methods magic": "'magic'",
+        "compare digits --methods dep-l0 --seeds 0": "--seeds must be at least 1",
+        "compare vgg16-cifar10 --methods dep-l0": "needs a budget",
+        "ablation --recipes digits,digits": "digits more than once",
+        "ablation --recipes nothing": "there is no recipe called 'nothing'",
+    }.items():
+        typed = type_command(f"{words} {TINY}")
+        assert typed.code == 2
+        assert error in typed.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_ablation(type_command: Type, tmp_path: Path) -> None:
+    typed = type_command(f"ablation {TINY}")
+    assert typed.code == 0, typed.err
+    assert "digits only: --data DIR adds LeNet-5 on Fashion-MNIST" in typed.err
+    result = json.loads((tmp_path / "out" / "ablation.json").read_text())
+    found = {member["generator"]: member["status"] for member in result["members"]}
+    assert found == dict.fromkeys(
+        ("independent", "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm"), "finished"
+    )
+    assert all(member["macs_left"] <= 0.25 for member in result["members"])
+    assert "| digits | lstm |" in (tmp_path / "out" / "ablation.md").read_text()

@@ -1,0 +1,135 @@
+"""Methods are read with clear errors; a comparison's table and JSON from fixed summaries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depl0.errors import InputError
+from depl0.recipes import catalog
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.toml import with_overrides
+from depl0.studies.compare import Comparison, gates_of, read_methods, tabulate
+from depl0.studies.study import Failure, Outcome
+from tests.studies.summaries import a_summary, finish_run
+
+RECIPE = catalog.get("digits")
+METHODS = ("dep-l0", "dep-l0:backward", "l0-hc")
+
+
+def gates(recipe: Recipe) -> tuple[str, str, str]:
+    return recipe.gates.method, recipe.gates.generator, recipe.gates.direction
+
+
+def test_the_members_differ_in_method_and_seed_alone() -> None:
+    recipe = with_overrides(RECIPE, {"run.seed": 5})
+    members = Comparison(recipe, METHODS, 2).members()
+    assert {name: (gates(member), member.run.seed) for name, member in members.items()} == {
+        "dep-l0/seed-5": (("dep-l0", "fc", "forward"), 5),
+        "dep-l0-backward/seed-5": (("dep-l0", "fc", "backward"), 5),
+        "l0-hc/seed-5": (("l0-hc", "independent", "forward"), 5),
+        "dep-l0/seed-6": (("dep-l0", "fc", "forward"), 6),
+        "dep-l0-backward/seed-6": (("dep-l0", "fc", "backward"), 6),
+        "l0-hc/seed-6": (("l0-hc", "independent", "forward"), 6),
+    }
+    for member in members.values():
+        same = {"gates.method": "dep-l0", "gates.generator": "fc", "gates.direction": "forward", "run.seed": 5}
+        assert with_overrides(member, same) == recipe
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "expected"),
+    [
+        ("digits-l0hc", "dep-l0", ("dep-l0", "fc", "forward")),
+        ("digits-backward", "dep-l0", ("dep-l0", "fc", "backward")),
+        ("digits", "dep-l0:conv1d", ("dep-l0", "conv1d", "forward")),
+        ("digits", "dep-l0:lstm:backward", ("dep-l0", "lstm", "backward")),
+        ("digits-l0hc", "l0-hc", ("l0-hc", "independent", "forward")),
+        ("digits", "l1-norm", ("l1-norm", "fc", "forward")),
+    ],
+)
+def test_variants(recipe: str, method: str, expected: tuple[str, str, str]) -> None:
+    base = catalog.get(recipe)
+    assert gates(with_overrides(base, gates_of(base, method))) == expected
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("dep-l0,", "got an empty place in 'dep-l0,'"),
+        ("dep-l0,l0-hc,dep-l0", "dep-l0 more than once"),
+        ("dep-l0:sideways", "'sideways' is neither a generator nor a direction"),
+        ("l0-hc:backward", "'l0-hc:backward' is no variant of a method"),
+        ("magic", "The method must be one of .*'magic'"),
+    ],
+)
+def test_methods_that_are_none(methods: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Comparison(RECIPE, read_methods(methods), 1).members()
+
+
+def test_a_fair_comparison_needs_a_budget_and_seeds() -> None:
+    with pytest.raises(InputError, match=r"needs a budget.* vgg16-cifar10 has the fixed λ 1e-06.*\nhint: .*--budget"):
+        Comparison(catalog.get("vgg16-cifar10"), METHODS, 3)
+    with pytest.raises(InputError, match="--seeds must be at least 1, got 0"):
+        Comparison(RECIPE, METHODS, 0)
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+SUMMARIES = {
+    "dep-l0/seed-0": a_summary(98.0, 0.25, dense=99.0),
+    "dep-l0/seed-1": a_summary(97.0, 0.24, dense=99.5, seconds=65.4),
+    "l0-hc/seed-0": a_summary(96.0, 0.25),
+}
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> dict[str, Any]:
+    comparison = Comparison(RECIPE, METHODS, 2)
+    outcomes = []
+    for name in comparison.members():
+        if name in SUMMARIES:
+            finish_run(tmp_path / name, SUMMARIES[name])
+            outcomes.append(Outcome(name, "finished", summary=SUMMARIES[name]))
+        elif name == "l0-hc/seed-1":
+            outcomes.append(Outcome(name, "failed", failure=Failure("TrainingError", "the loss became nan.")))
+        else:
+            outcomes.append(Outcome(name, "not started"))
+    return comparison.summarise(outcomes, tmp_path)
+
+
+MARKDOWN = """\
+# digits: methods compared
+
+| method | n | accuracy | change | MACs left | parameters left | time |
+|---|---|---|---|---|---|---|
+| dep-l0 | 2 | 97.50 ± 0.71 % | -1.75 ± 1.06 | 24.5 ± 0.7% | 12.2 ± 0.4% | 63 ± 3 s |
+| dep-l0:backward | 0 of 2 | – | – | – | – | – |
+| l0-hc | 1 of 2 | 96.00 % | -3.00 | 25.0% | 12.5% | 61 s |
+
+Budget 0.25 of the MACs, 25 epochs of search, 20 of fine-tuning; mean ± sample standard deviation over n seeds.
+
+Not in the table: dep-l0-backward/seed-0: not started; dep-l0-backward/seed-1: not started; l0-hc/seed-1: failed: the \
+loss became nan.
+
+Made with commit 0123456789ab, depl0 0.1.0, torch 2.13.0.
+"""
+
+
+def test_the_table(result: dict[str, Any]) -> None:
+    assert tabulate(result).markdown() == MARKDOWN
+
+
+def test_the_json(result: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(result)) == result
+    first, second, _ = result["methods"]
+    assert (first["method"], first["n"], first["asked"]) == ("dep-l0", 2, 2)
+    assert first["accuracy"] == {"mean": 97.5, "sd": pytest.approx(0.5**0.5)}
+    assert first["change"] == {"mean": -1.75, "sd": pytest.approx(1.125**0.5)}
+    assert second["accuracy"] == {"mean": None, "sd": None}
+    assert [member["status"] for member in result["members"]].count("finished") == 3
+    assert (result["budget"], result["of"], result["seeds"]) == (0.25, "macs", [0, 1])
