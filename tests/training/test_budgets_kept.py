@@ -17,8 +17,10 @@ from depl0.gated import GatedModel
 from depl0.generators import GENERATORS, make_generator
 from depl0.models.resnet_cifar import resnet20
 from depl0.planning import plan
+from depl0.recipes import catalog
+from depl0.recipes.toml import with_overrides
 from depl0.training.freeze import freeze, least_share
-from tests.training.tiny import run, tiny_recipe
+from tests.training.tiny import run
 
 EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))
 BUDGETS = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
@@ -72,7 +74,6 @@ def check_descent(lines: list[dict[str, Any]], of: str, warmup: float) -> None:
     assert shares, "a run without a search proves nothing"
     for before, after in itertools.pairwise(shares):
         assert after <= before + 0.02
-    assert search[-1]["undecided"] <= 0.02
 
 
 @pytest.mark.parametrize("metrics", RECORDED, ids=[path.parent.name for path in RECORDED])
@@ -81,15 +82,26 @@ def test_in_recorded_runs_expected_cost_only_falls_and_gates_are_decided(metrics
     if not any(line.get("phase") == "search" and line.get("expected") for line in lines):
         pytest.skip("a method without gates in its training")
     check_descent(lines, "macs", warmup=0.0)
+    assert [line for line in lines if line.get("phase") == "search" and "undecided" in line][-1]["undecided"] <= 0.02
 
 
-@pytest.mark.parametrize("epochs", [4, 40])
+@pytest.mark.parametrize("epochs", [6, 30])
 @pytest.mark.parametrize("generator", ["fc", "independent"])
 def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, generator: str) -> None:
-    recipe = tiny_recipe(search__epochs=epochs, finetune__epochs=0, gates__generator=generator)
+    changes = {
+        "search.epochs": epochs,
+        "search.dense_baseline": False,
+        "finetune.epochs": 0,
+        "gates.generator": generator,
+        "target.budget": 0.5,
+        "data.limit_train": 192,
+        "data.batch_size": 32,
+        "run.trackers": [],
+    }
+    recipe = with_overrides(catalog.get("digits"), changes)  # 224 gates: one of them costs less than 1 %
     summary = run(recipe, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    check_descent(lines, "macs", warmup=0.25)
+    check_descent(lines, "macs", warmup=recipe.search.gate_warmup)
     final = [line for line in lines if line.get("phase") == "search"][-1]["expected"]["macs_share"]
     assert abs(final - 0.5) < 0.02  # neither missed nor overshot
     assert summary["budget_asked"] == 0.5
