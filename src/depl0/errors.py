@@ -50,3 +50,7 @@ class TrainingError(Depl0Error):
 
 class RunInterruptedError(TrainingError):
     """Somebody asked the training to stop; nothing is wrong with it."""
+
+
+class ExportError(Depl0Error):
+    """A network cannot be written in a format, or the file that was written does not compute what it computes."""

@@ -73,6 +73,12 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     return model
 
 
+def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
+    """Return what a folder says of its compact network, without building it."""
+    path = Path(folder) / "compact.json"
+    return record_from_json(_read_header(path), path)
+
+
 # -- values --------------------------------------------------------------------------------------------------------
 
 
@@ -151,6 +157,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
         },
         "certificate": vars(record.certificate),
+        "inputs": [list(shape) for shape in record.inputs],
         "removed": [vars(removal) for removal in record.removals],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": keep,
@@ -181,6 +188,7 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
                 str(header["certificate"]["dtype"]),
                 _whole(header["certificate"]["inputs"]),
             ),
+            inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
@@ -233,4 +241,4 @@ def _read(path: Path) -> bytes:
         raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-__all__ = ["FORMAT", "VERSION", "load", "save"]
+__all__ = ["FORMAT", "VERSION", "load", "read_record", "save"]

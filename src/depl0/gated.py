@@ -20,6 +20,7 @@ from depl0.gates import hard_concrete
 from depl0.generators import Generator, Preset, make_generator
 from depl0.planning import plan as make_plan
 from depl0.surgery.extract import extract
+from depl0.surgery.reaction import reacts
 from depl0.surgery.scaling import SiteScaling
 from depl0.surgery.slicing import kept_gates
 
@@ -304,6 +305,10 @@ class GatedModel(Gated):
         dense = (self.dense_cost.params, self.dense_cost.macs)
         gates = self.evaluation_gates()
         return extract(self.plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
+
+    def reacts(self, gates: Tensor) -> bool:
+        """Tell whether the host's outputs still depend on its inputs with these gates."""
+        return reacts(self.plan, self.host, gates, self._example)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 

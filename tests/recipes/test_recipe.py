@@ -63,7 +63,9 @@ def test_the_defaults():
         "evaluation": "median",
         "importance": "taylor",
     }
-    assert dataclasses.asdict(r.target) == {"budget": 0.5, "of": "macs", "penalty_weight": None, "penalty": "params"}
+    assert dataclasses.asdict(r.target) == {
+        "budget": 0.5, "of": "macs", "penalty_weight": None, "penalty": "params", "remove_blocks": False,
+    }  # fmt: skip
     assert dataclasses.asdict(r.search) == {
         "epochs": 3,
         "gate_warmup": 0.0,
@@ -181,6 +183,7 @@ REFUSED = [
     (TargetSection, "target.of", "seconds", "one of 'macs', 'params'"),
     (TargetSection, "target.penalty_weight", -1e-7, "a number of at least 0, or left out"),
     (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups'"),
+    (TargetSection, "target.remove_blocks", 1, "true or false"),
     (WeightOptimizerSection, "weight_optimizer.lr", 0, "a number above 0"),
     (WeightOptimizerSection, "weight_optimizer.momentum", 1, "a number of at least 0 and below 1"),
     (WeightOptimizerSection, "weight_optimizer.nesterov", 1, "true or false"),

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from depl0.errors import InputError
-from depl0.gated import GatedModel
+from depl0.gated import GatedModel, attach
 from depl0.training.freeze import check_budget, freeze, least_share
+from tests.golden.network import TinyDigits
 from tests.training.tiny import tiny_gated
 
 BUDGETS = [0.9, 0.7, 0.5, 0.35, 0.2]
@@ -101,3 +102,19 @@ def test_the_least_possible_can_be_asked_for_and_less_cannot(of: str) -> None:
         check_budget(gated, least * 0.99, of)
     hinted = float(caught.value.hint.split("at least ")[1].split(",")[0])  # type: ignore[union-attr]
     assert least <= hinted <= least + 0.011
+
+
+@pytest.mark.parametrize("remove_blocks", [False, True])
+def test_closed_group_of_a_residual_branch_may_stay_closed(remove_blocks: bool) -> None:
+    images = torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    gated = attach(TinyDigits(), images, generator="independent")
+    names = [group.name for group in gated.plan.groups]
+    assert names == ["stem", "first.conv1", "second.conv1"]
+    scores = torch.full((gated.plan.num_gates,), 4.0)
+    for name, low in (("stem", -3.0), ("first.conv1", -4.0)):  # the network can do without the second of them only
+        scores[gated.plan.groups[names.index(name)].gates] = low
+    gated.generator.start_from(scores)
+    frozen = freeze(gated, 0.2, "macs", remove_blocks)
+    left = {group.name: bool((frozen.gates[group.gates] > 0).any()) for group in gated.plan.groups}
+    assert left == {"stem": True, "first.conv1": not remove_blocks, "second.conv1": True}
+    assert gated.share_of(frozen.gates, "macs") <= 0.2

@@ -58,6 +58,11 @@ class ExampleInputs:
         """Return all tensors and other leaves."""
         return list(pytree.tree_leaves((self.args, self.kwargs)))
 
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the positional inputs, or nothing if there are others than tensors of numbers."""
+        plain = all(isinstance(arg, Tensor) and arg.is_floating_point() for arg in self.args) and not self.kwargs
+        return tuple(tuple(arg.shape) for arg in self.args) if plain else ()
+
     def map_tensors(self, function: Any) -> ExampleInputs:
         """Return the same structure with ``function`` applied to every tensor."""
         args, kwargs = pytree.tree_map(
@@ -205,7 +210,7 @@ def module_stack() -> Iterator[list[nn.Module]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep torch.export's own logs and prints away from the user: what matters of them is in our errors."""
     previous = logging.root.manager.disable
     logging.disable(logging.ERROR)
@@ -230,7 +235,7 @@ def run_checked(model: nn.Module, example: ExampleInputs) -> Any:
         )
         raise InputError(
             f"the network does not run on example_inputs ({shapes}): "
-            f"{type(error).__name__} at {layer or type(model).__name__}: {_first_line(error)}",
+            f"{type(error).__name__} at {layer or type(model).__name__}: {first_line(error)}",
             hint="pass inputs of the shape, type and device that the network is trained with.",
         ) from error
 
@@ -262,11 +267,11 @@ def record(model: nn.Module, example: ExampleInputs) -> list[Graph]:
 
 def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
     try:
-        with _quiet():
+        with quiet():
             program = torch.export.export(model, example.args, example.kwargs, strict=False)
     except Exception as error:
         raise TraceError(
-            f"the {mode} pass of {type(model).__name__} cannot be recorded: {_first_line(error)}{_user_frame(error)}",
+            f"the {mode} pass of {type(model).__name__} cannot be recorded: {first_line(error)}{user_frame(error)}",
             hint="forward must not branch on the values of tensors (if x.sum() > 0, .item(), .tolist()); "
             "move such code out of forward, or replace it by torch.where.",
         ) from error
@@ -282,11 +287,12 @@ def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
         inputs={n for n in nodes if n.op == "placeholder" and n.name in user_inputs},
     )
     for node in nodes:
-        graph.layer[node] = _module_path(node)
+        graph.layer[node] = module_path(node)
     return graph
 
 
-def _module_path(node: fx.Node) -> str:
+def module_path(node: fx.Node) -> str:
+    """Return the path of the innermost module that a node was called in."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return ""
@@ -295,12 +301,13 @@ def _module_path(node: fx.Node) -> str:
     return path.split("@")[0]
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text: those of torch run over pages."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _user_frame(error: BaseException) -> str:
+def user_frame(error: BaseException) -> str:
     """Name the last line of the user's own code in a traceback."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not Path(frame.filename).is_relative_to(_TORCH) and not Path(frame.filename).is_relative_to(_DEPL0):

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from depl0.cli import ablation, compare, data, evaluate, plan, prune, recipes, sweep
+from depl0.cli import ablation, compare, data, evaluate, export, plan, prune, recipes, sweep
 from depl0.errors import Depl0Error, InputError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("sweep")(sweep.sweep_command)
 app.command("compare")(compare.compare_command)
 app.command("ablation")(ablation.ablation_command)
 app.command("eval")(evaluate.eval_command)
+app.command("export")(export.export_command)
 app.command("plan")(plan.plan_command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")

@@ -17,6 +17,7 @@ from depl0.recipes.toml import read_recipe, with_overrides
 from depl0.training.engine import make_engine
 from depl0.training.evaluate import check_classes, evaluate
 from depl0.training.prune import model_factory, open_data_for
+from depl0.training.run_folder import find_compact
 
 
 def eval_command(
@@ -28,7 +29,7 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Repeat the accuracy of a compact network from its files."""
-    folder, recipe_file = _compact_folder(path)
+    folder, recipe_file = find_compact(path)
     if recipe_file is None and (data is None or model is None):
         raise InputError(
             f"{path} is a compact network without its run.", hint="say --data and --model, as they were in the run."
@@ -49,13 +50,3 @@ def eval_command(
         typer.echo(json.dumps(result, indent=2))
     else:
         typer.echo(f"accuracy {accuracy:.2f} % on {opened.info.test_size:,} images; {counted}")
-
-
-def _compact_folder(path: Path) -> tuple[Path, Path | None]:
-    """Return the compact network's folder, and the recipe of its run if there is one."""
-    for compact, recipe in ((path / "compact", path / "recipe.toml"), (path, path.parent / "recipe.toml")):
-        if (compact / "compact.json").is_file():
-            return compact, recipe if recipe.is_file() else None
-    if (path / "recipe.toml").is_file():
-        raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="go on with --resume.")
-    raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")

@@ -51,6 +51,9 @@ def chosen_recipe(
             help="dep-l0, l0-hc, l1-norm, fpgm, slimming, taylor, hrank, sfp or random: what chooses channels."
         ),
     ] = None,
+    remove_blocks: Annotated[
+        bool | None, typer.Option("--remove-blocks", help="Take layers out whole that have become constant.")
+    ] = None,
     generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
     direction: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
     conditioning: Annotated[str | None, typer.Option(help="What groups are fed on: log_alpha or gates.")] = None,
@@ -76,6 +79,7 @@ def chosen_recipe(
             "model.weights": weights,
             "target.of": of,
             "gates.method": method,
+            "target.remove_blocks": remove_blocks,
             "gates.generator": generator,
             "gates.direction": direction,
             "gates.conditioning": conditioning,

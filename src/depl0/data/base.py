@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,16 @@ class DataInfo:
     mean: tuple[float, ...] | None = None
     """What images in [0, 1] are normalised by, one number for each channel."""
     std: tuple[float, ...] | None = None
+
+    def description(self) -> dict[str, Any]:
+        """Return what someone must know who feeds images to a trained network, as plain lists and numbers."""
+        return {
+            "image_shape": list(self.image_shape),
+            "num_classes": self.num_classes,
+            "class_names": None if self.class_names is None else list(self.class_names),
+            "mean": None if self.mean is None else list(self.mean),
+            "std": None if self.std is None else list(self.std),
+        }
 
 
 @final

@@ -226,6 +226,7 @@ class TargetSection(Section):
         of: the cost that the budget is a share of.
         penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
         penalty: the expected cost that λ multiplies.
+        remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
     """
 
     title: ClassVar[str] = "target"
@@ -234,6 +235,7 @@ class TargetSection(Section):
     of: str = field(default="macs", metadata=_allow(OneOf(("macs", "params"))))
     penalty_weight: float | None = field(default=None, metadata=_allow(Maybe(Number(at_least=0))))
     penalty: str = field(default="params", metadata=_allow(OneOf(PENALTIES)))
+    remove_blocks: bool = field(default=False, metadata=_allow(Flag()))
 
     def _check_together(self) -> None:
         if self.budget is None and self.penalty_weight is None:

@@ -69,6 +69,7 @@ def extract(
         dense_cost=earlier.dense_cost if earlier else dense_cost,
         compact_cost=(counted.params, counted.macs),
         certificate=certificate,
+        inputs=example.shapes(),
     )
     remember(compact, record)
     return compact

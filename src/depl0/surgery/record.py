@@ -30,6 +30,8 @@ class CompactRecord:
     """parameters and MACs"""
     compact_cost: tuple[int, int]
     certificate: Certificate
+    inputs: tuple[tuple[int, ...], ...] = ()
+    """shapes of the example inputs; empty where they were not just tensors, or not written down"""
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

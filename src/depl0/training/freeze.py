@@ -9,6 +9,7 @@ from torch import Tensor
 
 from depl0.errors import InputError
 from depl0.gated import GatedModel
+from depl0.training.blocks import whole_blocks
 
 
 @dataclass(frozen=True)
@@ -36,40 +37,44 @@ def check_budget(gated: GatedModel, budget: float, of: str) -> None:
         )
 
 
-def freeze(gated: GatedModel, budget: float | None, of: str) -> Frozen:
+def freeze(gated: GatedModel, budget: float | None, of: str, remove_blocks: bool = False) -> Frozen:
     """Fix the gates of a finished search.
 
     Without a budget these are the evaluation gates. With one, the best gates in order of their scores are open, as many
     as the budget allows for the compact network, and then the next ones that still fit where whole channels leave room.
+    With ``remove_blocks``, closed groups that the network can do without stay closed.
     """
     gates = gated.evaluation_gates().cpu()
     if budget is None:
         gated.fix_gates(gates)
         return Frozen(gates, 0)
-    is_open = open_within(gated, gated.log_alpha().detach().cpu(), budget, of)
+    is_open = open_within(gated, gated.log_alpha().detach().cpu(), budget, of, remove_blocks)
     values = torch.where(is_open, torch.where(gates > 0, gates, 1.0), 0.0)
     gated.fix_gates(values)
     return Frozen(values, int(((gates > 0) & ~is_open).sum()))
 
 
-def freeze_by(gated: GatedModel, scores: Tensor, budget: float, of: str) -> Frozen:
+def freeze_by(gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False) -> Frozen:
     """Fix the gates by scores of one's own: the best are wholly open, as many as the budget allows.
 
     The scores also become the gates' log α, because that is what decides which channel of a closed group stays.
     """
     gated.start_from(scores)
-    is_open = open_within(gated, scores, budget, of)
+    is_open = open_within(gated, scores, budget, of, remove_blocks)
     gated.fix_gates(is_open.float())
     return Frozen(is_open.float(), int((~is_open).sum()))
 
 
-def open_within(gated: GatedModel, scores: Tensor, budget: float, of: str) -> Tensor:
+def open_within(gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False) -> Tensor:
     """Tell which gates stay open: the best in order of their scores, and then the next ones that still fit."""
     order = scores.cpu().argsort(descending=True, stable=True)
     keep = _largest_prefix(gated, order, budget, of)
     is_open = torch.zeros(len(order), dtype=torch.bool)
     is_open[order[:keep]] = True
-    _fill(gated, is_open, order[keep:], budget, of)
+    rest = order[keep:]
+    if remove_blocks:
+        rest = rest[~whole_blocks(gated, is_open)[rest]]
+    _fill(gated, is_open, rest, budget, of)
     return is_open
 
 

@@ -188,7 +188,7 @@ def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable
         scores = _search(session, gated)
         _freeze(session, gated, scores)
         if not recipe.finetune.gated:
-            compact = gated.extract()
+            compact = gated.extract(remove_blocks=recipe.target.remove_blocks)
             history["record"] = json.dumps(files.record_to_json(_record(compact)))
             return _finetune(session, compact, compact)
     elif not recipe.finetune.gated:
@@ -199,7 +199,7 @@ def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable
         return _finetune(session, compact, compact)
     gated.fix_gates(torch.tensor(history["gates"]))
     _finetune(session, gated, gated.host)
-    return gated.extract()
+    return gated.extract(remove_blocks=recipe.target.remove_blocks)
 
 
 def _search(session: Session, gated: GatedModel) -> Tensor | None:
@@ -290,9 +290,9 @@ def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -
     target, history = session.recipe.target, session.history
     before = evaluate(session.engine, gated, session.data.test.epoch(0))
     if scores is None or target.budget is None:
-        frozen = freeze(gated, target.budget, target.of)
+        frozen = freeze(gated, target.budget, target.of, target.remove_blocks)
     else:
-        frozen = freeze_by(gated, scores, target.budget, target.of)
+        frozen = freeze_by(gated, scores, target.budget, target.of, target.remove_blocks)
     after = evaluate(session.engine, gated, session.data.test.epoch(0))
     renewed = _renew_statistics(session, gated)
     if renewed:
@@ -427,6 +427,8 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "params_left": reached["params"],
         "freezing": history["freezing"],
         "certificate": asdict(record.certificate),
+        "removed": [removal.layer for removal in record.removals],
+        "input": session.data.info.description(),
         "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
                    for g in gated.plan.groups},
         "steps": session.global_step,

@@ -92,6 +92,16 @@ def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, 
     return folder, True
 
 
+def find_compact(path: Path) -> tuple[Path, Path | None]:
+    """Return the compact network's folder, and the recipe of its run if there is one."""
+    for compact, recipe in ((path / "compact", path / "recipe.toml"), (path, path.parent / "recipe.toml")):
+        if (compact / "compact.json").is_file():
+            return compact, recipe if recipe.is_file() else None
+    if (path / "recipe.toml").is_file():
+        raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="go on with --resume.")
+    raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")
+
+
 def _default_folder(name: str, resume: bool) -> Path:
     """Return the first free of runs/NAME, runs/NAME-2, …; to resume, the last one taken."""
     taken, number = None, 1

@@ -1,0 +1,21 @@
+"""The files that people deploy: compact networks as ONNX, ``.pt2`` and safetensors, each checked before it is kept."""
+
+from depl0.export import onnx, pt2, safetensors  # they register themselves
+from depl0.export.checked import Exported, write_checked
+from depl0.export.onnx import export_onnx
+from depl0.export.source import Source, open_source
+from depl0.export.targets import Request, names, target
+
+__all__ = [
+    "Exported",
+    "Request",
+    "Source",
+    "export_onnx",
+    "names",
+    "onnx",
+    "open_source",
+    "pt2",
+    "safetensors",
+    "target",
+    "write_checked",
+]

@@ -1,0 +1,126 @@
+"""Files that are kept only if a process without depl0 reads them and gets what the network gives."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+from torch import Tensor
+
+from depl0.disk import write_flushed
+from depl0.errors import ExportError, InputError
+from depl0.export.targets import Request, Target
+
+TOLERANCE = 1e-5
+"""largest difference of an output from the network's own, relative to the largest value of that output"""
+READER_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, read by another process, and found equal."""
+
+    path: Path
+    size: int
+    max_error: float
+
+
+def write_checked(target: Target, request: Request, path: Path) -> Exported:
+    """Write a file, have it read and run by another process, and keep it only if the outputs agree.
+
+    It has its name only afterwards: whatever goes wrong, a file that was there before stays, and no other appears.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; --out must be a file.", hint=f"--out {path / ('model' + target.suffix)}")
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} of --out does not exist.", hint=f"mkdir -p {path.parent}")
+    given, wanted = target.expected(request)
+    data = target.encode(request)
+    part = path.with_name(f".{path.stem}.part{target.suffix}")  # torch.export.load insists on the suffix
+    try:
+        with _explained(path, len(data)):
+            write_flushed(part, data)
+        error = _compare(wanted, _read(target, part, given))
+        with _explained(path, len(data)):
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return Exported(path, len(data), error)
+
+
+def _read(target: Target, file: Path, given: dict[str, Tensor]) -> dict[str, numpy.ndarray]:
+    """Run the format's reader in a new process: isolated (-I), so that it finds neither this folder nor PYTHONPATH."""
+    with tempfile.TemporaryDirectory() as folder:
+        inputs, answers = Path(folder) / "inputs.npz", Path(folder) / "answers.npz"
+        numpy.savez(inputs, **{name: tensor.cpu().numpy() for name, tensor in given.items()})  # type: ignore[arg-type]
+        command = [sys.executable, "-I", "-W", "ignore", "-c", target.reader]
+        try:
+            done = subprocess.run(
+                [*command, str(file.resolve()), str(inputs), str(answers)],
+                capture_output=True,
+                text=True,
+                timeout=READER_SECONDS,
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ExportError(
+                f"the {target.name} file was not run within {READER_SECONDS:g} seconds and is removed."
+            ) from error
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ExportError(
+                f"the {target.name} file cannot be used by a process without depl0, and is removed: {said[-1]}",
+                hint="another --opset may work." if target.name == "onnx" else None,
+            )
+        with numpy.load(answers, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+
+
+def _compare(wanted: dict[str, Tensor], found: dict[str, numpy.ndarray]) -> float:
+    """Return the largest relative error of all outputs; raise if it is too large."""
+    if wanted.keys() != found.keys():
+        raise ExportError(f"the file gives {len(found)} outputs, the network {len(wanted)}. The file is removed.")
+    worst, where = 0.0, ""
+    for name, tensor in wanted.items():
+        value, other = tensor.double().cpu().numpy(), found[name].astype(numpy.float64)
+        if value.shape != other.shape:
+            raise ExportError(
+                f"output {name} has shape {other.shape} in the file and {value.shape} in the network. "
+                "The file is removed."
+            )
+        if value.size == 0:
+            continue
+        difference, scale = float(numpy.abs(value - other).max()), float(numpy.abs(value).max())
+        error = difference / scale if scale > 0 else difference
+        if not error <= worst:  # NaN counts as worse
+            worst, where = error, name
+    if not worst <= TOLERANCE:
+        raise ExportError(
+            f"the file does not compute what the network computes: output {where} differs by {worst:.2g} "
+            f"(allowed {TOLERANCE:g}). The file is removed.",
+            hint="please report the network; --to another format may work.",
+        )
+    return worst
+
+
+@contextmanager
+def _explained(path: Path, size: int) -> Iterator[None]:
+    """Say what a write error means."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ExportError(
+                f"the disk of {path.parent.resolve()} is full: {path.name} needs {size:,} bytes. Nothing is left.",
+                hint="make room, or choose another --out.",
+            ) from problem
+        raise ExportError(
+            f"{path} cannot be written: {problem.strerror or problem}.", hint="choose another --out."
+        ) from problem

@@ -1,0 +1,263 @@
+"""Networks as ONNX files, by ``torch.onnx.export`` on a recorded graph."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+
+from depl0.analysis.trace import ExampleInputs, first_line, module_path, quiet
+from depl0.disk import write_whole
+from depl0.errors import ExportError, InputError
+from depl0.export.folding import fold_batch_norms
+from depl0.export.program import BATCH, capture, input_names, output_names
+from depl0.export.targets import NO_DEPL0, Request, Target, register
+
+DEFAULT_OPSET = 18
+OLDEST_TRANSLATED = 18
+"""torch translates operators to this opset or a newer one; older ones are reached by ONNX's own converter"""
+
+
+@final
+@register
+class Onnx(Target):
+    """An ONNX graph with its weights in one file."""
+
+    name: ClassVar[str] = "onnx"
+    suffix: ClassVar[str] = ".onnx"
+    reader: ClassVar[str] = (
+        NO_DEPL0
+        + """
+sys.modules["torch"] = None
+import numpy, onnxruntime
+file, given, answers = sys.argv[1:]
+session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+inputs = numpy.load(given)
+found = {}
+for case in sorted({name.split(".")[0] for name in inputs}):
+    feed = {value.name: inputs[f"{case}.{place}"] for place, value in enumerate(session.get_inputs())}
+    for place, output in enumerate(session.run(None, feed)):
+        found[f"{case}.{place}"] = output
+numpy.savez(answers, **found)
+"""
+    )
+
+    def encode(self, request: Request) -> bytes:
+        """Record the network, fold its batch norms, and translate it."""
+        _import("onnxruntime")  # the file is going to be run
+        return export_onnx(
+            request.module,
+            ExampleInputs(request.example, {}),
+            opset=request.opset,
+            dynamic_batch=request.dynamic_batch,
+            metadata=request.metadata,
+        )
+
+
+def export_onnx(
+    module: nn.Module,
+    example: ExampleInputs | Tensor,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    opset: int | None = None,
+    dynamic_batch: bool = False,
+    fold: bool = True,
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return any network in evaluation mode as the bytes of an ONNX file; with ``path``, write them there as well.
+
+    One input is called "input" and one output "output". The module itself is not touched. The file is not run: see
+    :mod:`depl0.export.checked` for that.
+    """
+    program = capture(module, example, dynamic_batch=dynamic_batch)
+    if fold:
+        fold_batch_norms(program)
+    data = onnx_bytes(program, opset=opset, metadata=metadata)
+    if path is not None:
+        write_whole(Path(path), data)
+    return data
+
+
+def onnx_bytes(
+    program: ExportedProgram, *, opset: int | None = None, metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """Translate a recorded graph to ONNX."""
+    onnx = _import("onnx")
+    _import("onnxscript")
+    wanted = DEFAULT_OPSET if opset is None else opset
+    newest = int(onnx.defs.onnx_opset_version())
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= newest:
+        raise InputError(
+            f"opset must be a whole number up to {newest}, the newest that onnx {onnx.__version__} knows, "
+            f"got {wanted!r} instead.",
+            hint=f"leave --opset out: {DEFAULT_OPSET} is read by every runtime of the last years.",
+        )
+    proto = _translate(program, max(wanted, OLDEST_TRANSLATED))
+    if wanted < OLDEST_TRANSLATED:
+        proto = _older(onnx, proto, wanted)
+    found = _opset_of(proto)
+    if found != wanted:
+        raise InputError(f"the network cannot be written in opset {wanted}; {found} works.", hint=f"--opset {found}")
+    proto.ir_version = max(4, int(onnx.helper.find_min_ir_version_for(list(proto.opset_import))))
+    _name_batch(proto, program)
+    _forget_sources(proto)
+    for key, value in (metadata or {}).items():
+        proto.metadata_props.add(key=key, value=value)
+    try:
+        return bytes(proto.SerializeToString())
+    except Exception as error:  # protobuf's own error classes changed over time
+        raise ExportError(
+            f"the network is too large for one ONNX file: {first_line(error)}", hint="export it with --to pt2."
+        ) from error
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"ONNX files need {name}, which is not installed.", hint="pip install depl0[export]"
+        ) from error
+
+
+def _translate(program: ExportedProgram, opset: int) -> Any:
+    try:
+        with quiet():
+            translated = torch.onnx.export(
+                program,
+                (),
+                dynamo=True,
+                opset_version=opset,
+                input_names=input_names(program),
+                output_names=output_names(program),
+                external_data=False,
+                verbose=False,
+            )
+            assert translated is not None
+            return translated.model_proto
+    except Exception as error:
+        raise _refusal(error) from error
+
+
+# -- opsets ------------------------------------------------------------------------------------------------------------
+
+
+def _opset_of(proto: Any) -> int:
+    return next(int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
+
+
+def _older(onnx: Any, proto: Any, wanted: int) -> Any:
+    """Convert to an older opset, or say which is the oldest that works.
+
+    ``torch.onnx.export`` itself keeps silent and writes a newer opset where this fails.
+    """
+    _prepare(onnx, proto)
+    converted = _converted(onnx, proto, wanted)
+    if converted is not None:
+        return converted
+    works = next(
+        (older for older in range(wanted + 1, OLDEST_TRANSLATED) if _converted(onnx, proto, older) is not None),
+        OLDEST_TRANSLATED,
+    )
+    raise InputError(
+        f"opset {wanted} is too old for this network: one of its operators cannot be expressed in it. "
+        f"The lowest that works is {works}.",
+        hint=f"--opset {works}",
+    )
+
+
+def _prepare(onnx: Any, proto: Any) -> None:
+    """Write the model so that ONNX's converter can take it: axes and shapes as constants, and defaults left out."""
+    graph = proto.graph
+    for tensor in [tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT64]:
+        graph.node.insert(0, onnx.helper.make_node("Constant", [], [tensor.name], value=tensor))
+        graph.initializer.remove(tensor)
+    for node in graph.node:
+        for attribute in [a for a in node.attribute if a.name == "noop_with_empty_axes" and a.i == 0]:
+            node.attribute.remove(attribute)
+
+
+def _converted(onnx: Any, proto: Any, opset: int) -> Any | None:
+    """Return the model in an older opset, or None where it cannot be expressed in it."""
+    converter = import_module("onnx.version_converter")
+    try:
+        with quiet():
+            converted = converter.convert_version(proto, opset)
+            onnx.checker.check_model(converted, full_check=True)
+    except Exception:
+        return None
+    return converted if _opset_of(converted) == opset else None
+
+
+# -- what the file says ------------------------------------------------------------------------------------------------
+
+
+def _name_batch(proto: Any, program: ExportedProgram) -> None:
+    """Call a free first dimension "batch" instead of by torch's symbol."""
+    symbols = {dim.dim_param for value in proto.graph.input for dim in value.type.tensor_type.shape.dim[:1]} - {""}
+    if not symbols or not program.range_constraints:
+        return
+    values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
+    for dim in (dim for value in values for dim in value.type.tensor_type.shape.dim):
+        if dim.dim_param in symbols:
+            dim.dim_param = BATCH
+
+
+def _forget_sources(proto: Any) -> None:
+    """Take the exporter's stack traces out: they name files of the machine that exported, and are most of the file."""
+    for entry in [proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input, *proto.graph.output]:
+        del entry.metadata_props[:]
+        entry.doc_string = ""
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def _refusal(error: BaseException) -> ExportError:
+    """Say which operator of which layer ONNX lacks."""
+    causes = _causes(error)
+    node = next((node for cause in reversed(causes) if (node := _node_of(cause)) is not None), None)
+    place = (module_path(node) or "the network's own forward") if node is not None else "unknown"
+    missing = re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", "\n".join(map(str, causes)))
+    if missing:
+        return ExportError(
+            f"ONNX has no operator for {_operator(node) or missing.group(1)}, which is used in layer {place}.",
+            hint="replace it in the network by operators that ONNX has, or export with --to pt2.",
+        )
+    deepest = causes[-1]
+    return ExportError(
+        f"the network cannot be translated to ONNX: {type(deepest).__name__} in layer {place}: {first_line(deepest)}",
+        hint="export with --to pt2, or look at the whole error with --debug.",
+    )
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__
+    return causes
+
+
+def _node_of(error: BaseException) -> fx.Node | None:
+    """Return the node that was being translated: the exporter puts its text in the error, but not its layer."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        node = frame.f_locals.get("node")
+        if isinstance(node, fx.Node):
+            return node
+    return None
+
+
+def _operator(node: fx.Node | None) -> str:
+    """Return the operator that the network called, before it was decomposed."""
+    if node is None:
+        return ""
+    return str(node.meta.get("original_aten") or node.target).removesuffix(".default")

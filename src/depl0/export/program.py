@@ -1,0 +1,77 @@
+"""The graph of a network as it is deployed: recorded once by ``torch.export``, then written in several formats."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+from depl0.analysis.trace import ExampleInputs, check_host, first_line, private_copy, quiet, run_checked, user_frame
+from depl0.errors import ExportError, TraceError
+
+BATCH = "batch"
+"""the name of a free batch size"""
+
+
+def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch: bool = False) -> ExportedProgram:
+    """Record the evaluation pass of a copy of a network, on the CPU.
+
+    With ``dynamic_batch`` the first dimension of every input stays free. It is recorded with two images, because
+    ``torch.export`` takes a size of one for a constant.
+    """
+    copied = private_copy(check_host(module)).cpu().eval()
+    inputs = ExampleInputs.of(example).map_tensors(lambda tensor: tensor.detach().cpu())
+    run_checked(copied, inputs)
+    shapes = None
+    if dynamic_batch:
+        inputs = inputs.twice()
+        shapes = _free_batch(copied, inputs)
+    try:
+        with quiet(), torch.no_grad():
+            return torch.export.export(copied, inputs.args, inputs.kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        name = type(module).__name__
+        if dynamic_batch and _runs_without(copied, inputs):
+            raise ExportError(
+                f"{name} fixes its batch size: {first_line(error)}{user_frame(error)}",
+                hint="export without --dynamic-batch, or use x.flatten(1) and -1 instead of a number of images.",
+            ) from error
+        raise TraceError(
+            f"the evaluation pass of {name} cannot be recorded: {first_line(error)}{user_frame(error)}",
+            hint="forward must not branch on the values of tensors (if x.sum() > 0, .item(), .tolist()).",
+        ) from error
+
+
+def _free_batch(module: nn.Module, inputs: ExampleInputs) -> dict[str, Any]:
+    batch = Dim(BATCH)
+    bound = inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs)
+    free = pytree.tree_map(
+        lambda leaf: {0: batch} if isinstance(leaf, Tensor) and leaf.dim() > 0 else None, dict(bound.arguments)
+    )
+    return dict(free)
+
+
+def _runs_without(module: nn.Module, inputs: ExampleInputs) -> bool:
+    """Tell whether the network can be recorded with its batch size fixed."""
+    try:
+        with quiet(), torch.no_grad():
+            torch.export.export(module, inputs.args, inputs.kwargs, strict=False)
+    except Exception:
+        return False
+    return True
+
+
+def input_names(program: ExportedProgram) -> list[str]:
+    """Return what the inputs are called in an exported file: "input", or their own names where there are several."""
+    names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    return ["input"] if len(names) == 1 else names
+
+
+def output_names(program: ExportedProgram) -> list[str]:
+    """Return what the outputs are called in an exported file: "output", or "output_0", "output_1", …."""
+    count = len(program.graph_signature.user_outputs)
+    return ["output"] if count == 1 else [f"output_{number}" for number in range(count)]

@@ -1,0 +1,64 @@
+"""Networks as ``.pt2`` files, which ``torch.export.load`` reads without the network's class."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import ClassVar, final
+
+import torch
+from torch.export import ExportedProgram
+
+from depl0.analysis.trace import ExampleInputs, quiet
+from depl0.errors import InputError
+from depl0.export.folding import fold_batch_norms
+from depl0.export.program import capture
+from depl0.export.targets import NO_DEPL0, Request, Target, register
+
+METADATA = "metadata.json"
+"""the extra file of an archive that holds the metadata"""
+
+
+@final
+@register
+class Pt2(Target):
+    """A recorded graph with its weights, as PyTorch's own archive."""
+
+    name: ClassVar[str] = "pt2"
+    suffix: ClassVar[str] = ".pt2"
+    reader: ClassVar[str] = (
+        NO_DEPL0
+        + """
+import numpy, torch
+from torch.utils import _pytree
+file, given, answers = sys.argv[1:]
+network = torch.export.load(file).module()
+inputs = numpy.load(given)
+found = {}
+for case in sorted({name.split(".")[0] for name in inputs}):
+    names = sorted((name for name in inputs if name.split(".")[0] == case), key=lambda n: int(n.split(".")[1]))
+    with torch.no_grad():
+        outputs = _pytree.tree_leaves(network(*[torch.from_numpy(inputs[name]) for name in names]))
+    for place, output in enumerate(o for o in outputs if isinstance(o, torch.Tensor)):
+        found[f"{case}.{place}"] = output.numpy()
+numpy.savez(answers, **found)
+"""
+    )
+
+    def encode(self, request: Request) -> bytes:
+        """Record the network, fold its batch norms, and pack it."""
+        if request.opset is not None:
+            raise InputError("--opset is for --to onnx only.", hint="leave --opset out.")
+        program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
+        fold_batch_norms(program)
+        _forget_sources(program)
+        file = io.BytesIO()
+        with quiet():
+            torch.export.save(program, file, extra_files={METADATA: json.dumps(dict(request.metadata), indent=1)})
+        return file.getvalue()
+
+
+def _forget_sources(program: ExportedProgram) -> None:
+    """Take stack traces out: they name files of the machine that exported."""
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)

@@ -1,0 +1,113 @@
+"""The network to export: from a run's folder, or from the folder of a compact network and what builds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import depl0
+from depl0.errors import InputError
+from depl0.files import load, read_record
+from depl0.models.spec import factory
+from depl0.recipes.toml import read_recipe
+from depl0.surgery.record import CompactRecord
+from depl0.training.run_folder import RunFolder, find_compact
+
+METADATA_VERSION = 1
+_FACTORY = "pass what builds the dense network: --model FACTORY, e.g. resnet20, timm:resnet18 or path/to/file.py:make."
+
+
+@dataclass(frozen=True)
+class Source:
+    """A compact network in evaluation mode, inputs of the shape that it takes, and what is known of it."""
+
+    module: nn.Module
+    example: tuple[Tensor, ...]
+    metadata: dict[str, str]
+
+
+def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | None = None) -> Source:
+    """Load the compact network of a folder. ``shape`` is that of one input without its batch size."""
+    folder, recipe_file = find_compact(path)
+    record = read_record(folder)
+    summary = (RunFolder(recipe_file.parent).summary() if recipe_file else None) or {}
+    example = _example(path, record, shape)
+    make = _factory(path, record, model, recipe_file, summary, example)
+    module = load(folder, make).eval()
+    return Source(module, example, _metadata(record, summary, example))
+
+
+def _example(path: Path, record: CompactRecord, shape: tuple[int, ...] | None) -> tuple[Tensor, ...]:
+    if shape is not None:
+        return (torch.zeros(1, *shape),)
+    if not record.inputs:
+        raise InputError(
+            f"{path} does not say which inputs its network takes.", hint="pass the shape of one: --shape 3,224,224."
+        )
+    return tuple(torch.zeros(1, *sizes[1:]) for sizes in record.inputs)
+
+
+def _factory(
+    path: Path,
+    record: CompactRecord,
+    model: str | None,
+    recipe_file: Path | None,
+    summary: Mapping[str, Any],
+    example: tuple[Tensor, ...],
+) -> Callable[[], nn.Module]:
+    """Return what builds the dense network: as the user says, or as the recipe of the run says."""
+    sizes = _sizes(record, summary, example)
+    if model is not None:
+        return factory(model, *sizes)
+    if recipe_file is None:
+        raise InputError(
+            f"{path} holds a compact {record.network}, but not what builds the dense {record.network}.", hint=_FACTORY
+        )
+    spec = read_recipe(recipe_file).model.spec
+    try:
+        return factory(spec, *sizes)
+    except InputError as error:
+        raise InputError(f"the network of {path} cannot be built. {error.message}", hint=_FACTORY) from error
+
+
+def _sizes(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> tuple[int, int, int]:
+    """Return classes, channels and image size; without a summary, the last tensor of a classifier tells its classes."""
+    shape = example[0].shape
+    known = summary.get("input", {})
+    last = next((sizes for sizes in reversed(list(record.dense_shapes.values())) if sizes), (1,))
+    return int(known.get("num_classes", last[0])), int(shape[1] if len(shape) > 1 else 1), int(shape[-1])
+
+
+def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> dict[str, str]:
+    """Return what the file says of itself. Values that are not known are left out; lists are JSON."""
+    images, dense, compact = (summary.get(part, {}) for part in ("input", "dense", "compact"))
+    facts = {
+        "metadata_version": METADATA_VERSION,
+        "version": depl0.__version__,
+        "network": record.network,
+        "model": summary.get("model"),
+        "data": str(summary.get("data", "")).partition(":")[0] or None,  # without the folder on this machine
+        "input_shapes": [list(tensor.shape) for tensor in example],
+        "input_mean": images.get("mean"),
+        "input_std": images.get("std"),
+        "class_names": images.get("class_names"),
+        "accuracy": compact.get("accuracy"),
+        "dense_accuracy": dense.get("accuracy"),
+        "budget": summary.get("budget"),
+        "budget_of": summary.get("budget_of"),
+        "params": record.compact_cost[0],
+        "macs": record.compact_cost[1],
+        "dense_params": record.dense_cost[0],
+        "dense_macs": record.dense_cost[1],
+    }
+    return {
+        f"depl0.{key}": value if isinstance(value, str) else json.dumps(value)
+        for key, value in facts.items()
+        if value is not None
+    }

@@ -1,0 +1,111 @@
+"""What every file format has in common: how it is written, and how a stranger's process reads it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from depl0.errors import ExportError, InputError
+from depl0.modes import evaluation_mode
+
+RANDOM_CASES = 3
+OTHER_BATCHES = (1, 3)
+"""batch sizes that a file with a free batch size is tried with"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A network, the inputs that it takes, and what the file is to be like."""
+
+    module: nn.Module
+    example: tuple[Tensor, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    opset: int | None = None
+    dynamic_batch: bool = False
+
+    def cases(self) -> list[tuple[Tensor, ...]]:
+        """Return random inputs; of other batch sizes too where that is free."""
+        rng = torch.Generator().manual_seed(0)
+        batches: list[int | None] = [None] * RANDOM_CASES
+        if self.dynamic_batch:
+            batches += OTHER_BATCHES
+        return [
+            tuple(
+                torch.randn(e.shape if batch is None else (batch, *e.shape[1:]), generator=rng).to(e.dtype)
+                for e in self.example
+            )
+            for batch in batches
+        ]
+
+    def answers(self, cases: list[tuple[Tensor, ...]]) -> list[list[Tensor]]:
+        """Run the network itself in evaluation mode."""
+        with evaluation_mode(self.module), torch.no_grad():
+            outputs = [pytree.tree_leaves(self.module(*case)) for case in cases]
+        tensors = [[leaf for leaf in leaves if isinstance(leaf, Tensor)] for leaves in outputs]
+        if not all(bool(leaf.isfinite().all()) for leaves in tensors for leaf in leaves if leaf.is_floating_point()):
+            raise ExportError(
+                "the network gives outputs that are no finite numbers, so the file could not be compared with it.",
+                hint="its training has diverged: look for NaN in its parameters.",
+            )
+        return tensors
+
+
+class Target(abc.ABC):
+    """One file format."""
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    reader: ClassVar[str]
+    """Source of a program without depl0: its arguments are the file, an .npz of inputs and the .npz that it writes."""
+
+    @abc.abstractmethod
+    def encode(self, request: Request) -> bytes:
+        """Return the file."""
+
+    def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return what the reader is given, and what it has to find: by default inputs and outputs.
+
+        Names are ``CASE.POSITION``.
+        """
+        cases = request.cases()
+        answers = request.answers(cases)
+        return _numbered(cases), _numbered(answers)
+
+
+def _numbered(rows: list[tuple[Tensor, ...]] | list[list[Tensor]]) -> dict[str, Tensor]:
+    return {f"{case}.{place}": tensor for case, row in enumerate(rows) for place, tensor in enumerate(row)}
+
+
+Kind = TypeVar("Kind", bound=type[Target])
+_targets: dict[str, Target] = {}
+
+
+def register(kind: Kind) -> Kind:
+    """Make a format available by its name; use it as a decorator."""
+    _targets[kind.name] = kind()
+    return kind
+
+
+def names() -> tuple[str, ...]:
+    """List the formats."""
+    return tuple(sorted(_targets))
+
+
+def target(name: str) -> Target:
+    """Return a format by its name."""
+    if name not in _targets:
+        nearest = get_close_matches(name, names(), n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else None
+        raise InputError(f"--to must be one of {', '.join(names())}, got {name!r} instead.", hint=hint)
+    return _targets[name]
+
+
+# Where another module of this environment could be taken for the network's own, it is hidden from the reader.
+NO_DEPL0 = 'import sys\nsys.modules["depl0"] = None\n'

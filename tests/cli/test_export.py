@@ -1,0 +1,95 @@
+"""``depl0 export`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import depl0
+from depl0.recipes import catalog
+from depl0.recipes.toml import with_overrides, write_recipe
+from tests.cli.conftest import Type
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+MAKE = f"{GOLDEN / 'network.py'}:TinyDigits"
+CHANNELS, BLOCKS = GOLDEN / "v1" / "channels", GOLDEN / "v1" / "blocks"
+
+
+def test_a_run_without_its_blocks_is_exported(type_command: Type) -> None:
+    """λ is so large that every group closes; the network lives on its shortcuts."""
+    typed = type_command(
+        f"prune --model {MAKE} --data digits --groups inner --penalty-weight 1 --set target.penalty=macs "
+        "--remove-blocks --epochs 1 --finetune-epochs 1 --limit-train 128 --batch-size 16 --gate-lr 1 --device cpu "
+        "--set search.dense_baseline=false --out run --quiet --json"
+    )
+    assert typed.code == 0, typed.err
+    summary = json.loads(typed.out)
+    assert summary["removed"] == ["first.conv1", "first.conv2", "second.conv1", "second.conv2"]
+
+    typed = type_command("export run --to onnx --dynamic-batch --out small.onnx")
+    assert typed.code == 0, typed.err
+    assert typed.out.startswith("small.onnx: ")
+    said = {entry.key: entry.value for entry in onnx.load("small.onnx").metadata_props}
+    assert said["depl0.version"] == depl0.__version__ and said["depl0.network"] == "TinyDigits"
+    assert json.loads(said["depl0.class_names"]) == [str(digit) for digit in range(10)]
+    assert json.loads(said["depl0.accuracy"]) == summary["compact"]["accuracy"]
+    assert json.loads(said["depl0.macs"]) == summary["compact"]["macs"]
+    assert {"depl0.input_mean", "depl0.input_std", "depl0.params"} <= said.keys()
+    assert not any(str(GOLDEN) in value for key, value in said.items() if key != "depl0.model")
+
+
+def test_a_folder_alone_is_exported_with_a_factory(type_command: Type) -> None:
+    typed = type_command(f"export {BLOCKS} --to onnx --opset 17 --model {MAKE}")
+    assert (typed.code, typed.err) == (0, "")
+    expected = load_file(BLOCKS / "expected.safetensors")
+    session = onnxruntime.InferenceSession("blocks.onnx")
+    for image, scores in zip(expected["images"], expected["scores"], strict=True):
+        found = session.run(["output"], {"input": image[None].numpy()})[0]
+        torch.testing.assert_close(torch.from_numpy(found)[0], scores, rtol=1e-5, atol=1e-5)
+
+
+def test_plain_weights(type_command: Type) -> None:
+    typed = type_command(f"export {CHANNELS} --to safetensors --model {MAKE} --out small.safetensors")
+    assert typed.code == 0, typed.err
+    saved = load_file(CHANNELS / "compact.safetensors")
+    found = load_file("small.safetensors")
+    assert saved.keys() == found.keys() and all(torch.equal(saved[name], found[name]) for name in saved)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("export nothing --to onnx", "nothing holds neither a run nor a compact network"),
+        (f"export {CHANNELS} --to onnx", "holds a compact TinyDigits, but not what builds the dense TinyDigits"),
+        (f"export {CHANNELS} --to tflite --model {MAKE}", "--to must be one of onnx, pt2, safetensors, got 'tflite'"),
+        (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "hint: --opset 14"),
+        (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes whole numbers"),
+        (f"export {CHANNELS} --to onnx --model resnet20", "holds a compact TinyDigits, but for another network"),
+    ],
+    ids=["no run", "no factory", "format", "opset", "shape", "other network"],
+)
+def test_bad_input(words: str, message: str, type_command: Type) -> None:
+    typed = type_command(words)
+    assert typed.code in (1, 2) and typed.out == ""
+    assert message in typed.err and "Traceback" not in typed.err
+    assert not list(Path().iterdir())
+
+
+def test_run_whose_class_cannot_be_imported(type_command: Type, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copytree(CHANNELS, tmp_path / "run" / "compact")
+    recipe = with_overrides(catalog.get("digits"), {"model.spec": "gone.py:make"})
+    (tmp_path / "run" / "recipe.toml").write_text(write_recipe(recipe))
+    typed = type_command("export run --to safetensors")
+    assert typed.code == 2
+    assert "the network of run cannot be built" in typed.err and "needs the file gone.py" in typed.err
+    assert "hint: pass what builds the dense network: --model FACTORY" in typed.err
+    assert type_command(f"export run --to safetensors --model {MAKE}").code == 0
+    assert (tmp_path / "run.safetensors").is_file()
