@@ -72,6 +72,8 @@ class Phase:
     """is called after an epoch's last step, before the network is evaluated and saved"""
     describe: Callable[[], dict[str, Any]] = dict
     """more to write down after an epoch"""
+    gates: Callable[[], dict[str, Any]] | None = None
+    """what goes to ``gates.jsonl`` at the start and after an epoch"""
     clip_norm: float | None = None
     """of the weights' gradient"""
     average: Average | None = None
@@ -121,6 +123,7 @@ class Session:
         self.seconds_before = self.resumed["seconds"]
         if self.engine.is_main_process:
             self.folder.cut_metrics(self.resumed["metrics_lines"])
+            self.folder.gates.cut(self.resumed.get("gates_lines", 0))
         self.reporter.note(f"resumed from step {self.global_step}")
 
     def is_past(self, phase: str) -> bool:
@@ -138,6 +141,8 @@ def run_phase(session: Session, phase: Phase) -> None:
     wrapped = hand_over(engine, phase)
     epoch, first_step, sums = _restore(session, phase)
     session.reporter.begin(phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step)
+    if epoch == first_step == 0:
+        _write_gates(session, phase, 0)
     try:
         with _asked_to_stop(session):
             while epoch < phase.epochs:
@@ -257,7 +262,14 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Tensor, secon
     if engine.is_main_process:
         session.folder.add_metrics(line)
         engine.log(_scalars(phase.name, line), step=session.global_step)
+    _write_gates(session, phase, epoch)
     session.reporter.epoch(line)
+
+
+def _write_gates(session: Session, phase: Phase, epoch: int) -> None:
+    if phase.gates is not None and session.engine.is_main_process:
+        where = {"phase": phase.name, "epoch": epoch, "step": session.global_step}
+        session.folder.gates.add({**where, **phase.gates()})
 
 
 def _scalars(phase: str, line: dict[str, Any]) -> dict[str, float]:
@@ -295,6 +307,7 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor) -
         "history": session.history,
         "seconds": session.seconds,
         "metrics_lines": len(session.folder.metrics()),
+        "gates_lines": session.folder.gates.count(),
     }
     if session.engine.is_main_process:
         save_checkpoint(session.folder.checkpoints, session.global_step, state, session.recipe.run.keep_checkpoints)

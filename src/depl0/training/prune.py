@@ -18,7 +18,6 @@ from depl0.cost.count import cost
 from depl0.data import Data, DataSettings, open_data
 from depl0.errors import InputError, RunInterruptedError
 from depl0.gated import GatedModel, attach
-from depl0.latency import measure_latency
 from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
@@ -28,6 +27,7 @@ from depl0.training.ema import Average
 from depl0.training.engine import make_engine, seed_everything, share_buffers
 from depl0.training.evaluate import check_classes, class_scores, evaluate
 from depl0.training.freeze import check_budget, freeze, freeze_by
+from depl0.training.gate_log import gates_line
 from depl0.training.importance import taylor_scores
 from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
@@ -35,6 +35,7 @@ from depl0.training.progress import Quiet, Reporter
 from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.scored import final_scores, scored_phase
 from depl0.training.statistics import mean_loss, reestimate, restore, statistics_of
+from depl0.training.summary import layer_table, measured
 from depl0.weights import load_weights
 
 IMPORTANCE_BATCHES = 32
@@ -252,6 +253,7 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
         loss,
         before_step=before_step,
         describe=lambda: describe_gates(gated, target.penalty_weight),
+        gates=lambda: gates_line(gated),
         clip_norm=recipe.search.clip_norm,
         average=average,
         distillation=session.distillation,
@@ -394,10 +396,10 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
     recipe, history, engine = session.recipe, session.history, session.engine
     record = _record(compact)
     accuracy = evaluate(engine, compact, session.data.test.epoch(0))
-    measured = cost(compact, example)
+    compact_cost = cost(compact, example)
     dense_cost = cost(gated.host, example)
-    times = measure_latency({"dense": gated.host, "compact": compact}, [example])
-    counted = {"macs": (measured.macs, dense_cost.macs), "params": (measured.params, dense_cost.params)}
+    more = measured(gated.host, compact, example)
+    counted = {"macs": (compact_cost.macs, dense_cost.macs), "params": (compact_cost.params, dense_cost.params)}
     reached = {of: small / large for of, (small, large) in counted.items()}
     target = recipe.target
     summary: dict[str, Any] = {
@@ -410,13 +412,13 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
             "accuracy": history["dense_accuracy"],
             "macs": dense_cost.macs,
             "params": dense_cost.params,
-            "latency_ms": 1000 * times["dense"].median,
+            **more["dense"],
         },
         "compact": {
             "accuracy": accuracy,
-            "macs": measured.macs,
-            "params": measured.params,
-            "latency_ms": 1000 * times["compact"].median,
+            "macs": compact_cost.macs,
+            "params": compact_cost.params,
+            **more["compact"],
         },
         "budget": target.budget,
         "budget_of": target.of if target.budget is not None else None,
@@ -431,6 +433,7 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "input": session.data.info.description(),
         "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
                    for g in gated.plan.groups},
+        "layers": layer_table(gated.plan, record, dense_cost, compact_cost),
         "steps": session.global_step,
         "seconds": session.seconds,
         "seed": recipe.run.seed,
