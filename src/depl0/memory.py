@@ -31,7 +31,7 @@ class _Watch(TorchDispatchMode):
     """Sees every tensor that an operator gives back, and knows which of them are still alive."""
 
     def __init__(self, not_counted: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.most = 0
         self._known = {StorageWeakRef(t.untyped_storage()): 0 for t in not_counted}
         self._live: dict[StorageWeakRef, int] = {}

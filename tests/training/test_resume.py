@@ -36,8 +36,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def what_matters(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], bytes]:
-    """Metrics, summary and weights, without what a clock said."""
+def what_matters(folder: Path) -> tuple[list[dict[str, Any]], str, dict[str, Any], bytes]:
+    """Metrics, gates, summary and weights, without what a clock said."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("seconds")
@@ -45,7 +45,13 @@ def what_matters(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], by
     summary.pop("seconds")
     for size in ("dense", "compact"):
         summary[size].pop("latency_ms")
-    return lines, summary, (folder / "compact" / "compact.safetensors").read_bytes()
+        summary[size].pop("latency_ms_32")
+    return (
+        lines,
+        (folder / "gates.jsonl").read_text(),
+        summary,
+        (folder / "compact" / "compact.safetensors").read_bytes(),
+    )
 
 
 @pytest.mark.parametrize(

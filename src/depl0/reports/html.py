@@ -79,7 +79,7 @@ def _lead(runs: Sequence[Run]) -> str:
     return "Which layers shrank, what did it cost, and how it came about."
 
 
-def _section(run: Run, place: int, top: int) -> Section:
+def _section(run: Run, place: int, top: int | None) -> Section:
     prefix = f"run{place}"
     layers = run.layers
     drawn = None

@@ -77,8 +77,7 @@ def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
 
 def _latex_figure(name: str) -> str:
     return (
-        "\\begin{figure}[ht]\n  \\centering\n"
-        f"  \\includegraphics[width=\\linewidth]{{{name}.png}}\n\\end{{figure}}\n"
+        f"\\begin{{figure}}[ht]\n  \\centering\n  \\includegraphics[width=\\linewidth]{{{name}.png}}\n\\end{{figure}}\n"
     )
 
 

@@ -41,7 +41,9 @@ def dense_to_compact(run: Run) -> Table:
                 "quantity": name,
                 "dense": _shown(show, large),
                 "compact": _shown(show, small),
-                "change": _shown((lambda r: f"{1 / r:.2f}× as fast") if is_time else lambda r: f"{share(r)} left", ratio),
+                "change": _shown(
+                    (lambda r: f"{1 / r:.2f}× as fast") if is_time else lambda r: f"{share(r)} left", ratio
+                ),
             }
         )
     columns = (
@@ -189,7 +191,7 @@ def provenance(run: Run) -> Table:
     """Return what a reader needs to repeat a run."""
     environment = run.environment
     machine = environment.get("machine") or {}
-    error = run.get("certificate", "max_error")
+    error, dtype = run.get("certificate", "max_error"), run.get("certificate", "dtype")
     facts = {
         "seed": dig(run.recipe, "run", "seed"),
         "commit": environment.get("commit"),
@@ -202,7 +204,7 @@ def provenance(run: Run) -> Table:
         "device, precision": ", ".join(str(dig(run.recipe, "run", key) or "?") for key in ("device", "precision")),
         "steps": _shown(count, run.get("steps")),
         "time": _shown(duration, run.get("seconds")),
-        "compact = gated": f"largest difference {error:.1e} ({run.get('certificate', 'dtype')})" if error is not None else None,
+        "compact = gated": _shown(lambda value: f"largest difference {value:.1e} ({dtype})", error),
         "gates closed by the budget at the end": run.get("freezing", "gates_closed"),
     }  # fmt: skip
     rows = [{"what": what, "value": value} for what, value in facts.items()]

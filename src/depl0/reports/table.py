@@ -63,7 +63,7 @@ def _text(table: Table) -> str:
     lines = [table.title]
     for number, row in enumerate(cells):
         parts = [
-            text.rjust(width) if column.is_number and number else text.ljust(width)
+            text.rjust(width) if column.is_number else text.ljust(width)
             for column, text, width in zip(table.visible, row, widths, strict=True)
         ]
         mark = "* " if number - 1 in table.marked else "  "
@@ -109,9 +109,14 @@ def _csv(table: Table) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([column.key for column in table.columns] + (["yours"] if table.marked else []))
     for number, row in enumerate(table.rows):
-        cells = ["" if row.get(c.key) is None else row[c.key] for c in table.columns]
+        cells = ["" if row.get(c.key) is None else _raw(row[c.key]) for c in table.columns]
         writer.writerow(cells + ([int(number in table.marked)] if table.marked else []))
     return buffer.getvalue()
+
+
+def _raw(value: Any) -> Any:
+    """Return a number as a plain one, whatever it remembers of how it was printed."""
+    return float(value) if isinstance(value, float) else value
 
 
 _LATEX = {

@@ -1,4 +1,4 @@
-"""What ``gates.jsonl`` holds: how likely every gate is open, at the start of the search and after each of its epochs."""
+"""What ``gates.jsonl`` holds: how likely every gate is open, at the start of the search and after every epoch."""
 
 from __future__ import annotations
 

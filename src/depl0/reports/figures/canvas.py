@@ -19,7 +19,12 @@ GREY, GREEN, RED = "#b4bac1", "#009e73", "#d1300f"
 BLUE, ORANGE, PURPLE, SKY = "#0072b2", "#e08a00", "#a0508c", "#3f9fd8"
 """after Okabe and Ito: told apart by people with any kind of colour vision"""
 
-_STYLE: dict[str, Any] = {
+_OF_THE_PAGE = {
+    INK: "currentColor", GRID: "var(--grid)", BLUE: "var(--blue)", PURPLE: "var(--purple)", RED: "var(--red)"
+}  # fmt: skip
+"""colours that the page replaces by its own, which are lighter on a dark ground"""
+
+_STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
     "font.size": 10,
@@ -89,7 +94,8 @@ def inline_svg(draw: Draw, width: float, height: float, prefix: str, label: str)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", text)
-    text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+    for colour, name in _OF_THE_PAGE.items():
+        text = text.replace(colour, name)
     return text.replace("<svg ", f'<svg role="img" aria-label="{_attribute(label)}" ', 1)
 
 

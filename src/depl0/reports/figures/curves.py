@@ -9,12 +9,12 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from depl0.reports.figures.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, new_figure
 from depl0.reports.run import Run, dig
 
-WIDTH, HEIGHT = 4.8, 3.0
+WIDTH, HEIGHT = 4.8, 3.2
 _EVENTS = {"convergence": (PURPLE, "-."), "compaction": (SKY, ":"), "freezing": (INK, "--")}
 
 
@@ -49,24 +49,25 @@ def events(run: Run) -> list[Event]:
     return found
 
 
-def series(run: Run, phases: tuple[str, ...], *keys: str) -> tuple[list[float], list[float]]:
-    """Return epochs and values of what ``metrics.jsonl`` holds under these keys."""
+def series(run: Run, *keys: str) -> tuple[list[float], list[float]]:
+    """Return epochs and values of what ``metrics.jsonl`` holds under these keys for search and fine-tuning."""
     xs, ys = [], []
     for line in run.epochs:
         value = dig(line, *keys)
-        if line.get("phase") in phases and isinstance(value, (int, float)) and math.isfinite(value):
+        if line.get("phase") in ("search", "finetune") and isinstance(value, (int, float)) and math.isfinite(value):
             xs.append(offset(run, line["phase"]) + line["epoch"])
             ys.append(float(value))
     return xs, ys
 
 
-_TRAINING = ("search", "finetune")
-
-
-def _line(axes: Axes, run: Run, label: str, color: str, *keys: str, phases: tuple[str, ...] = _TRAINING, **how: Any) -> None:
-    xs, ys = series(run, phases, *keys)
+def _line(axes: Axes, run: Run, label: str, color: str, *keys: str, **how: Any) -> None:
+    xs, ys = series(run, *keys)
     if xs:
         axes.plot(xs, ys, label=label, color=color, marker="o" if len(xs) == 1 else None, **how)
+
+
+def _in_percent(axes: Axes, factor: float) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(factor * value, 6):g} %"))
 
 
 def loss(axes: Axes, run: Run) -> None:
@@ -81,12 +82,11 @@ def accuracy(axes: Axes, run: Run) -> None:
     """Draw accuracy on training and test images, and the dense network's."""
     _line(axes, run, "training", SKY, "train_accuracy", linewidth=1.2)
     _line(axes, run, "test", BLUE, "test_accuracy")
-    _line(axes, run, "dense, test", GREY, "test_accuracy", phases=("dense",), linewidth=1.2)
     dense = run.get("dense", "accuracy")
     if dense is not None:
         axes.axhline(dense, color=GREY, linestyle="--", linewidth=1.2, label=f"dense {dense:.2f} %")
-    axes.yaxis.set_major_formatter(PercentFormatter(100.0))
-    _, values = series(run, _TRAINING, "test_accuracy")
+    _in_percent(axes, 1)
+    _, values = series(run, "test_accuracy")
     if len(values) > 3:  # a first epoch at chance would press all others to the top
         low = sorted(values)[len(values) // 8]
         axes.set_ylim(bottom=max(0.0, low - 0.6 * (101 - low)), top=100.5)
@@ -101,7 +101,7 @@ def cost(axes: Axes, run: Run) -> None:
     if budget is not None:
         axes.axhline(budget, color=INK, linestyle=":", linewidth=1.2, label=f"budget {budget:.0%}")
     axes.set_ylim(0, 1.05)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _in_percent(axes, 100)
 
 
 def multiplier(axes: Axes, run: Run) -> None:
@@ -113,7 +113,7 @@ def undecided(axes: Axes, run: Run) -> None:
     """Draw the share of gates whose open probability is between 10 and 90 %."""
     _line(axes, run, "undecided gates", BLUE, "undecided")
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _in_percent(axes, 100)
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,11 @@ PANELS = (
 def draw(axes: Axes, run: Run, panel: Panel) -> None:
     """Draw one panel with its title, moments and legend."""
     panel.draw(axes, run)
-    axes.set_title(panel.title(run), pad=24)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    last = max((offset(run, line["phase"]) + line["epoch"] for line in run.epochs if line["phase"] != "dense"), default=1)
+    last = max(
+        (offset(run, line["phase"]) + line["epoch"] for line in run.epochs if line["phase"] != "dense"), default=1
+    )
     axes.set_xlim(0, max(last, 1))
     if not axes.lines:
         axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center")
@@ -155,9 +156,12 @@ def draw(axes: Axes, run: Run, panel: Panel) -> None:
         seen.add(event.kind)
         axes.axvline(event.epoch, color=color, linestyle=dashes, linewidth=1.2, label=label, clip_on=False)
     handles, labels = axes.get_legend_handles_labels()
+    columns = 3 if len(labels) != 4 else 2
+    axes.set_title(panel.title(run), pad=10 + 14 * math.ceil(len(labels) / columns))  # above the legend's lines
     axes.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=4, columnspacing=1.0, handlelength=1.5
-    )
+        handles, labels, loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=columns, columnspacing=1.0,
+        handlelength=1.5, labelspacing=0.2,
+    )  # fmt: skip
 
 
 def figure(run: Run) -> Figure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -13,7 +15,7 @@ COLOURS = "cividis"
 
 
 def figure(history: GateHistory, title: str) -> Figure:
-    """Return the heat map of a run; every layer is as high as it has gates, with a least height so that all are seen."""
+    """Return the heat map of a run. Every layer is as high as it has gates, and high enough to be seen."""
     most = max(len(matrix) for matrix in history.groups.values())
     heights = [max(len(matrix), most / 12) for matrix in history.groups.values()]
     names = list(history.groups)
@@ -36,7 +38,9 @@ def figure(history: GateHistory, title: str) -> Figure:
     cells[0].set_title(f"{title}: open probability of every gate")
     cells[-1].set_xlabel("epoch")
     assert picture is not None
-    bar = made.colorbar(picture, ax=list(cells), format=PercentFormatter(1.0), aspect=40)
+    bar = made.colorbar(
+        picture, ax=list(cells), format=PercentFormatter(1.0, symbol=" %"), aspect=5 * made.get_figheight(), pad=0.02
+    )
     bar.outline.set_edgecolor(INK)
     return made
 
@@ -45,5 +49,5 @@ def _edges(epochs: list[float]) -> list[float]:
     """Return the borders of the columns: an epoch's values are drawn around its number."""
     if len(epochs) == 1:
         return [epochs[0] - 0.5, epochs[0] + 0.5]
-    inner = [(a + b) / 2 for a, b in zip(epochs, epochs[1:], strict=False)]
+    inner = [(a + b) / 2 for a, b in pairwise(epochs)]
     return [epochs[0] - (inner[0] - epochs[0]), *inner, epochs[-1] + (epochs[-1] - inner[-1])]

@@ -56,7 +56,7 @@ def draw(axes: Axes, layers: Sequence[Layer], title: str, top: int | None = None
         places, [layer.pruned for layer in layers], color=RED, marker="o", markersize=3.5, label="pruned", clip_on=False
     )
     ratio.set_ylim(0, 1.05)
-    ratio.yaxis.set_major_formatter(PercentFormatter(1.0))
+    ratio.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     ratio.set_ylabel("pruned")
     ratio.grid(visible=False)
     ratio.spines["right"].set_visible(True)
@@ -86,6 +86,7 @@ def figure(runs: Sequence[Run]) -> Figure:
     return made
 
 
-def tallest(runs: Sequence[Run]) -> int:
-    """Return the filters of the largest layer of all runs."""
-    return max((layer.channels for run in runs for layer in run.layers), default=1)
+def tallest(runs: Sequence[Run]) -> int | None:
+    """Return the filters of the largest layer, where all runs are of one network and so compare bar by bar."""
+    networks = {tuple((layer.name, layer.channels) for layer in run.layers) for run in runs if run.layers}
+    return max(channels for _, channels in networks.pop()) if len(networks) == 1 else None
