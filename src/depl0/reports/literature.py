@@ -117,7 +117,8 @@ def _result_row(run: Run) -> dict[str, Any]:
 
 
 def _ablation_row(run: Run) -> dict[str, Any]:
-    return {**_common(run), "generator": dig(run.recipe, "gates", "generator") or run.method, **_cost_cells(run)}
+    method, generator = (dig(run.recipe, "gates", key) for key in ("method", "generator"))
+    return {**_common(run), "generator": generator if method == "dep-l0" else method, **_cost_cells(run)}
 
 
 def _runtime_row(run: Run) -> dict[str, Any]:

@@ -27,11 +27,10 @@ class Event:
 
 
 def offset(run: Run, phase: str) -> float:
-    """Return the epochs before a phase begins: fine-tuning goes on where the search ends."""
+    """Return the epochs before a phase begins: fine-tuning goes on where the search ended."""
     if phase != "finetune":
         return 0.0
-    planned = dig(run.recipe, "search", "epochs") or 0
-    return float(max([planned, *(line["epoch"] for line in run.epochs if line.get("phase") == "search")]))
+    return float(max((line["epoch"] for line in run.epochs if line.get("phase") == "search"), default=0))
 
 
 def events(run: Run) -> list[Event]:
