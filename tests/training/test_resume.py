@@ -103,6 +103,17 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert what_matters(out) == what_matters(whole["budget"])
 
 
+def test_epochs_that_are_done_again_are_written_down_once(whole: dict[str, Path], tmp_path: Path) -> None:
+    recipe, out = tiny_recipe(), tmp_path / "run"
+    with pytest.raises(TrainingError):
+        run(recipe, out, Noisy(at_step=2, act=interrupt))  # the only checkpoint before the end of the search
+    with pytest.raises(PowerCut):
+        run(recipe, out, Noisy(at_step=6, act=cut_power), resume=True)  # at step 8, two epochs later
+    assert [json.loads(line)["step"] for line in (out / "gates.jsonl").read_text().splitlines()] == [0, 3, 6]
+    run(recipe, out, resume=True)
+    assert what_matters(out) == what_matters(whole["budget"])
+
+
 def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     whole: dict[str, Path], tmp_path: Path
 ) -> None:
