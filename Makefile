@@ -1,6 +1,7 @@
 # make test    build .venv if needed, then run every check and every test
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
 # make zoo     prune every network of the zoo at random, compare, and print the table (about ten minutes)
+# make fuzz    try fifty times as many broken files as make test does (about ten minutes)
 # make browser install Chromium for the tests of reports, where this user may (without it they are skipped)
 # make bench   measure attach + extract, and the speed of data
 # make lint    ruff, mypy and import-linter
@@ -20,7 +21,7 @@ MAKEFLAGS += --no-print-directory
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
-.PHONY: test demo zoo bench lint format clean install browser
+.PHONY: test demo zoo fuzz bench lint format clean install browser
 
 test: lint browser
 	@$(PYTEST) --doctest-modules src tests
@@ -41,9 +42,13 @@ browser:
 	    >/dev/null 2>&1 || echo "chromium could not be installed: the browser's tests are skipped"; \
 	else echo "chromium is not installed: the browser's tests are skipped"; fi
 
+fuzz: $(STAMP)
+	@DEPL0_FUZZ=50 $(PYTEST) tests/faults/test_fuzz.py
+
 bench: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attach_speed.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/data_speed.py
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/checkpoint_cost.py
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

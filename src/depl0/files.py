@@ -72,7 +72,7 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     if not isinstance(model, nn.Module):
         raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
     _check_same_network(model, record, source)
-    apply_record(model, record)
+    _cut(model, record, source)
     _fill(model, _parse_values(values, source), source)
     remember(model, record)
     return model
@@ -82,6 +82,18 @@ def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
     """Return what a folder says of its compact network, without building it."""
     path = Path(folder) / "compact.json"
     return record_from_json(_read_header(path), path)
+
+
+def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
+    """Cut a fresh network as a record says, which may say what no extraction would."""
+    try:
+        apply_record(model, record)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError) as error:
+        raise FormatError(
+            f"{source / 'compact.json'} describes cuts that the network does not allow: "
+            f"{type(error).__name__} {error}.",
+            hint="copy the folder again from where it was written.",
+        ) from error
 
 
 # -- values --------------------------------------------------------------------------------------------------------
@@ -108,6 +120,8 @@ def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
                 f"{name} has shape {tuple(values[name].shape)} in {source}, "
                 f"but the network needs {tuple(expected[name].shape)}."
             )
+        if expected[name].is_floating_point() != values[name].is_floating_point() or values[name].is_complex():
+            raise FormatError(f"{name} is of {values[name].dtype} in {source}, but of {expected[name].dtype} here.")
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name in values:
@@ -174,7 +188,7 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
     try:
         shapes = {str(k): tuple(_whole(size) for size in v) for k, v in header["dense_shapes"].items()}
         positions = {
-            (str(name), int(dim)): _positions(keep, shapes[name][int(dim)])
+            (str(name), _dim(dim, shapes[name])): _positions(keep, shapes[name][_dim(dim, shapes[name])])
             for name, dims in header["keep"].items()
             for dim, keep in dims.items()
         }
@@ -183,7 +197,7 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             dense_shapes=shapes,
             positions=positions,
             removals=tuple(
-                Removal(str(r["layer"]), None if r["norm"] is None else str(r["norm"]), bool(r["silent"]))
+                Removal(str(r["layer"]), None if r["norm"] is None else str(r["norm"]), r["silent"] is True)
                 for r in header["removed"]
             ),
             dense_cost=_cost(header["cost"]["dense"]),
@@ -195,11 +209,17 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             ),
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
         )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is damaged: {type(error).__name__} {error}.",
             hint="copy the folder again from where it was written.",
         ) from error
+
+
+def _dim(text: str, shape: tuple[int, ...]) -> int:
+    if text not in map(str, range(len(shape))):
+        raise ValueError(f"{text!r} is no dimension of a tensor of {len(shape)}")
+    return int(text)
 
 
 def _cost(entry: dict[str, Any]) -> tuple[int, int]:
@@ -207,8 +227,8 @@ def _cost(entry: dict[str, Any]) -> tuple[int, int]:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:50]!r} is no whole number that can be")
     return value
 
 
@@ -222,7 +242,7 @@ def _positions(keep: Any, size: int) -> Tensor:
 def _read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(_read(path).decode())
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, nested too deep
         raise FormatError(f"{path} is no JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")

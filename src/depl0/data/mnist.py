@@ -19,6 +19,7 @@ from depl0.errors import DataError
 IMAGES_MAGIC, LABELS_MAGIC = 0x00000803, 0x00000801
 SIDE = 28
 MAX_ITEMS = 1_000_000
+PIECE = 1 << 24
 AGAIN = "it is damaged or an incomplete copy: fetch it again."
 
 
@@ -78,7 +79,7 @@ def read_idx(path: Path, magic: int, item_shape: tuple[int, ...] = ()) -> Tensor
             if not 0 < count <= MAX_ITEMS:
                 raise DataError(f"{path} must hold from 1 to {MAX_ITEMS:,} items, its header says {count:,} instead.")
             size = count * int(np.prod(item_shape, dtype=np.int64))
-            values = file.read(size + 1)  # one more, to notice a longer file without reading all of it
+            values = _read_up_to(file, size + 1)  # one more, to notice a longer file without reading all of it
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be decompressed: {error}.", hint=AGAIN) from error
     except OSError as error:
@@ -88,7 +89,15 @@ def read_idx(path: Path, magic: int, item_shape: tuple[int, ...] = ()) -> Tensor
         raise DataError(
             f"{path} must have {size:,} bytes after its header, for {count:,} items, got {length} instead.", hint=AGAIN
         )
-    return torch.frombuffer(bytearray(values), dtype=torch.uint8).view(count, *item_shape)
+    return torch.frombuffer(values, dtype=torch.uint8).view(count, *item_shape)
+
+
+def _read_up_to(file: IO[bytes], size: int) -> bytearray:
+    """Read in pieces, so that a header that promises much takes no more memory than there is content."""
+    values = bytearray()
+    while len(values) < size and (piece := file.read(min(size - len(values), PIECE))):
+        values += piece
+    return values
 
 
 def _read_part(folder: Path, part: str) -> Part:

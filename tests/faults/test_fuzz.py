@@ -1,0 +1,274 @@
+"""Thousands of broken files: always an error of our own, or the right result; never a crash or a wrong network."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import tracemalloc
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import depl0
+from depl0 import files
+from depl0.data import mnist, open_data
+from depl0.errors import DataError, Depl0Error, FormatError, InputError
+from depl0.gated import GatedModel
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
+from depl0.training import checkpoint
+from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.training.loop import Session, _restore, _save
+from depl0.training.prune import _search_phase
+from tests.data.layouts import write_cifar10
+from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, seeds
+from tests.training.test_loop import make_session
+from tests.training.tiny import TinyNet, tiny_gated, tiny_recipe
+
+
+@contextmanager
+def only(kind: type[Exception]) -> Any:
+    """Allow one kind of error, which says something."""
+    try:
+        yield
+    except kind as error:
+        assert str(error)
+
+
+# -- compact networks ------------------------------------------------------------------------------------------------
+
+
+def closed(gated: GatedModel) -> GatedModel:
+    gated.fix_gates((torch.arange(14) % 3 > 0).float())
+    return gated
+
+
+COMPACT = closed(tiny_gated()).extract().eval()
+EXAMPLE = torch.linspace(-1, 1, 72).view(2, 1, 6, 6)
+EXPECTED = COMPACT(EXAMPLE).detach()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes]:
+    folder = depl0.save(COMPACT, tmp_path_factory.mktemp("compact"))
+    return folder, (folder / "compact.json").read_bytes(), (folder / "compact.safetensors").read_bytes()
+
+
+def check_load(folder: Path) -> None:
+    with only(FormatError):
+        loaded = depl0.load(folder, TinyNet).eval()
+        assert torch.equal(loaded(EXAMPLE), EXPECTED), "another network"
+
+
+@pytest.mark.parametrize("file", ["compact.json", "compact.safetensors"])
+@cases(150)
+@given(rng=seeds)
+def test_damaged_compact_networks(saved: tuple[Path, bytes, bytes], file: str, rng: Random) -> None:
+    folder, header, values = saved
+    for name, content in (("compact.json", header), ("compact.safetensors", values)):
+        (folder / name).write_bytes(damaged_bytes(rng, content) if name == file else content)
+    check_load(folder)
+
+
+@cases(700)
+@given(rng=seeds)
+def test_compact_networks_of_a_stranger(saved: tuple[Path, bytes, bytes], rng: Random) -> None:
+    """The stranger knows how to make a checksum."""
+    folder, header, values = saved
+    made = damaged_tree(rng, json.loads(header))
+    if isinstance(made, dict):
+        made["sha256"] = files._checksum(made, values)
+    (folder / "compact.json").write_text(json.dumps(made))
+    (folder / "compact.safetensors").write_bytes(values)
+    check_load(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "1" * 5000,
+        '{"format": "depl0-compact", "version": 1' + "0" * 4299 + "}",
+        "\xff",
+    ],
+    ids=["lists", "dicts", "digits", "version", "no UTF-8"],
+)
+def test_extreme_headers(saved: tuple[Path, bytes, bytes], text: str) -> None:
+    (saved[0] / "compact.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(FormatError):
+        depl0.load(saved[0], TinyNet)
+
+
+# -- recipes ---------------------------------------------------------------------------------------------------------
+
+RECIPE = tiny_recipe()
+TEXT = write_recipe(RECIPE)
+
+
+@cases(500)
+@given(rng=seeds)
+def test_damaged_recipes(rng: Random) -> None:
+    with only(InputError):
+        text = damaged_bytes(rng, TEXT.encode()).decode(errors="replace")
+        found = parse_recipe(text)
+        assert parse_recipe(write_recipe(found)) == found
+
+
+FIELDS = [f"{section}.{name}" for section, fields in json.loads(json.dumps(vars(RECIPE), default=vars)).items()
+          if isinstance(fields, dict) for name in fields]  # fmt: skip
+
+
+@cases(700)
+@given(rng=seeds)
+def test_recipes_of_a_stranger(rng: Random) -> None:
+    with only(InputError):
+        found = with_overrides(RECIPE, {rng.choice(FIELDS): nasty(rng)})
+        assert isinstance(found, Recipe)
+        assert parse_recipe(write_recipe(found)) == found
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session], GatedModel, Path]:
+    """A session whose search has a checkpoint."""
+    session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__gate_warmup=0.0)
+    phase = _search_phase(session, gated)
+    _save(session, phase, 1, 2, torch.zeros(4))
+
+    def fresh() -> Session:
+        return Session(session.recipe, session.engine, session.data, session.folder, session.reporter)
+
+    return fresh, gated, session.folder.checkpoints / "step-000000000"
+
+
+@pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
+@cases(200)
+@given(rng=seeds)
+def test_damaged_checkpoints(run: tuple[Any, Any, Path], tmp_path: Path, file: str, rng: Random) -> None:
+    source, whole = run[2], (run[2] / "state.safetensors").read_bytes()
+    target = tmp_path / "step-000000000"
+    target.mkdir(exist_ok=True)
+    for name in ("state.json", "state.safetensors"):
+        content = (source / name).read_bytes()
+        (target / name).write_bytes(damaged_bytes(rng, content) if name == file else content)
+    with only(FormatError):
+        found = load_newest(tmp_path)
+        assert found is not None and found[0] == 0 and set(found[1]) >= {"model", "history", "rng"}
+        assert (target / "state.safetensors").read_bytes() == whole
+
+
+@cases(400)
+@given(rng=seeds)
+def test_checkpoints_of_a_stranger(run: tuple[Any, Any, Path], tmp_path: Path, rng: Random) -> None:
+    source, target = run[2], tmp_path / "step-000000000"
+    target.mkdir(exist_ok=True)
+    values = (source / "state.safetensors").read_bytes()
+    header = damaged_tree(rng, json.loads((source / "state.json").read_text()))
+    if isinstance(header, dict):
+        header["sha256"] = checkpoint._checksum(header, values)
+    (target / "state.json").write_text(json.dumps(header))
+    (target / "state.safetensors").write_bytes(values)
+    with only(FormatError):
+        load_newest(tmp_path)
+
+
+STATE_KEYS = [
+    *("phase", "epoch", "step", "sums", "model", "optimizers"),
+    *("average", "rng", "history", "seconds", "metrics", "recipe"),
+]
+
+
+@cases(150)
+@given(rng=seeds)
+def test_states_that_do_not_fit(
+    run: tuple[Callable[[], Session], GatedModel, Path], tmp_path: Path, rng: Random
+) -> None:
+    fresh, gated, _ = run
+    session = fresh()
+    found = load_newest(run[2].parent)
+    assert found is not None
+    state, key = found[1], rng.choice(STATE_KEYS)
+    inner = state[key]
+    if rng.random() < 0.4 and isinstance(inner, (dict, list)) and inner:
+        inner[rng.choice(list(inner)) if isinstance(inner, dict) else rng.randrange(len(inner))] = nasty(rng)
+    elif rng.random() < 0.2:
+        del state[key]
+    else:
+        state[key] = nasty(rng)
+    session.folder = type(session.folder)(tmp_path / "run")
+    session.folder.path.mkdir(exist_ok=True)
+    save_checkpoint(session.folder.checkpoints, 0, state, keep=1)
+    with only(Depl0Error):
+        session.take_up()
+        if session.state_for("search") is not None:
+            _restore(session, _search_phase(session, gated))
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def idx(magic: int, *sizes: int, content: bytes) -> bytes:
+    return struct.pack(f">{1 + len(sizes)}I", magic, *sizes) + content
+
+
+IMAGES = idx(mnist.IMAGES_MAGIC, 2, 28, 28, content=bytes(range(256)) * 6 + bytes(32))
+
+
+@cases(600)
+@given(rng=seeds)
+def test_damaged_idx_files(tmp_path: Path, rng: Random) -> None:
+    zipped, within = rng.random() < 0.5, rng.random() < 0.5
+    content = damaged_bytes(rng, IMAGES)
+    path = tmp_path / ("images.gz" if zipped else "images")
+    if zipped:
+        content = gzip.compress(content, mtime=0) if within else damaged_bytes(rng, gzip.compress(IMAGES, mtime=0))
+    path.write_bytes(content)
+    with only(DataError):
+        found = mnist.read_idx(path, mnist.IMAGES_MAGIC, (28, 28))
+        assert found.shape[1:] == (28, 28) and len(found) * 784 <= len(IMAGES) + 200
+
+
+@cases(300)
+@given(header=st.lists(st.integers(0, 2**32 - 1), min_size=4, max_size=4))
+def test_idx_headers_of_a_stranger(tmp_path: Path, header: list[int]) -> None:
+    for sizes in (header, [mnist.IMAGES_MAGIC, header[1], 28, 28]):
+        (tmp_path / "images").write_bytes(struct.pack(">4I", *sizes) + bytes(100))
+        with pytest.raises(DataError):
+            mnist.read_idx(tmp_path / "images", mnist.IMAGES_MAGIC, (28, 28))
+
+
+def test_a_header_that_promises_much_takes_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "images").write_bytes(idx(mnist.IMAGES_MAGIC, mnist.MAX_ITEMS, 28, 28, content=bytes(1000)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="got only 1,000 instead"):
+        mnist.read_idx(tmp_path / "images", mnist.IMAGES_MAGIC, (28, 28))
+    assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    tracemalloc.stop()
+
+
+@cases(80)
+@given(rng=seeds)
+def test_damaged_cifar_files(tmp_path: Path, rng: Random) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    if not folder.exists():
+        write_cifar10(tmp_path)
+    path = folder / rng.choice(["data_batch_3.bin", "test_batch.bin"])
+    whole = path.read_bytes()
+    path.write_bytes(damaged_bytes(rng, whole))
+    try:
+        with only(DataError):
+            images, labels = next(iter(open_data(f"cifar10:{tmp_path}").train.epoch(0)))
+            assert images.isfinite().all() and 0 <= int(labels.min()) <= int(labels.max()) < 10
+    finally:
+        path.write_bytes(whole)

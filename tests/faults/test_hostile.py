@@ -1,0 +1,248 @@
+"""Files from strangers: none of them runs code, and each is refused in words."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle  # noqa: TID251 - the weapon, not the tool
+import shutil
+import subprocess
+import sys
+import tarfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import depl0
+from depl0.cli.app import main
+from depl0.data import open_data
+from depl0.errors import DataError, Depl0Error, FormatError, InputError
+from depl0.recipes.toml import read_recipe, write_recipe
+from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.weights import load_weights
+from tests.data.layouts import write_cifar10
+from tests.training.tiny import TinyNet, run, tiny_gated, tiny_recipe
+
+
+class Payload:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.mark), "w")
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "it ran"
+
+
+def plain(mark: Path) -> bytes:
+    return pickle.dumps(Payload(mark))
+
+
+def state_dict(mark: Path) -> bytes:
+    """What torch.save writes of a state dict with something in it."""
+    file = io.BytesIO()
+    torch.save({**TinyNet().state_dict(), "extra": Payload(mark)}, file)  # noqa: TID251 - the weapon again
+    return file.getvalue()
+
+
+def old_state_dict(mark: Path) -> bytes:
+    file = io.BytesIO()
+    torch.save({"w": Payload(mark)}, file, _use_new_zipfile_serialization=False)  # noqa: TID251
+    return file.getvalue()
+
+
+WEAPONS = {"pickle": plain, "torch": state_dict, "old torch": old_state_dict}
+
+
+@pytest.mark.parametrize("weapon", WEAPONS.values(), ids=WEAPONS)
+def test_the_weapon_is_loaded(mark: Path, weapon: Callable[[Path], bytes]) -> None:
+    """Else the tests below would prove nothing."""
+    content = weapon(mark)
+    assert not mark.exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if weapon is plain:
+            pickle.loads(content)
+        else:
+            torch.load(io.BytesIO(content), weights_only=False)  # noqa: TID251
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.pth", "w.pth.tar", "w.ckpt", "w.bin", "w.safetensors", "w.pkl", "w"])
+@pytest.mark.parametrize("weapon", WEAPONS.values(), ids=WEAPONS)
+def test_weights(tmp_path: Path, mark: Path, weapon: Callable[[Path], bytes], name: str) -> None:
+    (tmp_path / name).write_bytes(weapon(mark))
+    with pytest.raises(InputError, match="weights file"):
+        load_weights(TinyNet(), tmp_path / name)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("weapon", WEAPONS.values(), ids=WEAPONS)
+@pytest.mark.parametrize("file", ["compact.json", "compact.safetensors"])
+def test_compact_networks(tmp_path: Path, mark: Path, weapon: Callable[[Path], bytes], file: str) -> None:
+    folder = depl0.save(tiny_gated().extract(), tmp_path / "compact")
+    (folder / file).write_bytes(weapon(mark))
+    with pytest.raises(FormatError):
+        depl0.load(folder, TinyNet)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("weapon", WEAPONS.values(), ids=WEAPONS)
+@pytest.mark.parametrize("file", ["state.json", "state.safetensors", "../newest"])
+def test_checkpoints(tmp_path: Path, mark: Path, weapon: Callable[[Path], bytes], file: str) -> None:
+    path = save_checkpoint(tmp_path / "c", 1, {"a": torch.ones(3)}, keep=1)
+    (path / file).write_bytes(weapon(mark))
+    if file == "../newest":  # it is only for people
+        assert load_newest(tmp_path / "c") is not None
+    else:
+        with pytest.raises(FormatError, match=r"none in .* is whole"):
+            load_newest(tmp_path / "c")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("weapon", WEAPONS.values(), ids=WEAPONS)
+def test_recipes_and_files_of_a_run(tmp_path: Path, mark: Path, weapon: Callable[[Path], bytes]) -> None:
+    (tmp_path / "recipe.toml").write_bytes(weapon(mark))
+    with pytest.raises(InputError, match="recipe file"):
+        read_recipe(tmp_path / "recipe.toml")
+    with pytest.raises(InputError, match="recipe file"):
+        run(tiny_recipe(), tmp_path, resume=True)
+    (tmp_path / "recipe.toml").write_text(write_recipe(tiny_recipe(search__epochs=0, finetune__epochs=0)))
+    (tmp_path / "summary.json").write_bytes(weapon(mark))
+    (tmp_path / "lock").write_bytes(weapon(mark))
+    run(tiny_recipe(search__epochs=0, finetune__epochs=0), tmp_path, resume=True)
+    assert not mark.exists()
+
+
+DATA = {
+    "mnist": ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"],
+    "fashion-mnist": ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"],
+    "cifar10": [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"],
+    "cifar10 ": ["cifar-10-binary.tar.gz"],
+    "cifar10  ": ["data_batch_1", "test_batch"],
+    "cifar100": ["train.bin", "test.bin"],
+    "folder": ["train/a/1.png", "val/a/1.png"],
+}
+
+
+@pytest.mark.parametrize("weapon", WEAPONS.values(), ids=WEAPONS)
+@pytest.mark.parametrize("kind", DATA)
+def test_data(tmp_path: Path, mark: Path, weapon: Callable[[Path], bytes], kind: str) -> None:
+    for file in DATA[kind]:
+        (tmp_path / "data" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / file).write_bytes(weapon(mark))
+    with pytest.raises(DataError):
+        next(iter(open_data(f"{kind.strip()}:{tmp_path / 'data'}").train.epoch(0)))
+    assert not mark.exists()
+
+
+def test_data_of_the_users_own_is_code_and_must_look_like_it(tmp_path: Path, mark: Path) -> None:
+    """``file.py:make`` runs a Python file, as its user asks. Nothing else is taken for one."""
+    for name in ("data.pkl", "data.pt", "data.npy", "data.py"):
+        (tmp_path / name).write_bytes(plain(mark))
+        with pytest.raises(Depl0Error):
+            open_data(f"{tmp_path / name}:make")
+    assert not mark.exists()
+
+
+def test_arrays_that_unpickle_do_not(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's function that gives objects is refused before anything is made of them."""
+    (tmp_path / "own.py").write_text(
+        "import numpy as np\ndef make():\n    a = np.array([object()], dtype=object)\n    return (a, a), (a, a)\n"
+    )
+    with pytest.raises(DataError):
+        open_data(f"{tmp_path / 'own.py'}:make")
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+def test_the_command_says_so(tmp_path: Path, mark: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).write_bytes(state_dict(mark))
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(write_recipe(tiny_recipe()))
+    code = main(["prune", str(recipe), "--weights", str(tmp_path / name), "--out", str(tmp_path / "run")])
+    assert code == 2
+    message = capsys.readouterr().err
+    assert "error: weights file" in message and "Traceback" not in message
+    assert not mark.exists()
+
+
+# -- archives --------------------------------------------------------------------------------------------------------
+
+
+def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for info, content in members:
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+def link(name: str, to: str, kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, to
+    return info
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [(tarfile.TarInfo("../outside"), b"x")],
+        [(tarfile.TarInfo("cifar-10-batches-bin/../../outside"), b"x")],
+        [(tarfile.TarInfo("/tmp/depl0-outside"), b"x")],
+        [(link("cifar-10-batches-bin", "..", tarfile.SYMTYPE), b""), (tarfile.TarInfo("cifar-10-batches-bin/o"), b"x")],
+        [(link("cifar-10-batches-bin/data_batch_1.bin", "/etc/passwd", tarfile.SYMTYPE), b"")],
+        [(link("cifar-10-batches-bin/data_batch_1.bin", "../../secret", tarfile.LNKTYPE), b"")],
+    ],
+    ids=["up", "up within", "absolute", "through a link", "symbolic link", "hard link"],
+)
+def test_archives_that_would_write_or_read_elsewhere(tmp_path: Path, members: list[Any]) -> None:
+    (tmp_path / "secret").write_text("secret")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    archive(folder / "cifar-10-binary.tar.gz", *members)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError, match="is not unpacked"):
+        open_data(f"cifar10:{folder}")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not Path("/tmp/depl0-outside").exists()
+
+
+def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
+    """Ten gigabytes of zeros in ten megabytes would be a test of patience: the limits are lowered in a process."""
+    info = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+    archive(tmp_path / "cifar-10-binary.tar.gz", (info, bytes(30_000_000)))
+    assert (tmp_path / "cifar-10-binary.tar.gz").stat().st_size < 40_000
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))\n"
+        "from pathlib import Path\n"
+        "from depl0.data.archive import unpack\n"
+        "from depl0.errors import DataError\n"
+        "try: unpack(Path('cifar-10-binary.tar.gz'), 'cifar-10-batches-bin', max_bytes=1_000_000)\n"
+        "except DataError as error: print(error)\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert "more than the 1,000,000 allowed" in done.stdout, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-binary.tar.gz"]
+
+
+def test_a_good_archive_is_read(tmp_path: Path) -> None:
+    folder = write_cifar10(tmp_path / "source")
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as tar:
+        tar.add(folder, "cifar-10-batches-bin")
+    shutil.rmtree(tmp_path / "source")
+    assert open_data(f"cifar10:{tmp_path}").info.num_classes == 10
