@@ -1,8 +1,9 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, also after a loss of power."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -15,10 +16,22 @@ def write_flushed(path: Path, data: bytes) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a whole file or none: aside, flushed, then renamed."""
+    """Write a whole file or none: aside, flushed, renamed, and the new name flushed too."""
     part = path.with_name(path.name + ".part")
     try:
         write_flushed(part, data)
         part.replace(path)
-    finally:
+    except BaseException:
         part.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Return when the names in a folder are on the disk, where the system can say so."""
+    with suppress(OSError):  # some systems do not open folders, some file systems do not flush them
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

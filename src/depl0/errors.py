@@ -54,3 +54,7 @@ class RunInterruptedError(TrainingError):
 
 class ExportError(Depl0Error):
     """A network cannot be written in a format, or the file that was written does not compute what it computes."""
+
+
+class DivergedError(TrainingError):
+    """Numbers of a training are no numbers any more."""

@@ -109,7 +109,10 @@ def test_the_defaults():
         "device": "auto",
         "trackers": ("tensorboard",),
         "checkpoint_minutes": 10.0,
+        "checkpoint_steps": None,
         "keep_checkpoints": 2,
+        "on_nan": "stop",
+        "sync_bn": False,
     }
 
 
@@ -205,7 +208,10 @@ REFUSED = [
     (RunSection, "run.precision", "fp8", "one of 'fp32', 'bf16', 'fp16'"),
     (RunSection, "run.device", "abacus", "'auto', 'cpu', 'cuda', 'cuda:1', …"),
     (RunSection, "run.checkpoint_minutes", -1, "a number of at least 0"),
+    (RunSection, "run.checkpoint_steps", 0, f"{WHOLE} 1, or left out"),
     (RunSection, "run.keep_checkpoints", 0, f"{WHOLE} 1"),
+    (RunSection, "run.on_nan", "pray", "one of 'stop', 'rollback'"),
+    (RunSection, "run.sync_bn", "yes", "true or false"),
     *(
         (kind, f"{kind.title}.milestones", value, f"a list in rising order in which every entry is {WHOLE} 1")
         for kind in (WeightOptimizerSection, GateOptimizerSection, FinetuneSection)

@@ -35,7 +35,7 @@ def test_a_member_that_fails_does_not_lose_the_others_and_is_tried_again(tmp_pat
     outcomes = Study("sweep", members, tmp_path).run(Quiet(), lambda found: seen.append(statuses(found)))
     assert seen == [{"a": "failed", "b": "not started"}, {"a": "failed", "b": "finished"}]
     assert outcomes[0].failure is not None
-    assert outcomes[0].failure.kind == "TrainingError"
+    assert outcomes[0].failure.kind == "DivergedError"
     assert " became " in outcomes[0].failure.message
     assert outcomes[1].summary == json.loads((tmp_path / "b" / "summary.json").read_text())
 

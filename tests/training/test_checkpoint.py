@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from depl0.errors import FormatError
+from depl0.training import checkpoint
 from depl0.training.checkpoint import load_newest, save_checkpoint
 
 
@@ -71,7 +73,8 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_it_is_json_and_safetensors_and_nothing_else(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, 7, state_of_everything(), keep=1)
-    assert names(tmp_path) == ["step-000000007"]
+    assert names(tmp_path) == ["newest", "step-000000007"]
+    assert (tmp_path / "newest").read_text() == "step-000000007\n"
     assert names(path) == ["state.json", "state.safetensors"]
     json.loads((path / "state.json").read_text())
     assert b"\x80\x04" not in (path / "state.json").read_bytes()
@@ -80,7 +83,7 @@ def test_it_is_json_and_safetensors_and_nothing_else(tmp_path: Path) -> None:
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 10, 100):
         save_checkpoint(tmp_path, step, {"step": step}, keep=2)
-    assert names(tmp_path) == ["step-000000010", "step-000000100"]
+    assert names(tmp_path) == ["newest", "step-000000010", "step-000000100"]
     assert load_newest(tmp_path) == (100, {"step": 100})
 
 
@@ -88,7 +91,7 @@ def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 5, {"try": 1}, keep=1)
     save_checkpoint(tmp_path, 5, {"try": 2}, keep=1)
     assert load_newest(tmp_path) == (5, {"try": 2})
-    assert names(tmp_path) == ["step-000000005"]
+    assert names(tmp_path) == ["newest", "step-000000005-2"]  # the first one was not touched before this one was whole
 
 
 def test_no_folder_no_checkpoint(tmp_path: Path) -> None:
@@ -140,13 +143,17 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, file: str, damage: 
 def test_a_changed_number_is_noticed(tmp_path: Path) -> None:
     header = save_checkpoint(tmp_path, 1, {"epoch": 3}, keep=1) / "state.json"
     header.write_text(header.read_text().replace('{"value": 3}', '{"value": 4}'))
-    assert load_newest(tmp_path) is None
+    with pytest.raises(FormatError, match="its checksum is wrong"):
+        load_newest(tmp_path)
 
 
-def test_a_newer_format_is_not_read(tmp_path: Path) -> None:
-    header = save_checkpoint(tmp_path, 1, {}, keep=1) / "state.json"
-    header.write_text(header.read_text().replace('"version": 1', '"version": 2'))
-    assert load_newest(tmp_path) is None
+def test_a_newer_format_is_not_read_and_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, 1, {}, keep=2)
+    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    save_checkpoint(tmp_path, 2, {}, keep=2)
+    monkeypatch.undo()
+    with pytest.raises(FormatError, match="written by a newer depl0"):
+        load_newest(tmp_path)
 
 
 def test_a_damaged_newer_one_does_not_push_out_good_ones(tmp_path: Path) -> None:
@@ -159,4 +166,4 @@ def test_a_damaged_newer_one_does_not_push_out_good_ones(tmp_path: Path) -> None
 def test_leftovers_of_a_killed_save_are_swept_away(tmp_path: Path) -> None:
     (tmp_path / ".aside-000000004").mkdir()
     save_checkpoint(tmp_path, 5, {}, keep=1)
-    assert names(tmp_path) == ["step-000000005"]
+    assert names(tmp_path) == ["newest", "step-000000005"]

@@ -8,7 +8,8 @@ import sys
 import typer
 
 from depl0.cli import ablation, compare, data, evaluate, export, plan, prune, recipes, report, sweep, tables
-from depl0.errors import Depl0Error, InputError
+from depl0.errors import Depl0Error, DivergedError, InputError, RunInterruptedError
+from depl0.training.engine import is_first_process
 
 app = typer.Typer(
     name="depl0",
@@ -31,7 +32,8 @@ app.command("tables")(tables.tables_command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 
-DONE, FAILED, WRONG_USAGE = 0, 1, 2
+DONE, FAILED, WRONG_USAGE, STOPPED = 0, 1, 2, 75
+"""``STOPPED``: asked to stop, and can go on (what sysexits.h calls a temporary failure)"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
     except Depl0Error as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        together = isinstance(error, (DivergedError, RunInterruptedError))  # all processes raise these at once
+        if is_first_process() or not together:
+            print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, RunInterruptedError):
+            return STOPPED
         return WRONG_USAGE if isinstance(error, InputError) else FAILED
     except (OSError, MemoryError) as error:
         if debug:

@@ -68,6 +68,17 @@ def chosen_recipe(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
+    checkpoint_steps: Annotated[int | None, typer.Option(help="Steps between two checkpoints.")] = None,
+    checkpoint_minutes: Annotated[
+        float | None, typer.Option(help="Minutes between two checkpoints (default: 10); 0: after every epoch.")
+    ] = None,
+    keep: Annotated[int | None, typer.Option(help="How many of the newest checkpoints are kept.")] = None,
+    on_nan: Annotated[
+        str | None, typer.Option(help="When numbers go wrong: stop, or rollback and go on with half the rates.")
+    ] = None,
+    sync_bn: Annotated[
+        bool | None, typer.Option("--sync-bn/--no-sync-bn", help="Batch norms see the batch of all processes.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
@@ -94,6 +105,11 @@ def chosen_recipe(
             "run.device": device,
             "run.precision": precision,
             "data.limit_train": limit_train,
+            "run.checkpoint_steps": checkpoint_steps,
+            "run.checkpoint_minutes": checkpoint_minutes,
+            "run.keep_checkpoints": keep,
+            "run.on_nan": on_nan,
+            "run.sync_bn": sync_bn,
         },
         budget,
         penalty_weight,

@@ -392,7 +392,11 @@ class RunSection(Section):
         device: ``auto``, or one that PyTorch knows: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         trackers: where curves are sent.
         checkpoint_minutes: least time between two checkpoints; 0: one after every epoch.
+        checkpoint_steps: steps between two checkpoints; left out: ``checkpoint_minutes`` decides.
         keep_checkpoints: how many of the newest checkpoints are kept.
+        on_nan: what happens when numbers are no numbers any more: ``stop``, or ``rollback`` to the last checkpoint
+            with half the learning rates.
+        sync_bn: whether batch norms see the batch of all processes, not their own part alone.
     """
 
     title: ClassVar[str] = "run"
@@ -404,7 +408,10 @@ class RunSection(Section):
         default=("tensorboard",), metadata=_allow(ListOf(entry=OneOf(TRACKERS), distinct=True))
     )
     checkpoint_minutes: float = field(default=10.0, metadata=_allow(Number(at_least=0)))
+    checkpoint_steps: int | None = field(default=None, metadata=_allow(Maybe(Whole(at_least=1))))
     keep_checkpoints: int = field(default=2, metadata=_allow(Whole(at_least=1)))
+    on_nan: str = field(default="stop", metadata=_allow(OneOf(("stop", "rollback"))))
+    sync_bn: bool = field(default=False, metadata=_allow(Flag()))
 
 
 @final

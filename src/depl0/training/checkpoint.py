@@ -1,15 +1,19 @@
 """Checkpoints without pickle: a tree of numbers in JSON, its tensors in safetensors, each checkpoint a folder.
 
-A checkpoint is written aside, flushed to disk and renamed, so that a folder with the final name is always whole; its
-checksum, which covers both files, is verified when it is read, and the newest whole one is used.
+A checkpoint is written aside, flushed to disk and renamed, so that a folder with a final name is whole; then the
+pointer ``newest`` is moved to it, and only then older ones go. Nothing that counts is ever changed in place: whenever a
+save is cut short, the checkpoint before it is still there. A checksum covers both files; what does not have it is
+passed over.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import re
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,68 +22,154 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
-from depl0.disk import write_flushed
-from depl0.errors import FormatError
+from depl0.disk import flush_folder, write_flushed, write_whole
+from depl0.errors import Depl0Error, FormatError
 
 VERSION = 1
-_PREFIX = "step-"
+POINTER = "newest"
+_NAME = re.compile(r"step-(\d{1,18})(?:-(\d{1,9}))?")
+_ASIDE, _DAMAGED = ".aside-", "damaged-"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write a checkpoint and remove all but the ``keep`` newest ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(".aside-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    _remove_leftovers(folder)
     tensors: dict[str, Tensor] = {}
     tree = _pack(state, tensors)
     values = write_safetensors(tensors)
     header = {"version": VERSION, "step": step, "tree": tree}
     header["sha256"] = _checksum(header, values)
-    target = folder / f"{_PREFIX}{step:09d}"
-    part, former = folder / f".aside-{step:09d}", folder / f".aside-{step:09d}-former"
+    target = folder / _free_name(folder, step)
+    part = folder / f"{_ASIDE}{target.name}"
     part.mkdir()
     try:
         write_flushed(part / "state.safetensors", values)
         write_flushed(part / "state.json", json.dumps(header).encode())
-        if target.exists():
-            target.rename(former)
+        flush_folder(part)
         part.rename(target)
-        _flush_folder(folder)
-    finally:
+    except BaseException:
         shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(former, ignore_errors=True)
-    kept = [path for path in _checkpoints(folder) if path.name <= target.name][-keep:]
+        raise
+    flush_folder(folder)
+    write_whole(folder / POINTER, f"{target.name}\n".encode())
+    kept = [path for path in _checkpoints(folder) if _order(path) <= _order(target)][-keep:]
     for path in _checkpoints(folder):
         if path not in kept:  # too old; or newer, and then no use, since the run would have gone on from there
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
     return target
 
 
-def load_newest(folder: Path) -> tuple[int, dict[str, Any]] | None:
-    """Return step and state of the newest whole checkpoint, or None if there is none."""
+def load_newest(
+    folder: Path, note: Callable[[str], None] | None = None, *, mend: bool = False
+) -> tuple[int, dict[str, Any]] | None:
+    """Return step and state of the newest whole checkpoint, or None if none was ever made.
+
+    Those that are passed over go to ``note``; ``mend`` takes them out of the count, so that they push out no good ones.
+    Where checkpoints were made and none is whole, that is an error: to begin again is the user's decision.
+    """
+    wrong: dict[Path, str] = {}
     for path in reversed(_checkpoints(folder)):
         try:
-            return _read(path)
-        except (FormatError, OSError):
+            found = _read(path)
+        except (_Damaged, OSError) as error:
+            wrong[path] = f"{path.name} ({_reason(error)})"
+            if note is not None:
+                note(f"checkpoint {wrong[path]} is not whole and is passed over")
             continue
+        for damaged in wrong if mend else ():
+            damaged.rename(folder / f"{_DAMAGED}{damaged.name}")  # the next save removes it
+        return found
+    if wrong or (folder / POINTER).exists():
+        state = f"none in {folder} is whole: {', '.join(wrong.values())}" if wrong else f"{folder} holds none any more"
+        raise FormatError(
+            f"this run has made checkpoints, but {state}.",
+            hint="put one back from a backup; or, to give up what was done, start again with another --out.",
+        )
     return None
+
+
+@contextmanager
+def fitting(folder: Path, step: int) -> Iterator[None]:
+    """Say so where a whole checkpoint does not hold what this run needs: it is of another version, or made by hand."""
+    try:
+        yield
+    except Depl0Error:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+        raise FormatError(
+            f"the checkpoint of step {step} in {folder} does not fit this run: {reason}.",
+            hint="resume with the version of depl0 and the network that it was made with.",
+        ) from error
+
+
+class _Damaged(Exception):
+    """A checkpoint is not whole; the reason is the message."""
 
 
 def _read(path: Path) -> tuple[int, dict[str, Any]]:
     try:
-        header = json.loads((path / "state.json").read_text())
+        header = json.loads((path / "state.json").read_bytes())
         values = (path / "state.safetensors").read_bytes()
+        if _checksum(header, values) != header["sha256"]:
+            raise _Damaged("its checksum is wrong")
         if header["version"] > VERSION:
             raise FormatError(f"{path} was written by a newer depl0.", hint="pip install --upgrade depl0.")
-        if _checksum(header, values) != header["sha256"]:
-            raise FormatError(f"{path} is damaged: its checksum is wrong.")
-        return int(header["step"]), _unpack(header["tree"], dict(read_safetensors(values)))
+        state = _unpack(header["tree"], dict(read_safetensors(values)))
+        if not isinstance(state, dict):
+            raise _Damaged("it holds no state")
+        return _step(header["step"]), state
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
-        raise FormatError(f"{path} is damaged: {error}.") from error
+        raise _Damaged(f"{type(error).__name__}: {error}") from error
+
+
+def _step(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**18:
+        raise ValueError(f"{value!r} is no step")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)[:200]
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.glob(f"{_PREFIX}*") if p.is_dir()) if folder.is_dir() else []
+    """Return the folders with final names, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()), key=_order)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 1)
+
+
+def _free_name(folder: Path, step: int) -> str:
+    """Name a checkpoint after its step. A step that is saved again gets a number: the first one is not touched."""
+    taken = [number for found, number in map(_order, _checkpoints(folder)) if found == step]
+    return f"step-{step:09d}" + (f"-{max(taken) + 1}" if taken else "")
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint: its name goes first, so that half of one is never taken for a whole one."""
+    aside = path.with_name(f"{_ASIDE}{path.name}")
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for beginning in (_ASIDE, _DAMAGED):
+        for leftover in folder.glob(f"{beginning}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+# -- content ---------------------------------------------------------------------------------------------------------
 
 
 def _checksum(header: dict[str, Any], values: bytes) -> str:
@@ -116,11 +206,3 @@ def _unpack(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "value":
         return content
     raise ValueError(f"unknown entry {kind!r}")
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import nn
@@ -39,7 +40,7 @@ def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
         cpu=device.partition(":")[0] == "cpu",
         log_with=list(recipe.run.trackers) or None if folder is not None else None,
         project_dir=str(folder) if folder is not None else None,
-        kwargs_handlers=[DistributedDataParallelKwargs()],
+        kwargs_handlers=[DistributedDataParallelKwargs(), InitProcessGroupKwargs(timeout=waiting_time())],
     )
     seed_everything(recipe.run.seed)
     return engine
@@ -48,6 +49,18 @@ def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
 def is_first_process() -> bool:
     """Tell whether this is the process that speaks for all, before there is an engine."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def waiting_time() -> timedelta:
+    """Return how long a process waits for the others before it gives up: DEPL0_TIMEOUT seconds, else 10 minutes."""
+    text = os.environ.get("DEPL0_TIMEOUT", "600")
+    try:
+        seconds = float(text)
+        if not 0 < seconds < 1e6:
+            raise ValueError
+    except ValueError:
+        raise InputError(f"DEPL0_TIMEOUT must be a number of seconds, got {text!r} instead.") from None
+    return timedelta(seconds=seconds)
 
 
 def _check_device(device: str, precision: str) -> None:

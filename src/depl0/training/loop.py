@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -16,9 +15,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from depl0.data import Data
-from depl0.errors import RunInterruptedError, TrainingError
+from depl0.errors import RunInterruptedError
 from depl0.recipes.recipe import Recipe
-from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.recipes.toml import write_recipe
+from depl0.training.checkpoint import fitting, load_newest, save_checkpoint
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import (
@@ -31,13 +31,18 @@ from depl0.training.engine import (
     take_back,
 )
 from depl0.training.evaluate import class_scores, evaluate
+from depl0.training.processes import check_same
 from depl0.training.progress import Reporter
 from depl0.training.run_folder import RunFolder
 from depl0.training.schedules import Schedule
+from depl0.training.sync_norm import synced_norms
+from depl0.training.trouble import Watch, check, explained_batches, wrong_parameter
 
 PHASES = ("dense", "search", "finetune")
 _LOOK_EVERY = 20
 """steps between two looks at the loss; each look waits for the device"""
+_LOOK_SECONDS = 5.0
+"""several processes look at least about so often, since only then they hear that they are asked to stop"""
 
 
 @dataclass
@@ -102,8 +107,10 @@ class Session:
     started: float = field(default_factory=time.monotonic)
     last_saved: float = field(default_factory=time.monotonic)
     stop_asked: bool = False
-    unseen: list[Tensor] = field(default_factory=list)
-    """the losses that nobody has looked at yet"""
+    watch: Watch = field(default_factory=Watch)
+    next_look: int = 0
+    last_look: tuple[int, float] = (0, 0.0)
+    """step and time"""
 
     @property
     def seconds(self) -> float:
@@ -112,19 +119,32 @@ class Session:
 
     def take_up(self) -> None:
         """Look for a checkpoint to continue from."""
-        found = load_newest(self.folder.checkpoints)
+        main = self.engine.is_main_process
+        found = load_newest(self.folder.checkpoints, self.reporter.note, mend=main)
+        check_same(self.engine, "the checkpoint to go on from", str(found and found[0]))
         if found is None:
             self.reporter.note("nothing to resume: there is no whole checkpoint yet; starting from the beginning")
-            if self.engine.is_main_process:
+            if main:
                 self.folder.begin(self.recipe)
             return
         self.global_step, self.resumed = found
-        self.history = self.resumed["history"]
-        self.seconds_before = self.resumed["seconds"]
-        if self.engine.is_main_process:
-            self.folder.cut_metrics(self.resumed["metrics_lines"])
-            self.folder.gates.cut(self.resumed.get("gates_lines", 0))
+        with fitting(self.folder.checkpoints, self.global_step):
+            PHASES.index(self.resumed["phase"])
+            self.history = dict(self.resumed["history"])
+            self.seconds_before = float(self.resumed["seconds"])
+            recipe = str(self.resumed.get("recipe", write_recipe(self.recipe)))
+            if "metrics" not in self.resumed:  # a checkpoint of 0.1.0
+                self.resumed["metrics"] = self.folder.metrics_text(int(self.resumed["metrics_lines"]))
+            metrics, gates_lines = str(self.resumed["metrics"]), int(self.resumed.get("gates_lines", 0))
+        if main:
+            self.folder.restore(recipe, metrics)
+            self.folder.gates.cut(gates_lines)
         self.reporter.note(f"resumed from step {self.global_step}")
+
+    @property
+    def rate_factor(self) -> float:
+        """Return what learning rates are multiplied by: a half for every rollback."""
+        return 0.5 ** len(self.history.get("rollbacks", ()))
 
     def is_past(self, phase: str) -> bool:
         """Tell whether a phase was finished before the checkpoint we continue from."""
@@ -137,14 +157,23 @@ class Session:
 
 def run_phase(session: Session, phase: Phase) -> None:
     """Train for the phase's epochs, from where a checkpoint left off if there is one."""
-    engine, batches = session.engine, session.data.train
+    with synced_norms(phase.model, session.recipe.run.sync_bn):
+        _run_phase(session, phase)
+
+
+def _run_phase(session: Session, phase: Phase) -> None:
+    engine, batches, is_new = session.engine, session.data.train, session.state_for(phase.name) is None
     wrapped = hand_over(engine, phase)
     epoch, first_step, sums = _restore(session, phase)
+    for rated in phase.optimizers:
+        rated.lr *= session.rate_factor
     session.reporter.begin(phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step)
-    if epoch == first_step == 0:
+    if is_new:
         _write_gates(session, phase, 0)
     try:
         with _asked_to_stop(session):
+            if is_new and session.recipe.run.on_nan == "rollback":  # there must be something to go back to
+                _save(session, phase, epoch, first_step, sums)
             while epoch < phase.epochs:
                 start = time.monotonic()
                 wrapped.train()
@@ -153,9 +182,7 @@ def run_phase(session: Session, phase: Phase) -> None:
                     for rated in phase.optimizers:
                         rated.set_rate(passed)
                     phase.before_step(passed / phase.epochs)
-                    done = _train_step(engine, phase, wrapped, images, labels)
-                    sums += done
-                    session.unseen.append(done[0])
+                    sums += _train_step(session, phase, wrapped, images, labels)
                     session.global_step += 1
                     session.reporter.step()
                     _look_after(session, phase, epoch, step + 1, sums)
@@ -181,9 +208,10 @@ def hand_over(engine: Accelerator, phase: Phase) -> nn.Module:
     return wrapped
 
 
-def _train_step(engine: Accelerator, phase: Phase, wrapped: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def _train_step(session: Session, phase: Phase, wrapped: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Do one step; return (loss, task loss, correct, images) as sums, without waiting for the device."""
-    with engine.autocast():
+    engine = session.engine
+    with engine.autocast(), explained_batches():
         outputs = wrapped(images)
         loss, task_loss = phase.loss(outputs, labels)
         if phase.distillation is not None:
@@ -193,6 +221,7 @@ def _train_step(engine: Accelerator, phase: Phase, wrapped: nn.Module, images: T
         weights = phase.optimizers[0].optimizer
         engine.unscale_gradients(weights)  # of these alone: the gates' optimizer unscales its own when it steps
         nn.utils.clip_grad_norm_([p for group in weights.param_groups for p in group["params"]], phase.clip_norm)
+    session.watch.keep(loss, task_loss, [rated.optimizer for rated in phase.optimizers], engine.scaler is not None)
     for rated in phase.optimizers:
         rated.optimizer.step()
         rated.optimizer.zero_grad(set_to_none=True)
@@ -204,12 +233,14 @@ def _train_step(engine: Accelerator, phase: Phase, wrapped: nn.Module, images: T
 
 
 def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor) -> None:
-    """Stop on a loss that is no number, or on request; save when it is time."""
+    """Stop on numbers that are none, or on request; save when it is time."""
     last = step == session.data.train.steps
     asked = session.stop_asked and session.engine.num_processes == 1  # many of them stop together, at a look
-    if not (last or asked or session.global_step % _LOOK_EVERY == 0):
+    if not (last or asked or _is_time_to_look(session) or _is_step_to_save(session)):
         return
-    _check_losses(session, f"{phase.name}, epoch {epoch + 1}")
+    names = [rated.name for rated in phase.optimizers]
+    where = f"{phase.name}, epoch {epoch + 1}, learning rate {phase.optimizers[0].optimizer.param_groups[0]['lr']:g}"
+    session.watch.look(session.engine, phase.model, session.global_step, names, where)
     stop, due = any_process(session.engine, session.stop_asked, _checkpoint_is_due(session))
     if stop or (due and not last):
         _save(session, phase, epoch, step, sums)
@@ -220,24 +251,18 @@ def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Ten
         )
 
 
-def _check_losses(session: Session, where: str) -> None:
-    losses = torch.stack(session.unseen).tolist()
-    session.unseen.clear()
-    wrong = [place for place, loss in enumerate(losses) if not math.isfinite(loss)]
-    (any_wrong,) = any_process(session.engine, bool(wrong))
-    if any_wrong:
-        step = session.global_step - len(losses) + 1 + (wrong[0] if wrong else 0)
-        value = losses[wrong[0]] if wrong else math.nan
-        raise diverged(f"the loss became {value} at step {step} ({where}).")
-
-
-def diverged(message: str) -> TrainingError:
-    """Return the error of a training that has left the numbers."""
-    return TrainingError(
-        message,
-        hint="the last good checkpoint is intact. Lower the learning rate (--lr, --gate-lr) or set search.clip_norm, "
-        "and start again; or try once more with --resume.",
-    )
+def _is_time_to_look(session: Session) -> bool:
+    """Tell whether to look now: all processes must come to the same answer, each by itself."""
+    if session.engine.num_processes == 1:
+        return session.global_step % _LOOK_EVERY == 0
+    if session.global_step < session.next_look:
+        return False
+    (step, then), now = session.last_look, time.monotonic()
+    rate = (session.global_step - step) / max(now - then, 1e-3)
+    wanted = torch.tensor(float(min(rate * _LOOK_SECONDS, _LOOK_EVERY)), device=session.engine.device)
+    steps = float(session.engine.reduce(wanted, reduction="mean")) if then else 1.0
+    session.next_look, session.last_look = session.global_step + max(1, int(steps)), (session.global_step, now)
+    return True
 
 
 def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Tensor, seconds: float) -> None:
@@ -285,15 +310,20 @@ def _scalars(phase: str, line: dict[str, Any]) -> dict[str, float]:
 # -- checkpoints -----------------------------------------------------------------------------------------------------
 
 
+def _is_step_to_save(session: Session) -> bool:
+    steps = session.recipe.run.checkpoint_steps
+    return steps is not None and session.global_step % steps == 0
+
+
 def _checkpoint_is_due(session: Session) -> bool:
+    if session.recipe.run.checkpoint_steps is not None:
+        return _is_step_to_save(session)
     return time.monotonic() - session.last_saved >= 60 * session.recipe.run.checkpoint_minutes
 
 
 def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor) -> None:
     """Write a checkpoint, if it is a good one. All processes call this together."""
-    for name, parameter in phase.model.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            raise diverged(f"{name} became infinite or undefined at step {session.global_step} ({phase.name}).")
+    check(session.engine, wrong_parameter(phase.model, session.global_step), phase.name)
     state = {
         "phase": phase.name,
         "epoch": epoch,
@@ -306,7 +336,8 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor) -
         "rng": rng_states(session.engine),
         "history": session.history,
         "seconds": session.seconds,
-        "metrics_lines": len(session.folder.metrics()),
+        "recipe": write_recipe(session.recipe),
+        "metrics": session.folder.metrics_text(),
         "gates_lines": session.folder.gates.count(),
     }
     if session.engine.is_main_process:
@@ -319,18 +350,19 @@ def _restore(session: Session, phase: Phase) -> tuple[int, int, Tensor]:
     state = session.state_for(phase.name)
     if state is None:
         return 0, 0, sums
-    phase.model.load_state_dict(state["model"])
-    for rated, saved in zip(phase.optimizers, state["optimizers"], strict=True):
-        rated.optimizer.load_state_dict(saved)
-    if phase.average is not None:
-        phase.average.load_state(state["average"])
-    if session.engine.scaler is not None and state["scaler"] is not None:
-        session.engine.scaler.load_state_dict(state["scaler"])
-    _restore_random(session, state["rng"])
-    session.resumed = None
-    if session.engine.is_main_process:  # the sums of all processes are in one
-        sums += state["sums"].to(sums.device)
-    return int(state["epoch"]), int(state["step"]), sums
+    with fitting(session.folder.checkpoints, session.global_step):
+        phase.model.load_state_dict(state["model"])
+        for rated, saved in zip(phase.optimizers, state["optimizers"], strict=True):
+            rated.optimizer.load_state_dict(saved)
+        if phase.average is not None:
+            phase.average.load_state(state["average"])
+        if session.engine.scaler is not None and state["scaler"] is not None:
+            session.engine.scaler.load_state_dict(state["scaler"])
+        _restore_random(session, state["rng"])
+        session.resumed = None
+        if session.engine.is_main_process:  # the sums of all processes are in one
+            sums += state["sums"].to(sums.device)
+        return int(state["epoch"]), int(state["step"]), sums
 
 
 def _restore_random(session: Session, states: list[dict[str, Any]]) -> None:

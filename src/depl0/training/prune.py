@@ -11,12 +11,13 @@ from itertools import islice
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 import depl0.files as files
 from depl0.cost.count import cost
 from depl0.data import Data, DataSettings, open_data
-from depl0.errors import InputError, RunInterruptedError
+from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel, attach
 from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
@@ -29,13 +30,17 @@ from depl0.training.evaluate import check_classes, class_scores, evaluate
 from depl0.training.freeze import check_budget, freeze, freeze_by
 from depl0.training.gate_log import gates_line
 from depl0.training.importance import taylor_scores
-from depl0.training.loop import Phase, Session, diverged, run_phase
+from depl0.training.loop import Phase, Session, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
+from depl0.training.processes import alone_in, check_same, explained
 from depl0.training.progress import Quiet, Reporter
+from depl0.training.rollback import roll_back
 from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.scored import final_scores, scored_phase
 from depl0.training.statistics import mean_loss, reestimate, restore, statistics_of
 from depl0.training.summary import layer_table, measured
+from depl0.training.sync_norm import check_norms
+from depl0.training.trouble import diverged
 from depl0.weights import load_weights
 
 IMPORTANCE_BATCHES = 32
@@ -55,39 +60,56 @@ def prune(
     engine = make_engine(recipe, folder.path)
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     make_host = model_factory(recipe, data)
+    gated, example = _gated_network(recipe, engine, data, make_host)
+    with alone_in(folder.path, engine), explained(engine, folder.path):
+        session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
+        if recipe.search.distill > 0:
+            session.distillation = Distillation(gated.host, recipe.search.distill, recipe.search.distill_temperature)
+        if goes_on:
+            session.take_up()
+        else:
+            _begin(session, resume)
+        engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
+        try:
+            while True:
+                try:
+                    _measure_dense(session, gated.host)
+                    compact = _search_and_extract(session, gated, make_host)
+                    return folder, _conclude(session, gated, compact, example)
+                except DivergedError as trouble:
+                    session = roll_back(session, trouble)
+                    gated, example = _gated_network(recipe, engine, data, make_host)
+        finally:
+            engine.end_training()
+
+
+def _gated_network(
+    recipe: Recipe, engine: Accelerator, data: Data, make_host: Callable[[], nn.Module]
+) -> tuple[GatedModel, Tensor]:
+    """Build the network of a recipe with its gates, the same in all processes; with one image of the data."""
+    seed_everything(recipe.run.seed)
     host = make_host()
     if recipe.model.weights:
         load_weights(host, recipe.model.weights)
     host.to(engine.device)
+    if recipe.run.sync_bn:
+        check_norms(host)
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
     check_classes(host, example, data.info.num_classes)
     gated = attach_for(recipe, host, example)
-
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
-    session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
-    if recipe.search.distill > 0:
-        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
-    if goes_on:
-        session.take_up()
-    else:
-        if resume:
-            session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
-        if engine.is_main_process:
-            folder.begin(recipe)
-    engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
-    try:
-        _measure_dense(session, host)
-        compact = _search_and_extract(session, gated, make_host)
-        summary = _conclude(session, gated, compact, example)
-    except KeyboardInterrupt as error:
-        raise RunInterruptedError(
-            f"interrupted at once; {folder.path} has the last checkpoint.",
-            hint="go on with the same command and --resume.",
-        ) from error
-    finally:
-        engine.end_training()
-    return folder, summary
+    return gated, example
+
+
+def _begin(session: Session, resume: bool) -> None:
+    """Write down what is going to happen, unless another process did so since we looked."""
+    folder = session.folder
+    if resume:
+        session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
+    if session.engine.is_main_process:
+        open_run(str(folder.path), session.recipe, resume=False)
+        folder.begin(session.recipe)
 
 
 # -- what a recipe describes -----------------------------------------------------------------------------------------
@@ -300,6 +322,7 @@ def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -
     if renewed:
         after = evaluate(session.engine, gated, session.data.test.epoch(0))
     history["gates"] = frozen.gates.tolist()
+    check_same(session.engine, "which gates are open", json.dumps(history["gates"]))
     history["freezing"] = {
         "accuracy_before": before,
         "accuracy_after": after,
@@ -395,6 +418,7 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
 def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
     recipe, history, engine = session.recipe, session.history, session.engine
     record = _record(compact)
+    check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
     accuracy = evaluate(engine, compact, session.data.test.epoch(0))
     compact_cost = cost(compact, example)
     dense_cost = cost(gated.host, example)
@@ -435,6 +459,7 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
                    for g in gated.plan.groups},
         "layers": layer_table(gated.plan, record, dense_cost, compact_cost),
         "steps": session.global_step,
+        "rollbacks": len(history.get("rollbacks", ())),
         "seconds": session.seconds,
         "seed": recipe.run.seed,
     }  # fmt: skip

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ import torch
 from depl0.disk import write_whole
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
-from depl0.recipes.toml import read_recipe, write_recipe
+from depl0.recipes.toml import parse_recipe, read_recipe, write_recipe
+from depl0.training.checkpoint import fitting, load_newest
 from depl0.training.lines import Lines
+from depl0.training.lock import LOCK
 
+FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan")
+"""fields that may change when a run goes on: they say how it is looked after, not what it does"""
 PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
 
 
@@ -48,9 +53,16 @@ class RunFolder:
         """Return all lines of ``metrics.jsonl``."""
         return self._metrics.read()
 
-    def cut_metrics(self, count: int) -> None:
-        """Forget the lines after the first ``count``: they come from steps that are done again."""
-        self._metrics.cut(count)
+    def metrics_text(self, lines: int | None = None) -> str:
+        """Return ``metrics.jsonl`` as it is, for a checkpoint; or its first lines, which is what older ones counted."""
+        path = self.path / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return "".join(text.splitlines(keepends=True)[:lines])
+
+    def restore(self, recipe: str, metrics: str) -> None:
+        """Put files back to what they were at a checkpoint: later metrics come from steps that are done again."""
+        self._write("recipe.toml", recipe)
+        self._write("metrics.jsonl", metrics)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is done."""
@@ -59,7 +71,10 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run."""
         path = self.path / "summary.json"
-        return dict(json.loads(path.read_text())) if path.exists() else None
+        try:
+            return dict(json.loads(path.read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError, RecursionError):  # half a summary is none: it is made again
+            return None
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode())
@@ -73,7 +88,7 @@ def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, 
         raise InputError(f"{path} is a file, not a folder for a run.", hint="choose another --out.")
     started = (path / "recipe.toml").exists()
     if not started:
-        if path.exists() and any(not entry.name.endswith(".part") for entry in path.iterdir()):
+        if path.exists() and any(not _is_ours(entry.name) for entry in path.iterdir()):
             raise InputError(f"{path} is not empty and holds no run.", hint="choose another --out.")
         return folder, False
     if not resume:
@@ -81,9 +96,10 @@ def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, 
             f"{path} holds another run already.",
             hint="choose another --out, or continue that run with --resume.",
         )
-    earlier = read_recipe(path / "recipe.toml")
-    if earlier != recipe:
-        name, was, now = first_difference(earlier, recipe)
+    differences = _differences(_earlier_recipe(folder), recipe)
+    difference = next((found for found in differences if found[0] not in FREE), None)
+    if difference is not None:
+        name, was, now = difference
         raise InputError(
             f"{path} holds a run of another recipe: {name} was {was!r} and is now {now!r}.",
             hint="resume with the settings of that run, or choose another --out.",
@@ -111,18 +127,38 @@ def _default_folder(name: str, resume: bool) -> Path:
         taken, number = path, number + 1
 
 
+def _earlier_recipe(folder: RunFolder) -> Recipe:
+    """Return the recipe of a run that goes on; where its file is damaged, from the newest checkpoint."""
+    try:
+        return read_recipe(folder.path / "recipe.toml")
+    except InputError:
+        found = load_newest(folder.checkpoints)
+        if found is None:
+            raise
+        with fitting(folder.checkpoints, found[0]):
+            return parse_recipe(str(found[1]["recipe"]))
+
+
+def _is_ours(name: str) -> bool:
+    """Tell whether a file is what a run leaves that was killed while it began."""
+    return name.endswith(".part") or name == LOCK
+
+
 def first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
     """Return the first field in which two recipes differ, and its two values."""
+    return next(_differences(left, right))
+
+
+def _differences(left: Recipe, right: Recipe) -> Iterator[tuple[str, object, object]]:
     a, b = dataclasses.asdict(left), dataclasses.asdict(right)
     for section, fields in a.items():
         if not isinstance(fields, dict):
             if fields != b[section]:
-                return section, fields, b[section]
+                yield section, fields, b[section]
             continue
         for field, value in fields.items():
             if value != b[section][field]:
-                return f"{section}.{field}", value, b[section][field]
-    raise AssertionError("the recipes are equal")
+                yield f"{section}.{field}", value, b[section][field]
 
 
 def environment() -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Networks in which one thing goes wrong at a known step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.training.tiny import CLASSES, TinyNet
+
+WRONG_STEP = 5
+
+
+class _BadGradient(torch.autograd.Function):
+    """Does nothing but spoil the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wrong: Tensor) -> Tensor:
+        ctx.save_for_backward(wrong)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (wrong,) = ctx.saved_tensors
+        return gradients[0] / (~wrong), None
+
+
+class GradientThatExplodes(TinyNet):
+    """A finite loss with a gradient that is none, once."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        wrong = self.bn1.num_batches_tracked + 1 == WRONG_STEP
+        scores = super().forward(images)
+        return _BadGradient.apply(scores, wrong) if self.training else scores
+
+
+class _SteadyGradient(torch.autograd.Function):
+    """Does nothing but give a parameter the gradient −1, so that it moves by the learning rate each step."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pace: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], -torch.ones_like(gradients[0][0, 0])
+
+
+class TooFast(TinyNet):
+    """Gives no numbers when the learning rates of its steps add up to more than 0.2."""
+
+    def __init__(self, num_classes: int = CLASSES, in_channels: int = 1) -> None:
+        super().__init__(num_classes, in_channels)
+        self.pace = nn.Parameter(torch.zeros(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores = super().forward(images)
+        if self.training:
+            scores = _SteadyGradient.apply(scores / (self.pace.detach() < 0.21), self.pace)
+        return scores
+
+
+class OnePixel(nn.Module):
+    """Has a batch norm behind global pooling: one value per channel and image."""
+
+    def __init__(self, num_classes: int = CLASSES, in_channels: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, 6, 3, padding=1)
+        self.conv2 = nn.Conv2d(6, 8, 1)
+        self.bn = nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = torch.relu(self.conv1(images)).mean((2, 3), keepdim=True)
+        return self.linear(torch.relu(self.bn(self.conv2(x))).flatten(1))
+
+
+def no_images() -> Any:
+    empty = (torch.zeros(0, 1, 6, 6, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
+    return empty, empty
+
+
+def one_class_at_a_time() -> Any:
+    """Four classes, of which most batches lack some."""
+    labels = torch.arange(48) // 16 + (torch.arange(48) == 47)
+    images = (labels.view(-1, 1, 1, 1) * 60 + torch.randint(0, 20, (48, 1, 6, 6))).to(torch.uint8)
+    return (images, labels), (images, labels)

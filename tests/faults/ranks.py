@@ -1,0 +1,143 @@
+"""Several processes of one run, as torchrun starts them, with things that happen to one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import depl0.training.loop as loop
+import depl0.training.prune as prune
+from depl0.cli.app import main
+from depl0.recipes.toml import write_recipe
+from depl0.training.sync_norm import synced_norms
+from tests.training.tiny import TinyNet, tiny_recipe
+
+
+def carry_out(folder: str, world: int, what: str, seconds: float = 120.0, **arguments: Any) -> int:
+    """Start all ranks, note their exit codes and how long they took, and return the worst code."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start, pids, ends = time.monotonic(), [], []
+    for rank in range(world):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            one_rank(rank, world, port, folder, what, arguments)
+    for pid in pids:
+        while not (done := os.waitpid(pid, os.WNOHANG))[0]:
+            if time.monotonic() - start > seconds or (what == "hang" and pid == pids[1] and len(ends) == 1):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        ends.append(os.waitstatus_to_exitcode(done[1]))
+    (Path(folder) / "ends.json").write_text(json.dumps({"codes": ends, "seconds": time.monotonic() - start}))
+    return max(map(abs, ends))
+
+
+def one_rank(rank: int, world: int, port: int, folder: str, what: str, arguments: dict[str, Any]) -> None:
+    log = os.open(Path(folder) / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in numbers.items()}, MASTER_ADDR="127.0.0.1")
+    torch.set_num_threads(1)
+    code = 98
+    try:
+        code = TASKS[what](rank, Path(folder), **arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+# -- what a rank does ------------------------------------------------------------------------------------------------
+
+
+def run(rank: int, folder: Path, fields: dict[str, Any], resume: bool = False) -> int:
+    recipe = folder / f"recipe{rank}.toml"
+    recipe.write_text(write_recipe(tiny_recipe(**fields)))
+    return main(["prune", str(recipe), "--out", str(folder / "run"), *(["--resume"] if resume else [])])
+
+
+def at_step(rank: int, step: int, act: Any) -> None:
+    """Let something happen to the second rank before one of its steps."""
+    train_step, done = loop._train_step, 0
+
+    def counting(*args: Any) -> Any:
+        nonlocal done
+        done += 1
+        if rank == 1 and done == step:
+            act()
+        return train_step(*args)
+
+    loop._train_step = counting
+
+
+def die(rank: int, folder: Path, step: int, **arguments: Any) -> int:
+    at_step(rank, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return run(rank, folder, **arguments)
+
+
+def hang(rank: int, folder: Path, step: int, **arguments: Any) -> int:
+    os.environ["DEPL0_TIMEOUT"] = "3"
+    at_step(rank, step, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    return run(rank, folder, **arguments)
+
+
+def ask_one(rank: int, folder: Path, step: int, **arguments: Any) -> int:
+    at_step(rank, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    return run(rank, folder, **arguments)
+
+
+def disagree(rank: int, folder: Path, **arguments: Any) -> int:
+    freeze = prune.freeze
+
+    def freeze_otherwise(*args: Any) -> Any:
+        frozen = freeze(*args)
+        return dataclasses.replace(frozen, gates=1 - frozen.gates) if rank == 1 else frozen
+
+    prune.freeze = freeze_otherwise
+    return run(rank, folder, **arguments)
+
+
+def norms(rank: int, folder: Path) -> int:
+    """Half a batch in each of two processes, with synchronised norms, is the whole batch in one."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    whole, halves = TinyNet().double(), TinyNet().double()
+    halves.load_state_dict(whole.state_dict())
+    whole.dropout.p = halves.dropout.p = 0.0
+    whole.bn2.momentum = halves.bn2.momentum = None
+    images, labels = torch.randn(8, 1, 6, 6).double(), torch.arange(8) % 4
+    for _ in range(2):
+        nn.functional.cross_entropy(whole(images), labels).backward()
+        mine = slice(4 * rank, 4 * rank + 4)
+        with synced_norms(halves, True):
+            nn.functional.cross_entropy(halves(images[mine]), labels[mine]).backward()
+    assert "forward" not in vars(halves.bn1)
+    for (name, left), right in zip(whole.named_parameters(), halves.parameters(), strict=True):
+        assert left.grad is not None and right.grad is not None
+        dist.all_reduce(right.grad)
+        torch.testing.assert_close(right.grad / 2, left.grad, msg=name)
+    for left, right in zip(whole.buffers(), halves.buffers(), strict=True):
+        torch.testing.assert_close(left, right)
+    whole.eval(), halves.eval()
+    with synced_norms(halves, True):
+        torch.testing.assert_close(whole(images), halves(images))
+    return 0
+
+
+TASKS = {"run": run, "die": die, "hang": hang, "ask one": ask_one, "disagree": disagree, "norms": norms}

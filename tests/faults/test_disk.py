@@ -1,0 +1,148 @@
+"""A full disk, a folder that is read-only, and signals that ask to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from depl0.cli.app import STOPPED, main
+from depl0.errors import InputError, TrainingError
+from depl0.recipes.toml import write_recipe
+from depl0.training.checkpoint import load_newest, save_checkpoint
+from tests.faults import tasks
+from tests.faults.forkserver import ForkServer
+from tests.training.test_resume import what_matters
+from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB, where the tests may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk: Path, leave: int) -> None:
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    (disk / "filler").write_bytes(bytes(max(free - leave, 0)))
+
+
+@pytest.mark.parametrize("leave", [0, 4096, 8192, 16384])
+def test_a_full_disk_keeps_the_checkpoints_that_were_there(small_disk: Path, leave: int) -> None:
+    folder = small_disk / "checkpoints"
+    save_checkpoint(folder, 1, tasks.state(1), keep=2)
+    fill(small_disk, leave)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(folder, 2, {"large": "x" * 40_000}, keep=2)
+    assert tasks.number_of(folder) == 1
+    (small_disk / "filler").unlink()
+    save_checkpoint(folder, 3, tasks.state(3), keep=2)
+    assert tasks.number_of(folder) == 3
+    assert not list(folder.glob(".aside*"))
+
+
+def test_a_run_on_a_full_disk_stops_with_a_hint_and_goes_on_when_there_is_room(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    fields = {"run__checkpoint_minutes": 0, "run__trackers": ["tensorboard"], "search__epochs": 2}
+    recipe, out = tiny_recipe(**fields), small_disk / "run"
+    with pytest.raises(TrainingError, match="cannot be written to: No space left on device") as caught:
+        run(recipe, out, Noisy(at_step=5, act=lambda: fill(small_disk, 0)))
+    assert "--resume" in str(caught.value)
+    found = load_newest(out / "checkpoints")
+    assert found is not None and found[0] == 3
+    (small_disk / "filler").unlink()
+    reporter = Noisy()
+    run(recipe, out, reporter, resume=True)
+    assert "resumed from step 3" in reporter.notes
+    run(recipe, tmp_path / "whole")
+    assert what_matters(out) == what_matters(tmp_path / "whole")
+
+
+def test_a_read_only_folder_is_refused_before_any_training(small_disk: Path) -> None:
+    (small_disk / "run").mkdir()
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    reporter = Noisy()
+    with pytest.raises(InputError, match="cannot be written to: Read-only file system") as caught:
+        run(tiny_recipe(), small_disk / "run", reporter)
+    assert "choose another --out" in str(caught.value)
+    assert reporter.steps == 0
+
+
+def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
+    def remount() -> None:
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+
+    with pytest.raises(TrainingError, match="cannot be written to: Read-only file system"):
+        run(tiny_recipe(search__epochs=2), small_disk / "run", Noisy(at_step=2, act=remount))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends_with_a_code_of_its_own(
+    server: ForkServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    fields = {"search__epochs": 1000, "search__gate_warmup": 0.0}
+    task = {"task": "prune", "out": str(out), "fields": fields, "options": []}
+    pid = server.start(log, **task, resume=False)
+    wait_for_an_epoch(out, log)
+    os.kill(pid, number)
+    assert server.wait() == STOPPED == 75
+    assert "interrupted at step" in log.read_text() and "--resume" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not (out / "lock").exists()
+    found = load_newest(out / "checkpoints")
+    assert found is not None
+    assert f"interrupted at step {found[0]};" in log.read_text()
+
+
+def test_sigterm_outside_of_training_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(Noisy):
+        def note(self, text: str) -> None:  # between two phases
+            if "gates frozen" in text:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+
+    recipe = tiny_recipe(search__epochs=1)
+    with pytest.raises(TrainingError, match="interrupted at once"):
+        run(recipe, tmp_path / "run", Asked())
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    reporter = Noisy()
+    run(recipe, tmp_path / "run", reporter, resume=True)
+    assert "resumed from step 3" in reporter.notes
+
+
+def test_the_options_of_the_command_are_obeyed(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "r.toml", tmp_path / "run"
+    recipe.write_text(write_recipe(tiny_recipe(search__epochs=2, finetune__epochs=1)))
+    command = ["prune", str(recipe), "--out", str(out), "--quiet", "--checkpoint-steps", "2", "--keep", "3"]
+    assert main(command) == 0
+    kept = sorted(path.name for path in (out / "checkpoints").iterdir())
+    assert kept == ["newest", "step-000000006", "step-000000008", "step-000000009"]
+
+
+def test_how_a_run_is_looked_after_may_change_when_it_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(TrainingError):
+        run(tiny_recipe(), out, Noisy(at_step=2, act=interrupt))
+    reporter = Noisy()
+    free = {"run__keep_checkpoints": 5, "run__checkpoint_steps": 3, "run__on_nan": "rollback"}
+    run(tiny_recipe(**free), out, reporter, resume=True)
+    assert "resumed from step 2" in reporter.notes
+
+
+def wait_for_an_epoch(out: Path, log: Path) -> None:
+    deadline = time.monotonic() + 90
+    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)

@@ -1,0 +1,204 @@
+"""Runs that are killed, at any moment and in the middle of any save, and go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depl0.errors import FormatError
+from depl0.training.checkpoint import load_newest, save_checkpoint
+from tests.faults import tasks
+from tests.faults.crash import CHANGES
+from tests.faults.forkserver import KILLED_BY_PLAN, ForkServer
+from tests.training.test_resume import what_matters
+from tests.training.tiny import Noisy, PowerCut, cut_power, run, tiny_recipe
+
+# -- within one save -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "keep"), [([5], 1), ([1, 5], 1), ([1, 2, 5], 2), ([5, 5], 1)], ids=["first", "one", "two", "same step"]
+)
+def test_a_save_may_die_between_any_two_operations(
+    server: ForkServer, tmp_path: Path, steps: list[int], keep: int
+) -> None:
+    newest, die_at, outcomes = len(steps) - 1, 0, []
+    while True:
+        die_at += 1
+        folder = tmp_path / str(die_at)
+        code = server.run(tmp_path / "log", task="save", folder=str(folder), steps=steps, keep=keep, die_at=die_at)
+        outcomes.append(tasks.number_of(folder))
+        assert outcomes[-1] in ((newest, newest - 1) if newest else (0, None))
+        save_checkpoint(folder, 9, tasks.state(9), keep)  # and what is left does not stand in the way
+        assert tasks.number_of(folder) == 9
+        assert sum(path.name.startswith("step-") for path in folder.iterdir()) <= keep
+        assert not [path for path in folder.iterdir() if path.name.startswith((".aside", "damaged"))]
+        if code == 0:
+            break
+        assert code == KILLED_BY_PLAN, (tmp_path / "log").read_text()
+    assert die_at > 10, CHANGES  # mkdir, two files of four operations each, renames, pointer …
+    assert outcomes[0] == (newest - 1 if newest else None)
+    assert outcomes == sorted(outcomes, key=lambda found: -1 if found is None else found)
+
+
+# -- files that are damaged ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
+def test_a_flip_of_any_byte_and_a_cut_at_any_place_are_noticed(tmp_path: Path, file: str) -> None:
+    save_checkpoint(tmp_path, 1, {"a": 1}, keep=2)
+    path = save_checkpoint(tmp_path, 2, tasks.state(2), keep=2) / file
+    content = path.read_bytes()
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        found = load_newest(tmp_path)
+        assert found is not None
+        same = file == "state.json" and found[0] == 2  # white space, or the same number written in another way
+        assert found == (1, {"a": 1}) or (same and found[1]["number"] == 2)
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        assert load_newest(tmp_path) == (1, {"a": 1})
+
+
+def test_checkpoints_none_of_which_is_whole_are_an_error(tmp_path: Path) -> None:
+    recipe, out = tiny_recipe(run__checkpoint_minutes=0), tmp_path / "run"
+    with pytest.raises(PowerCut):
+        run(recipe, out, Noisy(at_step=8, act=cut_power))
+    for values in (out / "checkpoints").glob("*/state.safetensors"):
+        os.truncate(values, values.stat().st_size // 2)
+    before = sorted(str(path) for path in out.rglob("*"))
+    with pytest.raises(FormatError, match=r"none in .* is whole: step-000000006 \(.*, step-000000003 \(") as caught:
+        run(recipe, out, resume=True)
+    assert "another --out" in str(caught.value)
+    assert sorted(str(path) for path in out.rglob("*")) == before  # nothing was begun anew
+
+
+def test_checkpoints_that_are_gone_are_an_error(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path, 1, {}, keep=1)
+    checkpoint.rename(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match="holds none any more"):
+        load_newest(tmp_path)
+
+
+def test_a_damaged_one_is_noted_and_does_not_count(tmp_path: Path) -> None:
+    notes: list[str] = []
+    for step in (1, 2, 3):
+        path = save_checkpoint(tmp_path, step, {"step": step}, keep=3)
+    (path / "state.json").write_text("{}")
+    assert load_newest(tmp_path, notes.append, mend=True) == (2, {"step": 2})
+    assert len(notes) == 1 and "step-000000003" in notes[0] and "passed over" in notes[0]
+    save_checkpoint(tmp_path, 4, {"step": 4}, keep=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "newest", "step-000000001", "step-000000002", "step-000000004",
+    ]  # fmt: skip
+
+
+# -- within a whole run ----------------------------------------------------------------------------------------------
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "budget": {"run__checkpoint_steps": 2, "run__keep_checkpoints": 99, "search__epochs": 2, "finetune__epochs": 1},
+    "penalty, average": {
+        "run__checkpoint_steps": 1,
+        "run__keep_checkpoints": 99,
+        "search__epochs": 2,
+        "finetune__epochs": 1,
+        "finetune__gated": True,
+        "target__penalty_weight": 1e-3,
+        "search__ema_decay": 0.8,
+        "data__augment": "crop-flip",
+    },
+}
+
+
+def assert_same_run(left: Path, right: Path) -> None:
+    """Weights, log α, optimizers and random states at every step, metrics, summary and compact network."""
+    assert what_matters(left) == what_matters(right)
+    assert (left / "compact/compact.json").read_bytes() == (right / "compact/compact.json").read_bytes()
+    states = [
+        {path.parent.name[:14]: path.read_bytes() for path in sorted((run / "checkpoints").glob("*/state.safetensors"))}
+        for run in (left, right)
+    ]
+    assert len(states[0]) >= 4
+    assert states[0] == states[1]
+
+
+@pytest.fixture(scope="module")
+def whole(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, float, int]]:
+    """Every recipe without a stop: its folder, its seconds, and the number of its file operations."""
+    runs = {}
+    for name, fields in FIELDS.items():
+        folder = tmp_path_factory.mktemp("whole")
+        start = time.monotonic()
+        log = folder / "log"
+        task = {"task": "prune", "out": str(folder / "run"), "fields": fields, "resume": False, "options": []}
+        assert server.run(log, **task, count=True) == 0, log.read_text()
+        runs[name] = folder / "run", time.monotonic() - start, int((folder / "run.count").read_text())
+    return runs
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_run_that_is_killed_at_random_times_ends_the_same(
+    server: ForkServer, whole: dict[str, tuple[Path, float, int]], tmp_path: Path, name: str
+) -> None:
+    reference, seconds, _ = whole[name]
+    rng, log, code = random.Random(8), tmp_path / "log", None
+    task = {"task": "prune", "out": str(tmp_path / "run"), "fields": FIELDS[name], "options": []}
+    kills = 0
+    for _ in range(4):
+        pid = server.start(log, **task, resume=kills > 0)
+        time.sleep(rng.uniform(0.15, 0.9) * seconds)
+        os.kill(pid, signal.SIGKILL)
+        code = server.wait()
+        kills += code == -signal.SIGKILL
+        if code == 0:
+            break
+    if code != 0:
+        code = server.run(log, **task, resume=True)
+    assert code == 0, log.read_text()
+    assert kills >= 1
+    assert_same_run(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_that_is_killed_at_random_file_operations_ends_the_same(
+    server: ForkServer, whole: dict[str, tuple[Path, float, int]], tmp_path: Path, seed: int
+) -> None:
+    reference, _, operations = whole["budget"]
+    assert operations > 80
+    rng, log = random.Random(seed), tmp_path / "log"
+    task = {"task": "prune", "out": str(tmp_path / "run"), "fields": FIELDS["budget"], "options": []}
+    # The first dies while it begins, or soon; the others anywhere. What they did is never done again from zero.
+    for number, most in enumerate((25, operations, operations)):
+        code = server.run(log, **task, resume=number > 0, die_at=rng.randint(1, most))
+        assert code in (0, KILLED_BY_PLAN), log.read_text()
+    assert server.run(log, **task, resume=True) == 0, log.read_text()
+    assert_same_run(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize(
+    "file", ["recipe.toml", "metrics.jsonl", "summary.json", "checkpoints/newest", "environment.json"]
+)
+def test_any_other_file_may_be_cut_in_half(
+    whole: dict[str, tuple[Path, float, int]], tmp_path: Path, file: str
+) -> None:
+    import shutil
+
+    reference, out = whole["budget"][0], tmp_path / "run"
+    shutil.copytree(reference, out)
+    (out / "summary.json").unlink() if file != "summary.json" else None
+    path = out / file
+    os.truncate(path, path.stat().st_size // 2)
+    reporter = Noisy()
+    run(tiny_recipe(**FIELDS["budget"]), out, reporter, resume=True)
+    assert "resumed from step 9" in reporter.notes
+    assert what_matters(out) == what_matters(reference)
+    json.loads((out / "summary.json").read_text())

@@ -1,0 +1,117 @@
+"""Several processes are one run: the same curve, the same structure, one voice, and no waiting for the dead."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depl0.errors import InputError
+from depl0.training.engine import waiting_time
+from depl0.training.sync_norm import check_norms
+from tests.faults.forkserver import ForkServer
+from tests.training.tiny import Noisy, TinyNet, run, tiny_recipe
+
+FIELDS: dict[str, Any] = {
+    "search__epochs": 4,
+    "search__gate_warmup": 0.5,
+    "search__ramp": 0.5,
+    "finetune__epochs": 2,
+    "run__checkpoint_steps": 3,
+    "weight_optimizer__lr": 0.1,
+}
+
+
+def ranks(server: ForkServer, folder: Path, what: str, world: int = 2, **arguments: Any) -> tuple[list[int], list[str]]:
+    """Return the exit codes of all ranks, and what they said."""
+    folder.mkdir(exist_ok=True)
+    server.run(folder / "log", task="ranks", folder=str(folder), world=world, what=what, **arguments)
+    assert (folder / "ends.json").exists(), (folder / "log").read_text()
+    ends = json.loads((folder / "ends.json").read_text())
+    assert ends["seconds"] < 100, "a process waited for another one"
+    return ends["codes"], [_own_words((folder / f"rank{rank}.log").read_text()) for rank in range(world)]
+
+
+def _own_words(text: str) -> str:
+    """Leave out what torch says by itself."""
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\[(rank\d+\]:\[)?[WIE]\d{4} ", line))
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["task_loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_synchronised_norms_see_the_whole_batch(server: ForkServer, tmp_path: Path) -> None:
+    codes, said = ranks(server, tmp_path, "norms")
+    assert codes == [0, 0], said
+
+
+@pytest.mark.parametrize("sync_bn", [True, False], ids=["synced", "each its own"])
+def test_the_curve_of_two_is_the_curve_of_one(server: ForkServer, tmp_path: Path, sync_bn: bool) -> None:
+    codes, said = ranks(server, tmp_path, "run", fields={**FIELDS, "run__sync_bn": sync_bn})
+    assert codes == [0, 0], said
+    run(tiny_recipe(**FIELDS), tmp_path / "one")
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "run")
+    assert two == pytest.approx(one, abs=0.12 if sync_bn else 0.3)
+    assert two[0] - two[-1] > 0.1  # there is a curve
+    assert said[1] == ""  # one voice
+    assert said[0].count("finetune 2/2") == 1
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(server: ForkServer, tmp_path: Path) -> None:
+    codes, said = ranks(server, tmp_path, "die", step=8, fields=FIELDS)
+    assert codes == [1, -9]
+    assert "process 0 of 2 has lost another one, and stops" in said[0]
+    assert "--resume" in said[0] and "Traceback" not in said[0]
+    reporter = Noisy()
+    run(tiny_recipe(**FIELDS), tmp_path / "run", reporter, resume=True)  # with another number of processes
+    assert "resumed from step 6" in reporter.notes
+    assert any("had 2 processes and has 1 now: it goes on, but not bit for bit" in note for note in reporter.notes)
+    assert len(losses(tmp_path / "run")) == 6
+
+
+def test_a_rank_that_hangs_is_not_waited_for(server: ForkServer, tmp_path: Path) -> None:
+    codes, said = ranks(server, tmp_path, "hang", step=5, fields=FIELDS)
+    assert codes == [1, -9]
+    assert "process 0 of 2 has lost another one, and stops" in said[0]
+
+
+def test_a_signal_to_one_rank_stops_all_after_a_save(server: ForkServer, tmp_path: Path) -> None:
+    fields = {**FIELDS, "search__epochs": 60, "run__checkpoint_steps": 1000}
+    codes, said = ranks(server, tmp_path, "ask one", step=4, fields=fields)
+    assert codes == [75, 75]
+    assert "interrupted at step" in said[0] and said[1] == ""
+    step = int(said[0].partition("interrupted at step ")[2].partition(";")[0])
+    assert (tmp_path / "run" / "checkpoints" / f"step-{step:09d}").is_dir()
+
+
+def test_ranks_that_disagree_on_the_structure_stop(server: ForkServer, tmp_path: Path) -> None:
+    codes, said = ranks(server, tmp_path, "disagree", fields={**FIELDS, "search__epochs": 2})
+    assert codes == [1, 1]
+    assert "the processes do not agree on which gates are open: process 1" in said[0]
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_norm_that_does_something_of_its_own_is_refused() -> None:
+    import torch.nn as nn
+
+    class Own(nn.BatchNorm2d):
+        def forward(self, input: Any) -> Any:
+            return super().forward(input).relu()
+
+    network = TinyNet()
+    check_norms(network)
+    network.bn2 = Own(8)
+    with pytest.raises(InputError, match="bn2 is a Own"):
+        check_norms(network)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", ""])
+def test_a_waiting_time_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("DEPL0_TIMEOUT", text)
+    with pytest.raises(InputError, match="DEPL0_TIMEOUT must be a number of seconds"):
+        waiting_time()

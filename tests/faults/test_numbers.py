@@ -1,0 +1,165 @@
+"""Numbers that go wrong: the step, the cause, and a checkpoint that is still good."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from depl0.cli.app import main
+from depl0.errors import DataError, DivergedError, InputError
+from depl0.recipes.toml import write_recipe
+from depl0.training.checkpoint import load_newest
+from depl0.training.trouble import Watch, wrong_parameter
+from tests.training.tiny import Noisy, run, tiny_gated, tiny_recipe
+
+HERE = "tests.faults.networks:"
+
+
+def last_good(out: Path) -> tuple[int, dict[str, Any]]:
+    found = load_newest(out / "checkpoints")
+    assert found is not None
+    assert all(bool(value.isfinite().all()) for value in found[1]["model"].values())
+    return found
+
+
+def test_a_gradient_says_its_step_and_whose_it_is(tmp_path: Path) -> None:
+    recipe = tiny_recipe(model__spec=HERE + "GradientThatExplodes", run__checkpoint_steps=2, search__gate_warmup=0.0)
+    wrong = r"the gradient of the (weight|gate)s became (nan|inf) at step 5 \(search, epoch 2, learning rate"
+    with pytest.raises(DivergedError, match=wrong) as caught:
+        run(recipe, tmp_path / "run")
+    assert "--on-nan rollback" in str(caught.value)
+    assert last_good(tmp_path / "run")[0] == 4
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_log_alpha_is_looked_at(value: float) -> None:
+    gated = tiny_gated(generator="independent")
+    assert wrong_parameter(gated, 3) is None
+    with torch.no_grad():
+        next(iter(gated.generator.parameters()))[..., 0] = value
+    assert str(wrong_parameter(gated, 3)).startswith("log α became ")
+
+
+def test_large_numbers_are_numbers() -> None:
+    weight = torch.nn.Parameter(torch.full((9,), 1e30))
+    weight.grad = torch.full((9,), 1e30)  # whose squares are none
+    watch, optimizer = Watch(), torch.optim.SGD([weight])
+    watch.keep(torch.tensor(1e30), torch.tensor(1.0), [optimizer], scaled=False)
+    assert torch.stack(watch._unseen).isfinite().all()
+    weight.grad[3] = math.nan
+    watch.keep(torch.tensor(1.0), torch.tensor(1.0), [optimizer], scaled=False)
+    assert not torch.stack(watch._unseen).isfinite().all()
+    watch.keep(torch.tensor(1.0), torch.tensor(1.0), [optimizer], scaled=True)  # fp16 skips such a step
+    assert torch.stack([watch._unseen[-1]]).isfinite().all()
+
+
+@pytest.mark.parametrize("option", ["--lr", "--gate-lr"])
+def test_a_learning_rate_that_explodes(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(write_recipe(tiny_recipe(search__gate_warmup=0.0, target__penalty_weight=1.0)))
+    out = tmp_path / "run"
+    code = main(["prune", str(recipe), "--out", str(out), option, "1e38", "--quiet", "--checkpoint-steps", "1"])
+    message = capsys.readouterr().err
+    assert code == 1
+    assert "became" in message and " step " in message and "hint: " in message
+    assert "Traceback" not in message
+    if (out / "checkpoints").exists():
+        last_good(out)
+
+
+# -- rolling back ----------------------------------------------------------------------------------------------------
+
+
+def rollback_recipe(**fields: Any) -> Any:
+    common = {"model__spec": HERE + "TooFast", "run__on_nan": "rollback", "search__gate_warmup": 0.0}
+    return tiny_recipe(**{**common, "weight_optimizer__schedule": "constant", **fields})
+
+
+def test_a_rollback_goes_on_with_half_the_rates(tmp_path: Path) -> None:
+    out, reporter = tmp_path / "run", Noisy()
+    recipe = rollback_recipe(
+        weight_optimizer__lr=0.1,
+        weight_optimizer__momentum=0.0,
+        weight_optimizer__nesterov=False,
+        search__epochs=2,
+        finetune__epochs=1,
+    )
+    summary = run(recipe, out, reporter)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    events = [line for line in lines if "event" in line]
+    assert len(events) == 2  # a half is not enough, a quarter is
+    assert events[0] == {
+        "event": "rollback",
+        "phase": "search",
+        "epoch": 0.0,
+        "step": 0,
+        "cause": events[0]["cause"],
+        "noticed_at_step": 6,
+        "rate_factor": 0.5,
+    }
+    assert "the loss became" in events[0]["cause"]
+    assert any("Back to step 0, with learning rates times 0.5." in note for note in reporter.notes)
+    epochs = [line for line in lines if "event" not in line]
+    assert [(line["phase"], line["epoch"]) for line in epochs] == [("search", 1), ("search", 2), ("finetune", 1)]
+    assert epochs[1]["weight_lr"] == pytest.approx(0.1 * 0.5 ** len(events))
+    assert summary["steps"] == 9
+    assert summary["rollbacks"] == len(events)
+
+
+def test_a_run_does_not_roll_back_for_ever(tmp_path: Path) -> None:
+    recipe = rollback_recipe(model__spec="tests.training.tiny:ScoresThatExplode", run__checkpoint_steps=2)
+    with pytest.raises(DivergedError, match="has gone back 3 times already"):
+        run(recipe, tmp_path / "run")
+    step, state = last_good(tmp_path / "run")
+    assert step == 4
+    assert len(state["history"]["rollbacks"]) == 3
+
+
+def test_a_run_that_stopped_can_be_resumed_with_rollback(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fields = {"weight_optimizer__lr": 0.1, "search__epochs": 2, "finetune__epochs": 0, "run__checkpoint_steps": 1}
+    with pytest.raises(DivergedError):
+        run(rollback_recipe(**fields, run__on_nan="stop"), out)
+    step, _ = last_good(out)
+    reporter = Noisy()
+    try:
+        run(rollback_recipe(**fields), out, reporter, resume=True)
+    except DivergedError as error:
+        assert "3 times already" in str(error)
+    assert f"resumed from step {step}" in reporter.notes
+    assert any("learning rates times 0.5" in note for note in reporter.notes)
+
+
+# -- odd batches -----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_one_works_where_batch_norm_has_pixels(tmp_path: Path) -> None:
+    summary = run(
+        tiny_recipe(data__batch_size=1, data__limit_train=4, search__epochs=1, finetune__epochs=1), tmp_path / "run"
+    )
+    assert summary["steps"] == 8
+
+
+def test_a_batch_of_one_value_is_explained(tmp_path: Path) -> None:
+    recipe = tiny_recipe(model__spec=HERE + "OnePixel", data__batch_size=1, data__limit_train=4, search__epochs=1)
+    with pytest.raises(InputError, match="more than one value per channel") as caught:
+        run(recipe, tmp_path / "run")
+    assert "larger --batch-size" in str(caught.value)
+
+
+def test_a_class_may_be_missing_in_a_batch(tmp_path: Path) -> None:
+    recipe = tiny_recipe(
+        data__spec=HERE + "one_class_at_a_time", data__batch_size=2, search__epochs=1, finetune__epochs=0
+    )
+    assert 0 <= run(recipe, tmp_path / "run")["compact"]["accuracy"] <= 100
+
+
+def test_no_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="must be at least one"):
+        run(tiny_recipe(data__spec=HERE + "no_images"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
