@@ -39,7 +39,7 @@ class Budget(nn.Module):
         expected: the network's expected cost.
         dense: its cost with every gate open.
         share: what may be left of it in the end, in (0, 1].
-        of: "macs" or "params".
+        of: "macs", "params" or "latency".
     """
 
     shift: Tensor
@@ -47,12 +47,12 @@ class Budget(nn.Module):
     target: Tensor
     marginal: Tensor
 
-    def __init__(self, expected: ExpectedCost, dense: int, share: float, of: str = "macs") -> None:
+    def __init__(self, expected: ExpectedCost, dense: float, share: float, of: str = "macs") -> None:
         super().__init__()
         if not 0 < share <= 1:
             raise InputError(f"budget must be greater than 0 and at most 1, got {share} instead.")
-        if of not in ("macs", "params"):
-            raise InputError(f"of must be 'macs' or 'params', got {of!r} instead.")
+        if of not in ("macs", "params", "latency"):
+            raise InputError(f"of must be 'macs', 'params' or 'latency', got {of!r} instead.")
         self.expected = expected
         self.share, self.of, self.dense = share, of, dense
         self.rounds = 1

@@ -15,12 +15,15 @@ from depl0.analysis.trace import ExampleInputs, Gated, check_host
 from depl0.budget import Budget
 from depl0.cost.count import Cost, cost
 from depl0.cost.expected import KINDS, ExpectedCost
+from depl0.cost.latency_table import ExpectedLatency
 from depl0.errors import GateError, InputError
 from depl0.gates import hard_concrete
 from depl0.generators import Generator, Preset, make_generator
+from depl0.latency.network import expected_latency
 from depl0.planning import plan as make_plan
 from depl0.surgery.extract import extract
 from depl0.surgery.reaction import reacts
+from depl0.surgery.rounding import check_round_to, round_gates
 from depl0.surgery.scaling import SiteScaling
 from depl0.surgery.slicing import kept_gates
 
@@ -55,7 +58,7 @@ def attach(
         evaluation: the rule for evaluation gates, "median" or "paper".
         budget: the share of the cost that may be left in the end; the gates then follow a target by themselves, and
             no penalty is needed (:class:`depl0.budget.Budget`; call ``gated.budget.advance`` as the search goes on).
-        of: what the budget counts, "macs" or "params".
+        of: what the budget counts, "macs", "params" or "latency" (measured on this device).
         rng: source of the generator's random initialisation.
     """
     check_host(model)
@@ -101,6 +104,11 @@ class GatedModel(Gated):
         self._fixed: Tensor | None
         self.register_buffer("_fixed", None, persistent=False)
         self.training = host.training
+
+    @property
+    def example(self) -> ExampleInputs:
+        """Return the inputs that the network was analysed with, where the network is now."""
+        return self._example
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -200,6 +208,23 @@ class GatedModel(Gated):
             return self._fixed.clone()
         return hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation)
 
+    def rounded_gates(self, round_to: int, *, remove_blocks: bool = False) -> Tensor:
+        """Return evaluation gates whose groups keep a multiple of ``round_to`` channels, or all of them.
+
+        The most doubtful gates change: reopened ones are 1. Without a budget every group goes to the nearest multiple;
+        with one, what stays is within it.
+        """
+        check_round_to(round_to)
+        gates = self.evaluation_gates()
+        if round_to == 1:
+            return gates
+        budget, fits = self.budget, None
+        if budget is not None:
+            fits = lambda kept: self.share_of(kept, budget.of) <= budget.share  # noqa: E731
+        is_open = gates.cpu() > 0
+        kept = round_gates(self.plan, is_open, self._score(), round_to, fits, may_vanish=remove_blocks)
+        return torch.where(kept.to(gates.device), torch.where(gates > 0, gates, 1.0), 0.0)
+
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
         wanted = self.plan.num_gates
@@ -230,9 +255,10 @@ class GatedModel(Gated):
     # -- cost ------------------------------------------------------------------------------------------------------
 
     def set_budget(self, share: float, of: str = "macs") -> Budget:
-        """Let the gates follow a budget: the share of the dense network's MACs or parameters that may be left."""
-        dense = self.dense_cost.macs if of == "macs" else self.dense_cost.params
-        budget = Budget(self._expected, dense, share, of).to(self._scaling.index.device)
+        """Let the gates follow a budget: the share of the dense MACs, parameters or latency that may be left."""
+        if of == "latency":
+            self.time_layers()
+        budget = Budget(self._expected, self._dense(of), share, of).to(self._scaling.index.device)
         budget.solve(self._scores().detach())
         self.budget = budget
         return budget
@@ -241,8 +267,8 @@ class GatedModel(Gated):
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
 
         Args:
-            kind: "params" or "macs" (expected number), or "groups" (the paper's Σ|g_k|π_k: every filter counts its own
-                weights, whether or not their inputs are open).
+            kind: "params" or "macs" (expected number), "groups" (the paper's Σ|g_k|π_k: every filter counts its own
+                weights, whether or not their inputs are open), or "latency" (seconds, after :meth:`time_layers`).
             log_alpha: the log α to use, where the caller has it already.
 
         Where groups are fed on gates, the expectation in training mode is that of one sample of them.
@@ -271,9 +297,31 @@ class GatedModel(Gated):
         return self._cost_at(kept.float())
 
     def share_of(self, gates: Tensor, of: str) -> float:
-        """Return the share of the dense MACs or parameters that the compact network for these gates would have."""
-        kept = self._cost_at(kept_gates(self.plan, gates.cpu() > 0, self._score()).float())
-        return kept.macs / self.dense_cost.macs if of == "macs" else kept.params / self.dense_cost.params
+        """Return the share of the dense MACs, parameters or latency that the compact network would have.
+
+        Latency is what the tables of :meth:`time_layers` say; the compact network itself may be measured.
+        """
+        kept = kept_gates(self.plan, gates.cpu() > 0, self._score()).float()
+        if of == "latency":
+            return float(self._expected(kept.to(self._scaling.index.device), of)) / self._dense(of)
+        left = self._cost_at(kept)
+        return (left.macs if of == "macs" else left.params) / self._dense(of)
+
+    def time_layers(self) -> ExpectedLatency:
+        """Measure what every layer takes on this device with how many channels, so that latency can be a cost.
+
+        Takes some seconds, once: the tables are kept in the user's cache folder (DEPL0_CACHE names another one), by
+        device, number of threads and shape.
+        """
+        if self._expected.latency is None:
+            timed = expected_latency(self.plan, self.host, self._example)
+            self._expected.latency = timed.to(self._scaling.index.device)
+        return self._expected.latency
+
+    def _dense(self, of: str) -> float:
+        if of == "latency":
+            return self._expected.timed().dense
+        return self.dense_cost.macs if of == "macs" else self.dense_cost.params
 
     def expected_cost_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Return the expected cost for these open probabilities, and its gradient, outside autograd."""
@@ -295,15 +343,15 @@ class GatedModel(Gated):
 
     # -- the compact network ---------------------------------------------------------------------------------------
 
-    def extract(self, *, remove_blocks: bool = False) -> nn.Module:
+    def extract(self, *, remove_blocks: bool = False, round_to: int = 1) -> nn.Module:
         """Return a plain network of the host's class, without the closed channels, that gives the same outputs.
 
         The outputs of both are compared in float64, on the example and on random inputs, before anything is returned.
         A group whose gates are all closed keeps one channel; with ``remove_blocks`` the layers around it are replaced
-        by the constant that they have become.
+        by the constant that they have become. ``round_to`` first rounds the gates (:meth:`rounded_gates`).
         """
         dense = (self.dense_cost.params, self.dense_cost.macs)
-        gates = self.evaluation_gates()
+        gates = self.rounded_gates(round_to, remove_blocks=remove_blocks)
         return extract(self.plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
 
     def reacts(self, gates: Tensor) -> bool:

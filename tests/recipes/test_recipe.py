@@ -64,7 +64,7 @@ def test_the_defaults():
         "importance": "taylor",
     }
     assert dataclasses.asdict(r.target) == {
-        "budget": 0.5, "of": "macs", "penalty_weight": None, "penalty": "params", "remove_blocks": False,
+        "budget": 0.5, "of": "macs", "round_to": 1, "penalty_weight": None, "penalty": "params", "remove_blocks": False,
     }  # fmt: skip
     assert dataclasses.asdict(r.search) == {
         "epochs": 3,
@@ -180,7 +180,8 @@ REFUSED = [
     (GatesSection, "gates.importance", "hessian", "one of 'taylor', 'none'"),
     (TargetSection, "target.budget", 0.0, "a number above 0 and at most 1, or left out"),
     (TargetSection, "target.budget", 1.5, "a number above 0 and at most 1, or left out"),
-    (TargetSection, "target.of", "seconds", "one of 'macs', 'params'"),
+    (TargetSection, "target.of", "seconds", "one of 'macs', 'params', 'latency'"),
+    (TargetSection, "target.round_to", 0, "a whole number of at least 1"),
     (TargetSection, "target.penalty_weight", -1e-7, "a number of at least 0, or left out"),
     (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups'"),
     (TargetSection, "target.remove_blocks", 1, "true or false"),

@@ -43,7 +43,10 @@ def chosen_recipe(
         str | None, typer.Option(help="Trained weights to start from: .safetensors, .pt or .pth.")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
-    of: Annotated[str | None, typer.Option(help="What the budget counts: macs or params.")] = None,
+    of: Annotated[str | None, typer.Option(help="What the budget counts: macs, params or latency.")] = None,
+    round_to: Annotated[
+        int | None, typer.Option(help="Keep a multiple of so many channels, e.g. 8, or all of a group.")
+    ] = None,
     penalty_weight: Annotated[float | None, typer.Option(help="The paper's fixed λ, instead of a budget.")] = None,
     method: Annotated[
         str | None,
@@ -78,6 +81,7 @@ def chosen_recipe(
             "data.spec": data,
             "model.weights": weights,
             "target.of": of,
+            "target.round_to": round_to,
             "gates.method": method,
             "target.remove_blocks": remove_blocks,
             "gates.generator": generator,

@@ -223,7 +223,8 @@ class TargetSection(Section):
 
     Attributes:
         budget: the share of the cost that may be left.
-        of: the cost that the budget is a share of.
+        of: the cost that the budget is a share of; ``latency`` is measured on this machine.
+        round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
         penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
         penalty: the expected cost that λ multiplies.
         remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
@@ -232,7 +233,8 @@ class TargetSection(Section):
     title: ClassVar[str] = "target"
 
     budget: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0, at_most=1))))
-    of: str = field(default="macs", metadata=_allow(OneOf(("macs", "params"))))
+    of: str = field(default="macs", metadata=_allow(OneOf(("macs", "params", "latency"))))
+    round_to: int = field(default=1, metadata=_allow(Whole(at_least=1)))
     penalty_weight: float | None = field(default=None, metadata=_allow(Maybe(Number(at_least=0))))
     penalty: str = field(default="params", metadata=_allow(OneOf(PENALTIES)))
     remove_blocks: bool = field(default=False, metadata=_allow(Flag()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -29,6 +30,7 @@ from depl0.training.evaluate import check_classes, class_scores, evaluate
 from depl0.training.freeze import check_budget, freeze, freeze_by
 from depl0.training.gate_log import gates_line
 from depl0.training.importance import taylor_scores
+from depl0.training.latency_budget import latency_frozen, latency_share
 from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
 from depl0.training.progress import Quiet, Reporter
@@ -61,7 +63,9 @@ def prune(
     host.to(engine.device)
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
     check_classes(host, example, data.info.num_classes)
-    gated = attach_for(recipe, host, example)
+    # Where layers are timed, one process does it and the others read what it has kept.
+    with engine.main_process_first() if recipe.target.of == "latency" else nullcontext():
+        gated = attach_for(recipe, host, example)
 
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
@@ -138,7 +142,9 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
         )
     method.check(gated)
     if target.budget is not None:
-        check_budget(gated, target.budget, target.of)
+        if target.of == "latency":
+            gated.time_layers()
+        check_budget(gated, target.budget, target.of, target.round_to)
         if not isinstance(method, Scored):
             gated.set_budget(target.budget, target.of)
     return gated
@@ -291,10 +297,13 @@ def _importance_batches(session: Session) -> Iterator[tuple[Tensor, Tensor]]:
 def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -> None:
     target, history = session.recipe.target, session.history
     before = evaluate(session.engine, gated, session.data.test.epoch(0))
-    if scores is None or target.budget is None:
-        frozen = freeze(gated, target.budget, target.of, target.remove_blocks)
+    rules: Any = {"remove_blocks": target.remove_blocks, "round_to": target.round_to}
+    if target.budget is not None and target.of == "latency":
+        frozen, history["latency"] = latency_frozen(session.engine, gated, target.budget, scores, **rules)
+    elif scores is None or target.budget is None:
+        frozen = freeze(gated, target.budget, target.of, **rules)
     else:
-        frozen = freeze_by(gated, scores, target.budget, target.of, target.remove_blocks)
+        frozen = freeze_by(gated, scores, target.budget, target.of, **rules)
     after = evaluate(session.engine, gated, session.data.test.epoch(0))
     renewed = _renew_statistics(session, gated)
     if renewed:
@@ -379,6 +388,7 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
             "params": expected.params,
             "macs_share": expected.macs / dense.macs,
             "params_share": expected.params / dense.params,
+            **latency_share(gated, probability),
         },
         "kept": {
             "macs": kept.macs,
@@ -401,6 +411,7 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
     more = measured(gated.host, compact, example)
     counted = {"macs": (compact_cost.macs, dense_cost.macs), "params": (compact_cost.params, dense_cost.params)}
     reached = {of: small / large for of, (small, large) in counted.items()}
+    reached["latency"] = times["compact"].best / times["dense"].best
     target = recipe.target
     summary: dict[str, Any] = {
         "name": recipe.name,
@@ -424,9 +435,11 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "budget_of": target.of if target.budget is not None else None,
         "budget_asked": target.budget,
         "budget_reached": reached[target.of],
+        "round_to": target.round_to,
         "penalty_weight": target.penalty_weight,
         "macs_left": reached["macs"],
         "params_left": reached["params"],
+        "latency_budget": history.get("latency"),
         "freezing": history["freezing"],
         "certificate": asdict(record.certificate),
         "removed": [removal.layer for removal in record.removals],
