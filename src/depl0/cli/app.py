@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from depl0.cli import ablation, compare, data, evaluate, export, plan, prune, recipes, report, sweep, tables
+from depl0.cli import ablation, compare, data, evaluate, export, latency, plan, prune, recipes, report, sweep, tables
 from depl0.errors import Depl0Error, InputError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("export")(export.export_command)
 app.command("plan")(plan.plan_command)
 app.command("report")(report.report_command)
 app.command("tables")(tables.tables_command)
+app.command("latency")(latency.latency_command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 
