@@ -30,7 +30,7 @@ from depl0.training.evaluate import check_classes, class_scores, evaluate
 from depl0.training.freeze import check_budget, freeze, freeze_by
 from depl0.training.gate_log import gates_line
 from depl0.training.importance import taylor_scores
-from depl0.training.latency_budget import latency_frozen, latency_share
+from depl0.training.latency_budget import latency_frozen, latency_share, measured_share
 from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
 from depl0.training.progress import Quiet, Reporter
@@ -411,8 +411,9 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
     more = measured(gated.host, compact, example)
     counted = {"macs": (compact_cost.macs, dense_cost.macs), "params": (compact_cost.params, dense_cost.params)}
     reached = {of: small / large for of, (small, large) in counted.items()}
-    reached["latency"] = times["compact"].best / times["dense"].best
     target = recipe.target
+    if target.of == "latency":
+        reached["latency"] = measured_share(compact, gated.host, gated.example)
     summary: dict[str, Any] = {
         "name": recipe.name,
         "model": recipe.model.spec,
