@@ -20,6 +20,7 @@ from depl0.gates import hard_concrete
 from depl0.generators import Generator, Preset, make_generator
 from depl0.planning import plan as make_plan
 from depl0.surgery.extract import extract
+from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow
 from depl0.surgery.reaction import reacts
 from depl0.surgery.scaling import SiteScaling
 from depl0.surgery.slicing import kept_gates
@@ -87,6 +88,7 @@ class GatedModel(Gated):
     ) -> None:
         super().__init__()
         self.plan = plan
+        self._host_plan = plan  # of the host as it stands, which may have been shrunk
         self.evaluation = evaluation
         self.dense_cost = cost(host, example)
         self._example = example
@@ -100,6 +102,8 @@ class GatedModel(Gated):
         self.budget: Budget | None = None
         self._fixed: Tensor | None
         self.register_buffer("_fixed", None, persistent=False)
+        self._gone: Tensor | None
+        self.register_buffer("_gone", None, persistent=False)
         self.training = host.training
 
     # -- the network -----------------------------------------------------------------------------------------------
@@ -141,9 +145,12 @@ class GatedModel(Gated):
 
         def draw(group: int, scores: Tensor) -> Tensor:
             log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
+            place = self.plan.groups[group].gates
             if uniform is None:
-                return hard_concrete.evaluation_gates(log_alpha, self.evaluation)
-            return hard_concrete.sample(log_alpha, uniform[self.plan.groups[group].gates])
+                gates = hard_concrete.evaluation_gates(log_alpha, self.evaluation)
+            else:
+                gates = hard_concrete.sample(log_alpha, uniform[place])
+            return gates if self._gone is None else gates.masked_fill(self._gone[place], 0.0)
 
         return self.generator.on_gates(draw)
 
@@ -163,6 +170,8 @@ class GatedModel(Gated):
             child._apply(fn if child is self.host else keep_precision)
         if self._fixed is not None:
             self._fixed = keep_precision(self._fixed)
+        if self._gone is not None:
+            self._gone = keep_precision(self._gone)
         self._example = self._example.map_tensors(lambda t: _moved_like(t, fn(t)))
         return self
 
@@ -191,14 +200,14 @@ class GatedModel(Gated):
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
         if self._fixed is not None:
             return (self._fixed > 0).float()
-        return hard_concrete.open_probability(self.log_alpha())
+        return self._without_gone(hard_concrete.open_probability(self.log_alpha()))
 
     @torch.no_grad()
     def evaluation_gates(self) -> Tensor:
         """Return the deterministic gates by this model's rule (``self.evaluation``), or the fixed gates."""
         if self._fixed is not None:
             return self._fixed.clone()
-        return hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation)
+        return self._without_gone(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation))
 
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
@@ -220,6 +229,13 @@ class GatedModel(Gated):
                 f"gates must lie in [0, 1], got {float(values[position])} at position {position} "
                 f"(group {self._group_of(position)})."
             )
+        reopened = (values.cpu() > 0) & self.gone
+        if bool(reopened.any()):
+            position = int(reopened.nonzero()[0])
+            raise GateError(
+                f"gate {position} (group {self._group_of(position)}) was closed for good and cannot be opened.",
+                hint="gated.gone tells which gates must stay at 0.",
+            )
         device = self._scaling.index.device
         self._fixed = values.detach().to(device=device, dtype=torch.float32, copy=True)
 
@@ -227,12 +243,74 @@ class GatedModel(Gated):
         """Stop using fixed gates."""
         self._fixed = None
 
+    # -- gates that are gone -----------------------------------------------------------------------------------------
+
+    @property
+    def gone(self) -> Tensor:
+        """Return which gates are closed for good."""
+        return torch.zeros(self.plan.num_gates, dtype=torch.bool) if self._gone is None else self._gone.cpu()
+
+    def close(self, gates: Tensor) -> None:
+        """Close gates for good: they are 0 and cost nothing from now on, whatever their log α; that goes on as before.
+
+        ``gates`` has True for each of them. The host keeps its size until :meth:`shrink`.
+        """
+        if gates.dtype != torch.bool or gates.shape != (self.plan.num_gates,):
+            raise GateError(
+                f"gates to close must be {self.plan.num_gates} values True or False, in plan order, "
+                f"got shape {tuple(gates.shape)} of {gates.dtype} instead."
+            )
+        self._gone = (self.gone | gates.cpu()).to(self._scaling.index.device)
+        if self._fixed is not None:
+            self._fixed = self._without_gone(self._fixed)
+        if self.budget is not None:
+            self.budget.close(self._gone)
+        self._rebuild_scaling()
+
+    def shrink(self, present: Tensor | None = None) -> Narrowed:
+        """Replace the host by a smaller one, without the channels of gates that are gone. The former is not modified.
+
+        Outputs are compared before anything is replaced. Optimizers and running means hold the former host's
+        parameters: :func:`depl0.surgery.carry.carry_over` takes them along. A group of which no gate is left keeps one
+        channel, at 0; ``present`` says which, where the same was done before (:attr:`present`).
+        """
+        if present is None:
+            present = kept_gates(self._host_plan, ~self.gone, self._score())
+        narrowed, positions = narrow(self._host_plan, self.host, present)
+        dense, left = (self.dense_cost.params, self.dense_cost.macs), self._cost_at(present.float())
+        gates, before = self.evaluation_gates(), (self._host_plan, self.host)
+        certify_and_remember(before, narrowed, positions, gates, self._example, (dense, (left.params, left.macs)))
+        self.host, self._host_plan = narrowed.host, narrowed.plan
+        self._rebuild_scaling()
+        return narrowed
+
+    @property
+    def present(self) -> Tensor:
+        """Return which gates' channels the host still has."""
+        axes = [gates[gates >= 0] for gates in self._host_plan.axes.values()]
+        present = torch.zeros(self.plan.num_gates, dtype=torch.bool)
+        present[torch.cat(axes)] = True
+        return present
+
+    def cost_without(self, gates: Tensor) -> Cost:
+        """Return what the host would cost after :meth:`close` of these gates and :meth:`shrink`."""
+        return self._cost_at(kept_gates(self._host_plan, ~(self.gone | gates.cpu()), self._score()).float())
+
+    def _rebuild_scaling(self) -> None:
+        parameters = dict(self.host.named_parameters())
+        self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self._scaling.index.device)
+
+    def _without_gone(self, values: Tensor) -> Tensor:
+        return values if self._gone is None else values.masked_fill(self._gone, 0.0)
+
     # -- cost ------------------------------------------------------------------------------------------------------
 
     def set_budget(self, share: float, of: str = "macs") -> Budget:
         """Let the gates follow a budget: the share of the dense network's MACs or parameters that may be left."""
         dense = self.dense_cost.macs if of == "macs" else self.dense_cost.params
         budget = Budget(self._expected, dense, share, of).to(self._scaling.index.device)
+        if self._gone is not None:
+            budget.close(self._gone)
         budget.solve(self._scores().detach())
         self.budget = budget
         return budget
@@ -253,7 +331,7 @@ class GatedModel(Gated):
             scores = self._scores(torch.rand(self.plan.num_gates, device=self._scaling.index.device))
             log_alpha = scores if self.budget is None else self.budget(scores)
         if log_alpha is not None:
-            open_probability = hard_concrete.open_probability(log_alpha)
+            open_probability = self._without_gone(hard_concrete.open_probability(log_alpha))
         else:
             open_probability = self.open_probability()
         expected: Tensor = self._expected(open_probability, kind)
@@ -267,12 +345,12 @@ class GatedModel(Gated):
     def kept_cost(self) -> Cost:
         """Return the parameters and MACs that the compact network would have."""
         gates = self.evaluation_gates().cpu()
-        kept = kept_gates(self.plan, gates > 0, self._score())
+        kept = kept_gates(self._host_plan, gates > 0, self._score())
         return self._cost_at(kept.float())
 
     def share_of(self, gates: Tensor, of: str) -> float:
         """Return the share of the dense MACs or parameters that the compact network for these gates would have."""
-        kept = self._cost_at(kept_gates(self.plan, gates.cpu() > 0, self._score()).float())
+        kept = self._cost_at(kept_gates(self._host_plan, gates.cpu() > 0, self._score()).float())
         return kept.macs / self.dense_cost.macs if of == "macs" else kept.params / self.dense_cost.params
 
     def expected_cost_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
@@ -304,11 +382,11 @@ class GatedModel(Gated):
         """
         dense = (self.dense_cost.params, self.dense_cost.macs)
         gates = self.evaluation_gates()
-        return extract(self.plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
+        return extract(self._host_plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
 
     def reacts(self, gates: Tensor) -> bool:
         """Tell whether the host's outputs still depend on its inputs with these gates."""
-        return reacts(self.plan, self.host, gates, self._example)
+        return reacts(self._host_plan, self.host, gates, self._example)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 

@@ -68,8 +68,9 @@ def freeze_by(gated: GatedModel, scores: Tensor, budget: float, of: str, remove_
 def open_within(gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False) -> Tensor:
     """Tell which gates stay open: the best in order of their scores, and then the next ones that still fit."""
     order = scores.cpu().argsort(descending=True, stable=True)
+    order = order[~gated.gone[order]]
     keep = _largest_prefix(gated, order, budget, of)
-    is_open = torch.zeros(len(order), dtype=torch.bool)
+    is_open = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     is_open[order[:keep]] = True
     rest = order[keep:]
     if remove_blocks:
@@ -83,7 +84,7 @@ def _largest_prefix(gated: GatedModel, order: Tensor, budget: float, of: str) ->
     low, high = 0, len(order)
     while low < high:
         middle = (low + high + 1) // 2
-        gates = torch.zeros(len(order))
+        gates = torch.zeros(gated.plan.num_gates)
         gates[order[:middle]] = 1.0
         low, high = (middle, high) if gated.share_of(gates, of) <= budget else (low, middle - 1)
     return low
