@@ -196,7 +196,8 @@ def test_metrics_are_means_over_all_images(tmp_path: Path) -> None:
         weight_optimizer__lr=1e-12, search__epochs=1, search__gate_warmup=0.9, search__ramp=0.1, finetune__epochs=0
     )
     run(recipe, tmp_path / "run")
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
+    line, freezing = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert (line["epoch"], freezing["event"]) == (1, "freezing")
     torch.manual_seed(recipe.run.seed)
     host = TinyNet().train()
     host.dropout.p = 0.0

@@ -64,6 +64,10 @@ def chosen_recipe(
     lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
     gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
     distill: Annotated[bool, typer.Option("--distill", help="Learn from the dense network's outputs too.")] = False,
+    compact: Annotated[
+        str | None,
+        typer.Option(help="When closed channels are cut out: progressive (during the search), once (after it), never."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
@@ -90,6 +94,7 @@ def chosen_recipe(
             "weight_optimizer.lr": lr,
             "gate_optimizer.lr": gate_lr,
             "search.distill": DISTILL_SHARE if distill else None,
+            "run.compact": compact,
             "run.seed": seed,
             "run.device": device,
             "run.precision": precision,

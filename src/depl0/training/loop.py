@@ -78,6 +78,8 @@ class Phase:
     distillation: Distillation | None = None
     some_rest: bool = False
     """whether there are steps in which not every parameter gets a gradient"""
+    rebuild: Callable[[float], Callable[[], None] | None] = lambda epoch: None
+    """is told the epochs that have passed; gives what rebuilds the network before the next step, or None"""
 
 
 @dataclass
@@ -145,6 +147,15 @@ def run_phase(session: Session, phase: Phase) -> None:
                 wrapped.train()
                 for step, (images, labels) in enumerate(batches.epoch(epoch, first_step), start=first_step):
                     passed = epoch + step / batches.steps
+                    rebuild = phase.rebuild(passed)
+                    if rebuild is not None and wrapped is phase.model:
+                        rebuild()
+                    elif rebuild is not None:
+                        del wrapped  # nothing may hold on to the parameters that are replaced
+                        take_back(engine, phase.model)
+                        rebuild()
+                        wrapped = hand_over(engine, phase)
+                        wrapped.train()
                     for rated in phase.optimizers:
                         rated.set_rate(passed)
                     phase.before_step(passed / phase.epochs)

@@ -23,6 +23,7 @@ from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
+from depl0.training.compaction import Watch, cut, cut_again, note_event
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import make_engine, seed_everything, share_buffers
@@ -184,14 +185,19 @@ def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> 
 
 def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
     recipe, history = session.recipe, session.history
+    stays_gated = recipe.finetune.gated or recipe.run.compact == "never"
+    cut_again(session, gated)
     if not session.is_past("search"):
         scores = _search(session, gated)
-        _freeze(session, gated, scores)
-        if not recipe.finetune.gated:
+        if "gates" not in history:
+            _freeze(session, gated, recipe.search_epochs, scores)
+        if not stays_gated:
             compact = gated.extract(remove_blocks=recipe.target.remove_blocks)
             history["record"] = json.dumps(files.record_to_json(_record(compact)))
             return _finetune(session, compact, compact)
-    elif not recipe.finetune.gated:
+        if recipe.run.compact != "never":
+            cut(session, gated, torch.tensor(history["gates"]) == 0, "finetune", 0.0)
+    elif not stays_gated:
         compact = make_host().to(session.engine.device)
         record = files.record_from_json(json.loads(history["record"]), session.folder.path)
         apply_record(compact, record)
@@ -226,6 +232,8 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
     warmup, history = recipe.search.gate_warmup, session.history
     if not history.get("released"):
         gated.fix_gates(torch.ones(gated.plan.num_gates))
+    elif "gates" in history:  # frozen before the search was over
+        gated.fix_gates(torch.tensor(history["gates"]))
     if gated.budget is not None:
         gated.budget.expect_steps(round((1 - warmup) * recipe.search.epochs * session.data.train.steps))
 
@@ -239,12 +247,12 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
 
     def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         task = task_loss(outputs, labels)
-        if target.penalty_weight is None or not history.get("released"):
+        if target.penalty_weight is None or not history.get("released") or "gates" in history:
             return task, task
         return task + target.penalty_weight * gated.penalty(target.penalty), task
 
     average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
-    return Phase(
+    phase = Phase(
         "search",
         gated,
         optimizers,
@@ -255,8 +263,10 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
         clip_norm=recipe.search.clip_norm,
         average=average,
         distillation=session.distillation,
-        some_rest=warmup > 0 and not history.get("released"),
+        some_rest=(warmup > 0 and not history.get("released")) or "gates" in history,
     )
+    phase.rebuild = Watch(session, gated, phase, lambda epoch: _freeze(session, gated, epoch)).look
+    return phase
 
 
 def _release(session: Session, gated: GatedModel) -> None:
@@ -286,7 +296,7 @@ def _importance_batches(session: Session) -> Iterator[tuple[Tensor, Tensor]]:
     return islice(session.data.train.epoch(_IMPORTANCE_EPOCH), IMPORTANCE_BATCHES)
 
 
-def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -> None:
+def _freeze(session: Session, gated: GatedModel, epoch: float, scores: Tensor | None = None) -> None:
     target, history = session.recipe.target, session.history
     before = evaluate(session.engine, gated, session.data.test.epoch(0))
     if scores is None or target.budget is None:
@@ -304,6 +314,7 @@ def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -
         "gates_closed": frozen.forced,
         "statistics": "renewed" if renewed else "kept",
     }
+    note_event(session, "freezing", epoch, **history["freezing"])
     share = gated.share_of(frozen.gates, target.of)
     session.reporter.note(f"gates frozen: {share:.1%} of the {target.of} left, accuracy {after:.2f} %")
 
@@ -395,8 +406,8 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
     record = _record(compact)
     accuracy = evaluate(engine, compact, session.data.test.epoch(0))
     measured = cost(compact, example)
-    dense_cost = cost(gated.host, example)
-    times = measure_latency({"dense": gated.host, "compact": compact}, [example])
+    dense_cost, dense = gated.dense_cost, model_factory(recipe, session.data)().to(engine.device)
+    times = measure_latency({"dense": dense, "compact": compact}, [example])
     counted = {"macs": (measured.macs, dense_cost.macs), "params": (measured.params, dense_cost.params)}
     reached = {of: small / large for of, (small, large) in counted.items()}
     target = recipe.target
@@ -426,6 +437,8 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "macs_left": reached["macs"],
         "params_left": reached["params"],
         "freezing": history["freezing"],
+        "convergence": history.get("convergence"),
+        "compactions": history.get("compactions", []),
         "certificate": asdict(record.certificate),
         "removed": [removal.layer for removal in record.removals],
         "input": session.data.info.description(),
