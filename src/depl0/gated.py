@@ -20,7 +20,7 @@ from depl0.gates import hard_concrete
 from depl0.generators import Generator, Preset, make_generator
 from depl0.planning import plan as make_plan
 from depl0.surgery.extract import extract
-from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow
+from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow, present_gates
 from depl0.surgery.reaction import reacts
 from depl0.surgery.scaling import SiteScaling
 from depl0.surgery.slicing import kept_gates
@@ -287,10 +287,7 @@ class GatedModel(Gated):
     @property
     def present(self) -> Tensor:
         """Return which gates' channels the host still has."""
-        axes = [gates[gates >= 0] for gates in self._host_plan.axes.values()]
-        present = torch.zeros(self.plan.num_gates, dtype=torch.bool)
-        present[torch.cat(axes)] = True
-        return present
+        return present_gates(self._host_plan)
 
     def cost_without(self, gates: Tensor) -> Cost:
         """Return what the host would cost after :meth:`close` of these gates and :meth:`shrink`."""

@@ -61,6 +61,12 @@ def narrow(plan: Plan, host: nn.Module, present: Tensor) -> tuple[Narrowed, dict
     return Narrowed(_narrowed_plan(plan, positions), smaller, tuple(moved)), positions
 
 
+def present_gates(plan: Plan) -> Tensor:
+    """Return which gates' channels there are in the host of a plan."""
+    numbers = torch.cat([gates[gates >= 0] for gates in plan.axes.values()])
+    return torch.zeros(plan.num_gates, dtype=torch.bool).index_fill(0, numbers, True)
+
+
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 

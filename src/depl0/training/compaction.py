@@ -128,6 +128,8 @@ def cut(
     session: Session, gated: GatedModel, closing: Tensor, phase_name: str, epoch: float, phase: Phase | None = None
 ) -> None:
     """Cut gates out of the network for good; take along what a phase under way has gathered about it."""
+    if not bool((closing & ~gated.gone).any()):
+        return
     start = time.monotonic()
     gated.close(closing)
     narrowed = gated.shrink()
