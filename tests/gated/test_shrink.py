@@ -20,8 +20,8 @@ from depl0.surgery.narrow import Narrowed
 from depl0.training.ema import Average
 
 NETWORKS = (
-    "NormAfterConv", "NoNorm", "SigmoidBetween", "Residual", "ResidualPreActivation", "Concat", "Dense", "Depthwise",
-    "Grouped", "GroupNorms", "SqueezeExcite", "ChannelShuffle", "TiedWeights", "SlopePerChannel", "FlattenIntoLinear",
+    "NormAfterConv", "NoNorm", "SigmoidBetween", "Residual", "Concat", "Depthwise", "Grouped", "GroupNorms",
+    "SqueezeExcite", "TiedWeights", "SlopePerChannel",
 )  # fmt: skip
 EPS = 1e-3
 """the gradient of a bias before a norm is nothing but rounding, and must not be blown up"""
@@ -73,13 +73,18 @@ class Training:
         return narrowed
 
 
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer once, tied ones under their first name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 def third(count: int, seed: int = 0) -> Tensor:
     return torch.rand(count, generator=torch.Generator().manual_seed(seed)) < 0.35
 
 
 def assert_same(large: Training, small: Training, kept: Callable[[str, Tensor], Tensor]) -> None:
     """Weights, statistics, momentum, running mean and generator agree wherever the smaller network still has them."""
-    of_large, of_small = large.gated.host.state_dict(), small.gated.host.state_dict()
+    of_large, of_small = tensors(large.gated.host), tensors(small.gated.host)
     for name, found in of_small.items():
         wanted = kept(name, of_large[name])
         assert found.shape == wanted.shape
@@ -91,8 +96,8 @@ def assert_same(large: Training, small: Training, kept: Callable[[str, Tensor], 
             wanted = kept(name, state[key]) if state[key].dim() else state[key]
             assert torch.allclose(value.double(), wanted.double(), rtol=1e-8, atol=1e-11), (name, key)
     with large.average.swapped_in(), small.average.swapped_in():
-        means = large.gated.host.state_dict()
-        for name, found in small.gated.host.state_dict().items():
+        means = tensors(large.gated.host)
+        for name, found in tensors(small.gated.host).items():
             assert torch.allclose(found.double(), kept(name, means[name]).double(), rtol=1e-9, atol=1e-11), name
     for a, b in zip(large.gated.gate_parameters(), small.gated.gate_parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-11)
@@ -157,10 +162,12 @@ def test_every_optimizer_is_carried_over(optimizer: str) -> None:
     compare_results(large, small)
 
 
-def test_a_whole_resnet_under_a_budget() -> None:
+@pytest.mark.parametrize("conditioning", ["log_alpha", "gates"])
+def test_a_whole_resnet_under_a_budget(conditioning: str) -> None:
     torch.manual_seed(0)
     model = resnet20(num_classes=4)
-    large = Training(model, torch.randn(1, 3, 8, 8), "sgd", groups="all", budget=0.5)
+    options = {"groups": "all", "budget": 0.5, "conditioning": conditioning}
+    large = Training(model, torch.randn(1, 3, 8, 8), "sgd", **options)
     small = copy.deepcopy(large)
     train_both(large, small)
     assert_same(large, small, positions_of(small.gated))
@@ -184,6 +191,20 @@ def compare_results(large: Training, small: Training) -> None:
     records = depl0.surgery.record_of(compact), depl0.surgery.record_of(other)
     assert records[0].dense_shapes == records[1].dense_shapes
     assert records[0].dense_cost == records[1].dense_cost
+
+
+def test_a_budget_spends_nothing_on_gates_that_are_gone() -> None:
+    gated = depl0.attach(liven(resnet20(num_classes=4), image()), image(), generator="independent", budget=0.5)
+    gated.start_from(torch.randn(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)))
+    assert gated.budget is not None
+    gated.budget.advance(1.0, 0.5)
+    gone = third(gated.plan.num_gates)
+    gated.close(gone)
+    gated.budget.solve(gated.generator().detach())
+    assert gated.expected_cost().macs == pytest.approx(0.5 * gated.dense_cost.macs, rel=1e-3)
+    gated.train()(image(batch=2)).sum().backward()
+    (scores,) = gated.gate_parameters()
+    assert not scores.grad.flatten()[gone].any() and scores.grad.flatten()[~gone].any()
 
 
 def test_the_former_host_is_left_alone() -> None:
