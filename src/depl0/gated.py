@@ -134,6 +134,7 @@ class GatedModel(Gated):
         scores = self._scores(uniform)
         gates = hard_concrete.sample(scores if self.budget is None else self.budget(scores), uniform)
         if self.budget is not None:  # only now: the groups have been walked with the threshold as it was
+            self.budget.marginal = self.budget.marginal.clone()  # the backward pass needs the former one
             self.budget.follow(scores.detach())
         return gates
 
