@@ -125,6 +125,8 @@ def train_both(large: Training, small: Training) -> None:
     before = small.gated.log_alpha()
     large.gated.close(gone)
     small.gated.close(gone)
+    if small.gated.generator.conditioning == "gates":  # groups are fed on gates that were open until now
+        before = small.gated.log_alpha()
     weights = sum(p.numel() for p in small.gated.weight_parameters())
     small.shrink()
     assert torch.equal(before, small.gated.log_alpha())
@@ -194,14 +196,14 @@ def compare_results(large: Training, small: Training) -> None:
 
 
 def test_a_budget_spends_nothing_on_gates_that_are_gone() -> None:
-    gated = depl0.attach(liven(resnet20(num_classes=4), image()), image(), generator="independent", budget=0.5)
+    gated = depl0.attach(liven(resnet20(num_classes=4), image()), image(), generator="independent", budget=0.2)
     gated.start_from(torch.randn(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)))
     assert gated.budget is not None
     gated.budget.advance(1.0, 0.5)
     gone = third(gated.plan.num_gates)
     gated.close(gone)
     gated.budget.solve(gated.generator().detach())
-    assert gated.expected_cost().macs == pytest.approx(0.5 * gated.dense_cost.macs, rel=1e-3)
+    assert gated.expected_cost().macs == pytest.approx(0.2 * gated.dense_cost.macs, rel=1e-3)
     gated.train()(image(batch=2)).sum().backward()
     (scores,) = gated.gate_parameters()
     assert not scores.grad.flatten()[gone].any() and scores.grad.flatten()[~gone].any()

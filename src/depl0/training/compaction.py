@@ -35,7 +35,7 @@ LOOKS = 50
 """looks at the gates in a whole search; each waits for the device"""
 CLOSED_BELOW = 0.01
 """the open probability below which a gate counts as good as closed"""
-LOOKS_BELOW = 3
+LOOKS_BELOW = 2
 """looks in a row that a gate must have been there"""
 LEAST_GAIN = 0.1
 """the share of the remaining MACs that must become free"""
