@@ -99,7 +99,7 @@ def lenet5_fashion_mnist(variant: Variant = FORWARD) -> Recipe:
         data=DataSection(spec="fashion-mnist:data", batch_size=128),
         gates=variant.gates(groups="all", preset="default"),
         target=TargetSection(budget=0.25, of="macs"),
-        search=SearchSection(epochs=6, gate_warmup=0.25, ramp=0.6),
+        search=SearchSection(epochs=6, gate_warmup=0.25, ramp=0.6, converged_epochs=0.5),
         weight_optimizer=WeightOptimizerSection(lr=0.02, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=4, lr=0.02, schedule="cosine"),
     )
