@@ -294,6 +294,10 @@ class GatedModel(Gated):
         """Return what the host would cost after :meth:`close` of these gates and :meth:`shrink`."""
         return self._cost_at(kept_gates(self._host_plan, ~(self.gone | gates.cpu()), self._score()).float())
 
+    def can_go(self, gates: Tensor) -> Tensor:
+        """Return those of these gates whose channels could be cut out: one of every group stays in any case."""
+        return gates & ~kept_gates(self._host_plan, ~(self.gone | gates), self._score())
+
     def _rebuild_scaling(self) -> None:
         parameters = dict(self.host.named_parameters())
         self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self._scaling.index.device)

@@ -162,6 +162,23 @@ def test_nothing_is_cut_that_would_not_pay(tmp_path: Path, monkeypatch: pytest.M
     assert run(tiny_recipe(**SEARCH), tmp_path / "run")["compactions"] == []
 
 
+def test_a_group_is_never_cut_out_as_a_whole_while_gates_still_move() -> None:
+    gated = tiny_gated(generator="independent")
+    group = gated.plan.groups[1]
+    gated.start_from(torch.arange(gated.plan.num_gates).float() - 20)
+    closing = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    closing[group.gates] = True
+    for _ in range(2):
+        can_go = gated.can_go(closing)
+        assert can_go[group.gates].tolist() == [True] * (group.size - 1) + [False]  # the best one stays
+        assert int(can_go.sum()) == group.size - 1
+        gated.close(can_go)
+        gated.shrink()
+        closing = closing & ~can_go
+        assert not gated.can_go(closing).any()
+        closing[group.gates] = True
+
+
 def test_frozen_gates_leave_those_that_are_gone_closed() -> None:
     gated = tiny_gated(generator="independent", budget=0.6)
     best = gated.log_alpha().detach().argsort(descending=True)

@@ -106,13 +106,17 @@ class Watch:
     # -- gates that have closed ----------------------------------------------------------------------------------------
 
     def _closing(self, log_alpha: Tensor) -> Tensor:
-        """Return the gates that have been nearly closed for some looks, this one included."""
+        """Return the gates that have been nearly closed for some looks, this one included.
+
+        One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
+        be cut in two for good.
+        """
         history = self._session.history
         below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
         before: Tensor = history.get("looks_below", torch.zeros(len(below), dtype=torch.long))
         looks = torch.where(below, before + 1, 0)
         history["looks_below"] = looks
-        return (looks >= LOOKS_BELOW) & ~self._gated.gone
+        return self._gated.can_go((looks >= LOOKS_BELOW) & ~self._gated.gone)
 
     def _is_worth_it(self, closing: Tensor) -> bool:
         if not bool(closing.any()):
