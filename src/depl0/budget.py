@@ -91,7 +91,7 @@ class Budget(nn.Module):
         """Return the expected cost and its gradient with respect to the scores, threshold held."""
         probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
         cost, per_probability = self.expected.value_and_gradient(probability, self.of)
-        return cost, per_probability * probability * (1 - probability) * self.sharpness
+        return cost, torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
 
     @torch.no_grad()
     def solve(self, scores: Tensor) -> None:

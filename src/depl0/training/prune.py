@@ -22,6 +22,7 @@ from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
+from depl0.training import memory_format
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import make_engine, seed_everything, share_buffers
@@ -31,6 +32,7 @@ from depl0.training.gate_log import gates_line
 from depl0.training.importance import taylor_scores
 from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
+from depl0.training.penalised import Penalised
 from depl0.training.progress import Quiet, Reporter
 from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.scored import final_scores, scored_phase
@@ -66,11 +68,12 @@ def prune(
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
     session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
-    if recipe.search.distill > 0:
-        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
     if goes_on:
         session.take_up()
-    else:
+    memory_format.choose(session, host, gated.dense_cost.macs)
+    if recipe.search.distill > 0:
+        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
+    if not goes_on:
         if resume:
             session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
         if engine.is_main_process:
@@ -165,11 +168,11 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         del history["dense_accuracy"]
         epochs = recipe.search.epochs + recipe.finetune.epochs
         dense = copy.deepcopy(host)
-        run_phase(session, _plain_phase(session, "dense", dense, epochs))
+        run_phase(session, plain_phase(session, "dense", dense, epochs))
         history["dense_accuracy"] = evaluate(session.engine, dense, session.data.test.epoch(0))
 
 
-def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
+def plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
     """Training without gates: the dense network for comparison."""
     rated = weight_optimizer(session.recipe, model.parameters(), epochs)
     loss = _task_loss(session.recipe)
@@ -207,7 +210,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     """Train what the method wants trained; return the scores of the gates, where it gives them any."""
     recipe, method = session.recipe, method_of(session.recipe)
     if not isinstance(method, Scored):
-        run_phase(session, _search_phase(session, gated))
+        run_phase(session, search_phase(session, gated))
         _release(session, gated)
         return None
     task_loss = _task_loss(recipe)
@@ -219,7 +222,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     return final_scores(session, gated, method, task_loss, _importance_batches(session))
 
 
-def _search_phase(session: Session, gated: GatedModel) -> Phase:
+def search_phase(session: Session, gated: GatedModel) -> Phase:
     """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
     recipe, target = session.recipe, session.recipe.target
     optimizers = search_optimizers(recipe, gated.weight_parameters(), gated.generator, session.data.train.steps)
@@ -239,10 +242,12 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
             gated.budget.advance((fraction - warmup) / left, recipe.search.ramp / left)
 
     def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        task = task_loss(outputs, labels)
-        if target.penalty_weight is None or not history.get("released"):
+        if target.penalty_weight is None:
+            task = task_loss(outputs, labels)
             return task, task
-        return task + target.penalty_weight * gated.penalty(target.penalty), task
+        outputs, penalty = outputs
+        task = task_loss(outputs, labels)
+        return (task + target.penalty_weight * penalty if history.get("released") else task), task
 
     average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
     return Phase(
@@ -258,6 +263,7 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
         average=average,
         distillation=session.distillation,
         some_rest=warmup > 0 and not history.get("released"),
+        run=Penalised(gated, target.penalty) if target.penalty_weight is not None else None,
     )
 
 
@@ -395,6 +401,8 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
 def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
     recipe, history, engine = session.recipe, session.history, session.engine
     record = _record(compact)
+    for network in (compact, gated.host):  # measured as they are when they come from a file
+        memory_format.set_contiguous(network)
     accuracy = evaluate(engine, compact, session.data.test.epoch(0))
     compact_cost = cost(compact, example)
     dense_cost = cost(gated.host, example)
@@ -434,6 +442,7 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
                    for g in gated.plan.groups},
         "layers": layer_table(gated.plan, record, dense_cost, compact_cost),
+        "channels_last": history[memory_format.KEY],
         "steps": session.global_step,
         "seconds": session.seconds,
         "seed": recipe.run.seed,
