@@ -21,6 +21,7 @@ from depl0.analysis.plan import Plan
 from depl0.analysis.trace import ExampleInputs
 from depl0.bench.operators import OperatorCount
 from depl0.bench.saved_memory import counting_saved_bytes
+from depl0.bench.table import markdown
 from depl0.data import Data
 from depl0.data.base import Batches, DataInfo
 from depl0.gated import GatedModel
@@ -271,3 +272,32 @@ def _session(recipe: Recipe, engine: Accelerator, batches: OneBatch) -> Session:
     info = DataInfo("one random batch", CLASSES, None, IMAGE_SHAPE, train_size=size, test_size=size)
     folder = RunFolder(Path("."))  # nothing is written: no phase is run to its end
     return Session(recipe, engine, Data(info, batches, batches), folder, Quiet())
+
+
+def step_table(result: dict[str, Any]) -> str:
+    """Return the figures of all networks as Markdown."""
+    head = ["", "time", "±", "s", "operators", "non-view", "extra", "per group", "allowed", "saved MiB", "saved"]
+    parts = []
+    for model, rows in result["networks"].items():
+        groups = max(row["groups"] for row in rows)
+        parts.append(
+            f"{model}, {groups} groups, batch {result['batch']}:\n\n{markdown(head, [_cells(r) for r in rows])}"
+        )
+    return "\n\n".join(parts)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    has_gates = row["groups"] > 0
+    return [
+        row["variant"],
+        f"{row['ratio']:.3f}",
+        f"{row['ratio_spread']:.3f}",
+        f"{row['seconds']:.3f}",
+        f"{row['operators']:,}",
+        f"{row['non_view_operators']:,}",
+        f"{row['extra_operators']:+d}" if has_gates else "",
+        f"{row['extra_per_group']:.1f}" if has_gates else "",
+        f"{row['extra_allowed']}" if has_gates else "",
+        f"{row['saved_bytes'] / 2**20:.1f}",
+        f"{row['saved_ratio']:.4f}",
+    ]
