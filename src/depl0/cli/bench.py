@@ -9,9 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from depl0.bench.step import bench_step, step_table
+from depl0.bench.tts import bench_tts, tts_table
+from depl0.cli.prune import complete
 from depl0.disk import write_whole
 from depl0.errors import InputError
 from depl0.models.spec import check_spec
+from depl0.recipes import catalog
+from depl0.training.progress import make_reporter
 
 app = typer.Typer(help="Measure the speed of training with gates.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -45,3 +49,39 @@ def write_results(folder: Path, name: str, result: dict[str, Any], text: str) ->
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{name}.json", (json.dumps(result, indent=2) + "\n").encode())
     write_whole(folder / f"{name}.md", (text + "\n").encode())
+
+
+@app.command("tts")
+def tts_command(
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the result; the same one to go on.")],
+    recipe: Annotated[str, typer.Option(help="Recipe that the runs share (name or TOML file).")] = "custom",
+    model: Annotated[str | None, typer.Option(help="Network to train; the recipe's own if left out.")] = "resnet20",
+    data: Annotated[str | None, typer.Option(help="Data; the recipe's own if left out.")] = "cifar10:data",
+    epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
+    finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
+    budget: Annotated[float, typer.Option(help="Share of the MACs that may be left.")] = 0.5,
+    batch_size: Annotated[int | None, typer.Option(help="Images of a training step.")] = None,
+    limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of all runs; can be given again.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch; left out: its own choice.")] = None,
+    methods: Annotated[bool, typer.Option("--methods/--no-methods", help="Also L0-HC and backward.")] = True,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare the seconds of dense training with those of pruning, compacted never, once and progressively."""
+    options = {
+        "model.spec": model,
+        "data.spec": data,
+        "search.epochs": epochs,
+        "finetune.epochs": finetune_epochs,
+        "data.batch_size": batch_size,
+        "data.limit_train": limit_train,
+    }
+    base = complete(catalog.find(recipe), options, budget, None, set_ or [])
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads must be a whole number of at least 1, got {threads} instead.")
+    seeds = sorted(set(seed or [base.run.seed]))
+    result = bench_tts(base, out, seeds=seeds, with_methods=methods, threads=threads, note=make_reporter().note)
+    table = tts_table(result)
+    write_results(out, "tts", result, table)
+    typer.echo(json.dumps(result, indent=2) if as_json else table)
