@@ -6,6 +6,7 @@ take turns in one process, so that the machine's moods fall on all of them alike
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -83,12 +84,17 @@ class Count:
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds of a step, and their ratio to the dense step of the same round: median, half of the middle 50 %."""
+    """Seconds of a step, and their ratio to the dense step of the same round: median, half of the middle 50 %.
+
+    The clock's seconds are what one waits for; those of the processor hardly change when others use the machine too.
+    """
 
     seconds: float
     seconds_spread: float
     ratio: float
     ratio_spread: float
+    cpu_ratio: float
+    cpu_ratio_spread: float
 
 
 @final
@@ -133,21 +139,21 @@ class Stepper:
         self._taken += 1
 
     def count(self) -> Count:
-        """Count operators and saved memory of one step, after two that make the optimizers' state."""
-        while self._taken < 2:
+        """Count operators and saved memory of one step, after one that makes the optimizers' state."""
+        if self._taken == 0:
             self.step()
         with OperatorCount() as operators, counting_saved_bytes(self.network) as saved:
             self.step()
         non_view = operators.others.total()
         return Count(self.groups, non_view + operators.views.total(), non_view, saved.total)
 
-    def seconds(self) -> float:
-        """Time one step."""
-        start = time.perf_counter()
+    def seconds(self) -> tuple[float, float]:
+        """Time one step, by the clock and by the processor."""
+        start, busy = time.perf_counter(), time.process_time()
         self.step()
         if self._engine.device.type == "cuda":
             torch.cuda.synchronize(self._engine.device)
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - busy
 
 
 @final
@@ -188,16 +194,17 @@ def measure_steps(model: str, batch: int, repeats: int, channels_last: bool = Fa
 
 
 def _interleaved(steppers: dict[str, Stepper], repeats: int) -> dict[str, Time]:
-    rounds: dict[str, list[float]] = {name: [] for name in steppers}
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in steppers}
     names = list(steppers)
     for number in range(repeats):
         for name in names[number % len(names) :] + names[: number % len(names)]:  # nobody is always first
             rounds[name].append(steppers[name].seconds())
-    dense = rounds[DENSE.name]
-    return {
-        name: Time(*_middle(found), *_middle([own / its for own, its in zip(found, dense, strict=True)]))
-        for name, found in rounds.items()
-    }
+    times = {}
+    for name, found in rounds.items():
+        pairs = list(zip(found, rounds[DENSE.name], strict=True))
+        ratios, cpu_ratios = ([own[kind] / dense[kind] for own, dense in pairs] for kind in (0, 1))
+        times[name] = Time(*_middle([clock for clock, _ in found]), *_middle(ratios), *_middle(cpu_ratios))
+    return times
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float]:
@@ -216,6 +223,8 @@ def _row(name: str, count: Count, time_: Time, dense: Count) -> dict[str, Any]:
         "seconds_spread": time_.seconds_spread,
         "ratio": time_.ratio,
         "ratio_spread": time_.ratio_spread,
+        "cpu_ratio": time_.cpu_ratio,
+        "cpu_ratio_spread": time_.cpu_ratio_spread,
         "operators": count.operators,
         "non_view_operators": count.non_view,
         "extra_operators": extra,
@@ -228,18 +237,28 @@ def _row(name: str, count: Count, time_: Time, dense: Count) -> dict[str, Any]:
 
 def bench_step(
     models: Sequence[str], batch: int = 128, repeats: int = 7, threads: int | None = None, channels_last: bool = False
-) -> dict[str, Any]:
-    """Measure the step of several networks; return everything that the table says, and where it was measured."""
+) -> Iterator[dict[str, Any]]:
+    """Measure the step of several networks; after each, give all that is known by then and where it was measured."""
     if threads is not None:
         torch.set_num_threads(threads)
-    return {
+    result: dict[str, Any] = {
         "batch": batch,
         "repeats": repeats,
         "threads": torch.get_num_threads(),
         "channels_last": channels_last,
-        "networks": {model: measure_steps(model, batch, repeats, channels_last) for model in models},
+        "networks": {},
+        "load": {},
         "environment": environment(),
     }
+    for model in models:
+        result["networks"][model] = measure_steps(model, batch, repeats, channels_last)
+        result["load"][model] = machine_load()
+        yield result
+
+
+def machine_load() -> float | None:
+    """Return how many processes want the machine, so that a reader can judge times; None where it is not known."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _gated(recipe: Recipe, host: nn.Module, example: Tensor, plan: Plan | None) -> GatedModel:
@@ -276,7 +295,8 @@ def _session(recipe: Recipe, engine: Accelerator, batches: OneBatch) -> Session:
 
 def step_table(result: dict[str, Any]) -> str:
     """Return the figures of all networks as Markdown."""
-    head = ["", "time", "±", "s", "operators", "non-view", "extra", "per group", "allowed", "saved MiB", "saved"]
+    times, counts = ["time", "±", "CPU time", "±", "s"], ["operators", "non-view", "extra", "per group", "allowed"]
+    head = ["", *times, *counts, "saved MiB", "saved"]
     parts = []
     for model, rows in result["networks"].items():
         groups = max(row["groups"] for row in rows)
@@ -292,6 +312,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
         row["variant"],
         f"{row['ratio']:.3f}",
         f"{row['ratio_spread']:.3f}",
+        f"{row['cpu_ratio']:.3f}",
+        f"{row['cpu_ratio_spread']:.3f}",
         f"{row['seconds']:.3f}",
         f"{row['operators']:,}",
         f"{row['non_view_operators']:,}",

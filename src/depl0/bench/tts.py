@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from depl0.bench.step import machine_load
 from depl0.bench.table import markdown
 from depl0.disk import write_whole
 from depl0.errors import InputError, TrainingError
@@ -54,10 +55,17 @@ LESS_THAN_DENSE, LESS_THAN_NEVER = 0.85, 0.80
 """the goals for ``progressive``, as shares of the time of ``dense`` and ``never``, at a budget of half the MACs"""
 
 
-def members(with_methods: bool) -> list[Member]:
-    """List the members in the order in which they run."""
-    chosen = {member.name: member for member in COMPACTIONS + (METHODS if with_methods else ())}
-    return list(chosen.values())
+ALL = tuple({member.name: member for member in COMPACTIONS + METHODS}.values())
+"""in the order in which they run"""
+
+
+def find_members(names: Sequence[str]) -> list[Member]:
+    """Return the members with these names."""
+    known = {member.name: member for member in ALL}
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no member called {name!r}.", hint=f"there are {', '.join(known)}.")
+    return [member for member in ALL if member.name in names]
 
 
 # -- running ---------------------------------------------------------------------------------------------------------
@@ -68,12 +76,11 @@ def bench_tts(
     out: Path,
     *,
     seeds: Sequence[int] = (0,),
-    with_methods: bool = True,
+    chosen: Sequence[Member] = ALL,
     threads: int | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Run what is not finished yet in a folder, and return all that was measured."""
-    chosen = members(with_methods)
     recipes = {(member.name, seed): recipe_of(base, member, seed) for seed in seeds for member in chosen}
     _check_folder(out, recipes)
     for seed in seeds:
@@ -132,13 +139,13 @@ def _run(member: Member, recipe: Recipe, folder: Path, threads: int | None, note
     write_whole(file, write_recipe(recipe).encode())
     command = [sys.executable, "-m", "depl0.bench.member", member.kind, str(file), str(folder)]
     variables = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
-    before, busy_before = _children_seconds(), _others()
+    before, busy_before = _children_seconds(), machine_load()
     process = subprocess.Popen(command, env=variables)
     try:
         code = process.wait()
     except KeyboardInterrupt:  # the member has heard it too, and saves what it has
         code = process.wait() or 1
-    attempt = {"cpu_seconds": _children_seconds() - before, "load_before": busy_before, "load_after": _others()}
+    attempt = {"cpu_seconds": _children_seconds() - before, "load_before": busy_before, "load_after": machine_load()}
     _add_attempt(folder, attempt)
     if code != 0 or RunFolder(folder).summary() is None:
         raise TrainingError(
@@ -149,11 +156,6 @@ def _run(member: Member, recipe: Recipe, folder: Path, threads: int | None, note
 def _children_seconds() -> float:
     times = os.times()
     return times.children_user + times.children_system
-
-
-def _others() -> float | None:
-    """Return the load of the machine, so that a reader can judge the times; None where it is not known."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _attempts(folder: Path) -> list[dict[str, Any]]:
@@ -214,31 +216,34 @@ def tts_table(result: dict[str, Any]) -> str:
 
 
 def _compaction_table(result: dict[str, Any], names: Iterable[str]) -> str:
-    dense, never = (_mean(result, name, "seconds") for name in (DENSE.name, NEVER.name))
-    dense_cpu = _mean(result, DENSE.name, "cpu_seconds")
-    rows = []
-    for name in names:
-        seconds, cpu = _mean(result, name, "seconds"), _mean(result, name, "cpu_seconds")
-        rows.append(
-            [
-                name,
-                f"{seconds:.0f}",
-                f"{_spread(result, name, 'seconds'):.0f}",
-                f"{seconds / dense:.3f}",
-                f"{seconds / never:.3f}",
-                f"{cpu:.0f}",
-                f"{cpu / dense_cpu:.3f}" if dense_cpu else "",
-                f"{_mean(result, name, 'accuracy'):.2f} %",
-                f"{_mean(result, name, 'macs_left'):.1%}",
-                f"{statistics.fmean(len(row['compactions']) for row in _rows(result, name)):g}",
-            ]
-        )
-    head = ["", "s", "±", "of dense", "of never", "CPU s", "of dense", "accuracy", "MACs left", "compactions"]
-    return markdown(head, rows)
+    rows = [
+        [
+            name,
+            f"{_mean(result, name, 'seconds'):.0f}",
+            f"{_spread(result, name, 'seconds'):.0f}",
+            _share(result, name, DENSE.name, "seconds"),
+            _share(result, name, NEVER.name, "seconds"),
+            f"{_mean(result, name, 'cpu_seconds'):.0f}",
+            _share(result, name, DENSE.name, "cpu_seconds"),
+            _share(result, name, NEVER.name, "cpu_seconds"),
+            f"{_mean(result, name, 'accuracy'):.2f} %",
+            f"{_mean(result, name, 'macs_left'):.1%}",
+            f"{statistics.fmean(len(row['compactions']) for row in _rows(result, name)):g}",
+        ]
+        for name in names
+    ]
+    shares = ["of dense", "of never"]
+    return markdown(["", "s", "±", *shares, "CPU s", *shares, "accuracy", "MACs left", "compactions"], rows)
+
+
+def _share(result: dict[str, Any], name: str, whole: str, figure: str) -> str:
+    """Return a member's time as a share of another's, if that was run."""
+    seconds = _mean(result, whole, figure) if _rows(result, whole) else 0.0
+    return f"{_mean(result, name, figure) / seconds:.3f}" if seconds else ""
 
 
 def _method_table(result: dict[str, Any], names: Sequence[str]) -> str:
-    if not len(names) > 1:
+    if len(names) < 2:
         return ""
     rows = []
     for name in names:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from depl0.bench.step import bench_step, step_table
-from depl0.bench.tts import bench_tts, tts_table
+from depl0.bench.tts import ALL, bench_tts, find_members, tts_table
 from depl0.cli.prune import complete
 from depl0.disk import write_whole
 from depl0.errors import InputError
@@ -37,10 +37,10 @@ def step_command(
     for option, value in (("--batch", batch), ("--repeats", repeats), ("--threads", threads)):
         if value is not None and value < 1:
             raise InputError(f"{option} must be a whole number of at least 1, got {value} instead.")
-    result = bench_step(models, batch, repeats, threads, channels_last)
-    table = step_table(result)
-    if out is not None:
-        write_results(out, "step", result, table)
+    for result in bench_step(models, batch, repeats, threads, channels_last):
+        table = step_table(result)
+        if out is not None:
+            write_results(out, "step", result, table)
     typer.echo(json.dumps(result, indent=2) if as_json else table)
 
 
@@ -64,7 +64,9 @@ def tts_command(
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of all runs; can be given again.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of torch; left out: its own choice.")] = None,
-    methods: Annotated[bool, typer.Option("--methods/--no-methods", help="Also L0-HC and backward.")] = True,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only this: dense, never, once, …; can be given again.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -80,8 +82,9 @@ def tts_command(
     base = complete(catalog.find(recipe), options, budget, None, set_ or [])
     if threads is not None and threads < 1:
         raise InputError(f"--threads must be a whole number of at least 1, got {threads} instead.")
+    chosen = find_members(only) if only else ALL
     seeds = sorted(set(seed or [base.run.seed]))
-    result = bench_tts(base, out, seeds=seeds, with_methods=methods, threads=threads, note=make_reporter().note)
+    result = bench_tts(base, out, seeds=seeds, chosen=chosen, threads=threads, note=make_reporter().note)
     table = tts_table(result)
     write_results(out, "tts", result, table)
     typer.echo(json.dumps(result, indent=2) if as_json else table)
