@@ -21,6 +21,7 @@ def compiled(network: nn.Module, device: torch.device) -> nn.Module:
     """
     if BACKEND == "inductor" and device.type == "cpu":
         _check_compiler()
+    torch.compiler.reset()  # graphs of networks that are gone would count towards the most there may be
     return cast(nn.Module, torch.compile(network, backend=BACKEND))
 
 

@@ -142,10 +142,7 @@ class Session:
 def run_phase(session: Session, phase: Phase) -> None:
     """Train for the phase's epochs, from where a checkpoint left off if there is one."""
     engine, batches = session.engine, session.data.train
-    memory_format.lay_out(phase.model, session.history)
-    wrapped = hand_over(engine, phase)
-    if session.recipe.run.compile:
-        wrapped = compiled(wrapped, engine.device)
+    wrapped = _ready(session, phase)
     epoch, first_step, sums = _restore(session, phase)
     session.reporter.begin(phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step)
     if epoch == first_step == 0:
@@ -177,6 +174,15 @@ def run_phase(session: Session, phase: Phase) -> None:
         take_back(engine, phase.run or phase.model)
     if phase.average is not None:
         phase.average.copy_to_model()
+
+
+def _ready(session: Session, phase: Phase) -> nn.Module:
+    """Make a phase ready for its next step, when it begins or its network was rebuilt; return what a step calls."""
+    memory_format.lay_out(phase.model, session.history)
+    for rated in phase.optimizers:
+        memory_format.lay_out_state(rated.optimizer)
+    wrapped = hand_over(session.engine, phase)
+    return compiled(wrapped, session.engine.device) if session.recipe.run.compile else wrapped
 
 
 def hand_over(engine: Accelerator, phase: Phase) -> nn.Module:
