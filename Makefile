@@ -1,6 +1,7 @@
 # make test    build .venv if needed, then run every check and every test
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
 # make zoo     prune every network of the zoo at random, compare, and print the table (about ten minutes)
+# make browser install Chromium for the tests of reports, where this user may (without it they are skipped)
 # make bench   measure attach + extract, and the speed of data
 # make lint    ruff, mypy and import-linter
 # make format  let ruff sort, mend and format
@@ -19,9 +20,9 @@ MAKEFLAGS += --no-print-directory
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
-.PHONY: test demo zoo bench lint format clean install
+.PHONY: test demo zoo bench lint format clean install browser
 
-test: lint
+test: lint browser
 	@$(PYTEST) --doctest-modules src tests
 
 demo: $(STAMP)
@@ -29,6 +30,16 @@ demo: $(STAMP)
 
 zoo: $(STAMP)
 	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo
+
+# Chromium opens the reports in their tests. Only root may install it, and only with Debian's tools.
+browser:
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; \
+	then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+	    >/dev/null 2>&1 || echo "chromium could not be installed: the browser's tests are skipped"; \
+	else echo "chromium is not installed: the browser's tests are skipped"; fi
 
 bench: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attach_speed.py

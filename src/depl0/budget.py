@@ -99,7 +99,7 @@ class Budget(nn.Module):
         if self.gone is not None:
             probability = probability.masked_fill(self.gone, 0.0)
         cost, per_probability = self.expected.value_and_gradient(probability, self.of)
-        return cost, per_probability * probability * (1 - probability) * self.sharpness
+        return cost, torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
 
     @torch.no_grad()
     def solve(self, scores: Tensor) -> None:

@@ -49,6 +49,11 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     return target
 
 
+def file_size(model: nn.Module) -> int:
+    """Return the bytes of a network's values, dense or compact, as a safetensors file."""
+    return len(write_safetensors({name: t.detach().cpu().contiguous() for name, t in _own_tensors(model).items()}))
+
+
 def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.Module:
     """Rebuild a compact network: ``factory()`` gives the dense network, which is cut and filled."""
     source = Path(folder)

@@ -116,6 +116,13 @@ class GatedModel(Gated):
         """Call the host with these gates, which may carry a gradient."""
         return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
 
+    def with_penalty(self, kind: str, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+        """Do as :meth:`forward` and return the penalty too; the generator, asked once, gives log α for both."""
+        if self._fixed is not None or not self.training or self.generator.conditioning == "gates":
+            return self.forward(*args, **kwargs), self.penalty(kind)  # the penalty is for other gates than these
+        log_alpha = self._followed_log_alpha()
+        return self.with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs), self.penalty(kind, log_alpha)
+
     def _gates(self) -> Tensor:
         if self._fixed is not None:
             return self._fixed
@@ -123,10 +130,16 @@ class GatedModel(Gated):
             return hard_concrete.evaluation_gates(self.log_alpha(), self.evaluation)
         if self.generator.conditioning == "gates":
             return self._dependent_gates()
-        scores = self.generator()
-        if self.budget is not None:
-            self.budget.follow(scores.detach())
-        return hard_concrete.sample_gates(scores if self.budget is None else self.budget(scores))
+        return hard_concrete.sample_gates(self._followed_log_alpha())
+
+    def _followed_log_alpha(self) -> Tensor:
+        """Return log α for a training step: the budget's threshold follows the scores first."""
+        scores: Tensor = self.generator()
+        if self.budget is None:
+            return scores
+        self.budget.follow(scores.detach())
+        log_alpha: Tensor = self.budget(scores)
+        return log_alpha
 
     def _dependent_gates(self) -> Tensor:
         """Sample group after group, each fed on the gates just drawn; the noise of all gates is drawn at once."""

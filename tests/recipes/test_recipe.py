@@ -113,6 +113,8 @@ def test_the_defaults():
         "compact": "progressive",
         "checkpoint_minutes": 10.0,
         "keep_checkpoints": 2,
+        "channels_last": "auto",
+        "compile": False,
     }
 
 
@@ -212,6 +214,8 @@ REFUSED = [
     (RunSection, "run.compact", "twice", "one of 'once', 'progressive', 'never'"),
     (RunSection, "run.checkpoint_minutes", -1, "a number of at least 0"),
     (RunSection, "run.keep_checkpoints", 0, f"{WHOLE} 1"),
+    (RunSection, "run.channels_last", True, "one of 'auto', 'on', 'off'"),
+    (RunSection, "run.compile", "yes", "true or false"),
     *(
         (kind, f"{kind.title}.milestones", value, f"a list in rising order in which every entry is {WHOLE} 1")
         for kind in (WeightOptimizerSection, GateOptimizerSection, FinetuneSection)

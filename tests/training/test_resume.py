@@ -36,8 +36,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def what_matters(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], bytes]:
-    """Metrics, summary and weights, without what a clock said."""
+def what_matters(folder: Path) -> tuple[list[dict[str, Any]], str, dict[str, Any], bytes]:
+    """Metrics, gates, summary and weights, without what a clock said."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("seconds")
@@ -45,7 +45,13 @@ def what_matters(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], by
     summary.pop("seconds")
     for size in ("dense", "compact"):
         summary[size].pop("latency_ms")
-    return lines, summary, (folder / "compact" / "compact.safetensors").read_bytes()
+        summary[size].pop("latency_ms_32")
+    return (
+        lines,
+        (folder / "gates.jsonl").read_text(),
+        summary,
+        (folder / "compact" / "compact.safetensors").read_bytes(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,6 +100,17 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
         assert any("no whole checkpoint yet" in note for note in reporter.notes)
     else:
         assert f"resumed from step {from_step}" in reporter.notes
+    assert what_matters(out) == what_matters(whole["budget"])
+
+
+def test_epochs_that_are_done_again_are_written_down_once(whole: dict[str, Path], tmp_path: Path) -> None:
+    recipe, out = tiny_recipe(), tmp_path / "run"
+    with pytest.raises(TrainingError):
+        run(recipe, out, Noisy(at_step=2, act=interrupt))  # the only checkpoint before the end of the search
+    with pytest.raises(PowerCut):
+        run(recipe, out, Noisy(at_step=6, act=cut_power), resume=True)  # at step 8, two epochs later
+    assert [json.loads(line)["step"] for line in (out / "gates.jsonl").read_text().splitlines()] == [0, 3, 6]
+    run(recipe, out, resume=True)
     assert what_matters(out) == what_matters(whole["budget"])
 
 

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from depl0.cli import ablation, compare, data, evaluate, export, plan, prune, recipes, sweep
+from depl0.cli import ablation, bench, compare, data, evaluate, export, plan, prune, recipes, report, sweep, tables
 from depl0.errors import Depl0Error, InputError
 
 app = typer.Typer(
@@ -26,8 +26,11 @@ app.command("ablation")(ablation.ablation_command)
 app.command("eval")(evaluate.eval_command)
 app.command("export")(export.export_command)
 app.command("plan")(plan.plan_command)
+app.command("report")(report.report_command)
+app.command("tables")(tables.tables_command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
 

@@ -72,6 +72,9 @@ def chosen_recipe(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
+    compile_: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Run training steps through torch.compile.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
@@ -99,6 +102,7 @@ def chosen_recipe(
             "run.device": device,
             "run.precision": precision,
             "data.limit_train": limit_train,
+            "run.compile": compile_,
         },
         budget,
         penalty_weight,

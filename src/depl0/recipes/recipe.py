@@ -40,6 +40,7 @@ SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 PENALTIES = ("params", "macs", "groups")
 PRECISIONS = ("fp32", "bf16", "fp16")
 COMPACTIONS = ("once", "progressive", "never")
+CHANNELS_LAST = ("auto", "on", "off")
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 FINETUNE_LR_SHARE = 0.1
@@ -401,6 +402,9 @@ class RunSection(Section):
             pays), ``once`` (when the search has converged, or at its end), ``never`` (after all training).
         checkpoint_minutes: least time between two checkpoints; 0: one after every epoch.
         keep_checkpoints: how many of the newest checkpoints are kept.
+        channels_last: how the weights of convolutions lie in memory: ``on``, ``off``, or ``auto``, which measures both
+            before a long training and takes the faster one. Results differ by rounding.
+        compile: whether training steps run as one graph of ``torch.compile``, gates included.
     """
 
     title: ClassVar[str] = "run"
@@ -414,6 +418,8 @@ class RunSection(Section):
     compact: str = field(default="progressive", metadata=_allow(OneOf(COMPACTIONS)))
     checkpoint_minutes: float = field(default=10.0, metadata=_allow(Number(at_least=0)))
     keep_checkpoints: int = field(default=2, metadata=_allow(Whole(at_least=1)))
+    channels_last: str = field(default="auto", metadata=_allow(OneOf(CHANNELS_LAST)))
+    compile: bool = field(default=False, metadata=_allow(Flag()))
 
 
 @final

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from depl0.data import Data
 from depl0.errors import RunInterruptedError, TrainingError
 from depl0.recipes.recipe import Recipe
+from depl0.training import memory_format
 from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.training.compiling import compiled
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import (
@@ -72,6 +74,8 @@ class Phase:
     """is called after an epoch's last step, before the network is evaluated and saved"""
     describe: Callable[[], dict[str, Any]] = dict
     """more to write down after an epoch"""
+    gates: Callable[[], dict[str, Any]] | None = None
+    """what goes to ``gates.jsonl`` at the start and after an epoch"""
     clip_norm: float | None = None
     """of the weights' gradient"""
     average: Average | None = None
@@ -80,6 +84,8 @@ class Phase:
     """whether there are steps in which not every parameter gets a gradient"""
     rebuild: Callable[[float], Callable[[], None] | None] = lambda epoch: None
     """is told the epochs that have passed; gives what rebuilds the network before the next step, or None"""
+    run: nn.Module | None = None
+    """what a step calls, where that is not the model itself but something around it"""
 
 
 @dataclass
@@ -123,6 +129,7 @@ class Session:
         self.seconds_before = self.resumed["seconds"]
         if self.engine.is_main_process:
             self.folder.cut_metrics(self.resumed["metrics_lines"])
+            self.folder.gates.cut(self.resumed.get("gates_lines", 0))
         self.reporter.note(f"resumed from step {self.global_step}")
 
     def is_past(self, phase: str) -> bool:
@@ -137,9 +144,11 @@ class Session:
 def run_phase(session: Session, phase: Phase) -> None:
     """Train for the phase's epochs, from where a checkpoint left off if there is one."""
     engine, batches = session.engine, session.data.train
-    wrapped = hand_over(engine, phase)
+    wrapped = _ready(session, phase)
     epoch, first_step, sums = _restore(session, phase)
     session.reporter.begin(phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step)
+    if epoch == first_step == 0:
+        _write_gates(session, phase, 0)
     try:
         with _asked_to_stop(session):
             while epoch < phase.epochs:
@@ -148,18 +157,16 @@ def run_phase(session: Session, phase: Phase) -> None:
                 for step, (images, labels) in enumerate(batches.epoch(epoch, first_step), start=first_step):
                     passed = epoch + step / batches.steps
                     rebuild = phase.rebuild(passed)
-                    if rebuild is not None and wrapped is phase.model:
-                        rebuild()
-                    elif rebuild is not None:
+                    if rebuild is not None:
                         del wrapped  # nothing may hold on to the parameters that are replaced
-                        take_back(engine, phase.model)
+                        take_back(engine, phase.run or phase.model)
                         rebuild()
-                        wrapped = hand_over(engine, phase)
+                        wrapped = _ready(session, phase)
                         wrapped.train()
                     for rated in phase.optimizers:
                         rated.set_rate(passed)
                     phase.before_step(passed / phase.epochs)
-                    done = _train_step(engine, phase, wrapped, images, labels)
+                    done = train_step(engine, phase, wrapped, images, labels)
                     sums += done
                     session.unseen.append(done[0])
                     session.global_step += 1
@@ -173,21 +180,30 @@ def run_phase(session: Session, phase: Phase) -> None:
                     _save(session, phase, epoch, 0, sums)
     finally:
         session.reporter.end()
-        take_back(engine, phase.model)
+        take_back(engine, phase.run or phase.model)
     if phase.average is not None:
         phase.average.copy_to_model()
+
+
+def _ready(session: Session, phase: Phase) -> nn.Module:
+    """Make a phase ready for its next step, when it begins or its network was rebuilt; return what a step calls."""
+    memory_format.lay_out(phase.model, session.history)
+    for rated in phase.optimizers:
+        memory_format.lay_out_state(rated.optimizer)
+    wrapped = hand_over(session.engine, phase)
+    return compiled(wrapped, session.engine.device) if session.recipe.run.compile else wrapped
 
 
 def hand_over(engine: Accelerator, phase: Phase) -> nn.Module:
     """Give the network and its optimizers to the engine; return the network as the engine runs it."""
     optimizers = [rated.optimizer for rated in phase.optimizers]
-    wrapped, prepared = prepare(engine, phase.model, optimizers, phase.some_rest)
+    wrapped, prepared = prepare(engine, phase.run or phase.model, optimizers, phase.some_rest)
     for rated, optimizer in zip(phase.optimizers, prepared, strict=True):
         rated.optimizer = optimizer
     return wrapped
 
 
-def _train_step(engine: Accelerator, phase: Phase, wrapped: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def train_step(engine: Accelerator, phase: Phase, wrapped: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Do one step; return (loss, task loss, correct, images) as sums, without waiting for the device."""
     with engine.autocast():
         outputs = wrapped(images)
@@ -268,7 +284,14 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Tensor, secon
     if engine.is_main_process:
         session.folder.add_metrics(line)
         engine.log(_scalars(phase.name, line), step=session.global_step)
+    _write_gates(session, phase, epoch)
     session.reporter.epoch(line)
+
+
+def _write_gates(session: Session, phase: Phase, epoch: int) -> None:
+    if phase.gates is not None and session.engine.is_main_process:
+        where = {"phase": phase.name, "epoch": epoch, "step": session.global_step}
+        session.folder.gates.add({**where, **phase.gates()})
 
 
 def _scalars(phase: str, line: dict[str, Any]) -> dict[str, float]:
@@ -306,6 +329,7 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor) -
         "history": session.history,
         "seconds": session.seconds,
         "metrics_lines": len(session.folder.metrics()),
+        "gates_lines": session.folder.gates.count(),
     }
     if session.engine.is_main_process:
         save_checkpoint(session.folder.checkpoints, session.global_step, state, session.recipe.run.keep_checkpoints)
@@ -320,6 +344,7 @@ def _restore(session: Session, phase: Phase) -> tuple[int, int, Tensor]:
     phase.model.load_state_dict(state["model"])
     for rated, saved in zip(phase.optimizers, state["optimizers"], strict=True):
         rated.optimizer.load_state_dict(saved)
+        memory_format.lay_out_state(rated.optimizer)
     if phase.average is not None:
         phase.average.load_state(state["average"])
     if session.engine.scaler is not None and state["scaler"] is not None:

@@ -18,24 +18,27 @@ from depl0.cost.count import cost
 from depl0.data import Data, DataSettings, open_data
 from depl0.errors import InputError, RunInterruptedError
 from depl0.gated import GatedModel, attach
-from depl0.latency import measure_latency
 from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
+from depl0.training import memory_format
 from depl0.training.compaction import Watch, cut, cut_again, note_event
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import make_engine, seed_everything, share_buffers
 from depl0.training.evaluate import check_classes, class_scores, evaluate
 from depl0.training.freeze import check_budget, freeze, freeze_by
+from depl0.training.gate_log import gates_line
 from depl0.training.importance import taylor_scores
 from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
+from depl0.training.penalised import Penalised
 from depl0.training.progress import Quiet, Reporter
 from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.scored import final_scores, scored_phase
 from depl0.training.statistics import mean_loss, reestimate, restore, statistics_of
+from depl0.training.summary import layer_table, measured
 from depl0.weights import load_weights
 
 IMPORTANCE_BATCHES = 32
@@ -66,11 +69,12 @@ def prune(
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
     session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
-    if recipe.search.distill > 0:
-        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
     if goes_on:
         session.take_up()
-    else:
+    memory_format.choose(session, host, gated.dense_cost.macs)
+    if recipe.search.distill > 0:
+        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
+    if not goes_on:
         if resume:
             session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
         if engine.is_main_process:
@@ -165,11 +169,11 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         del history["dense_accuracy"]
         epochs = recipe.search.epochs + recipe.finetune.epochs
         dense = copy.deepcopy(host)
-        run_phase(session, _plain_phase(session, "dense", dense, epochs))
+        run_phase(session, plain_phase(session, "dense", dense, epochs))
         history["dense_accuracy"] = evaluate(session.engine, dense, session.data.test.epoch(0))
 
 
-def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
+def plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
     """Training without gates: the dense network for comparison."""
     rated = weight_optimizer(session.recipe, model.parameters(), epochs)
     loss = _task_loss(session.recipe)
@@ -212,7 +216,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     """Train what the method wants trained; return the scores of the gates, where it gives them any."""
     recipe, method = session.recipe, method_of(session.recipe)
     if not isinstance(method, Scored):
-        run_phase(session, _search_phase(session, gated))
+        run_phase(session, search_phase(session, gated))
         _release(session, gated)
         return None
     task_loss = _task_loss(recipe)
@@ -224,7 +228,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     return final_scores(session, gated, method, task_loss, _importance_batches(session))
 
 
-def _search_phase(session: Session, gated: GatedModel) -> Phase:
+def search_phase(session: Session, gated: GatedModel) -> Phase:
     """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
     recipe, target = session.recipe, session.recipe.target
     optimizers = search_optimizers(recipe, gated.weight_parameters(), gated.generator, session.data.train.steps)
@@ -246,10 +250,13 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
             gated.budget.advance((fraction - warmup) / left, recipe.search.ramp / left)
 
     def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        task = task_loss(outputs, labels)
-        if target.penalty_weight is None or not history.get("released") or "gates" in history:
+        if target.penalty_weight is None:
+            task = task_loss(outputs, labels)
             return task, task
-        return task + target.penalty_weight * gated.penalty(target.penalty), task
+        outputs, penalty = outputs
+        task = task_loss(outputs, labels)
+        counts = history.get("released") and "gates" not in history
+        return (task + target.penalty_weight * penalty if counts else task), task
 
     average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
     phase = Phase(
@@ -260,10 +267,12 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
         loss,
         before_step=before_step,
         describe=lambda: describe_gates(gated, target.penalty_weight),
+        gates=lambda: gates_line(gated),
         clip_norm=recipe.search.clip_norm,
         average=average,
         distillation=session.distillation,
         some_rest=(warmup > 0 and not history.get("released")) or "gates" in history,
+        run=Penalised(gated, target.penalty) if target.penalty_weight is not None else None,
     )
     phase.rebuild = Watch(session, gated, phase, lambda epoch: _freeze(session, gated, epoch)).look
     return phase
@@ -404,11 +413,13 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
 def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
     recipe, history, engine = session.recipe, session.history, session.engine
     record = _record(compact)
+    for network in (compact, gated.host):  # measured as they are when they come from a file
+        memory_format.set_contiguous(network)
     accuracy = evaluate(engine, compact, session.data.test.epoch(0))
-    measured = cost(compact, example)
-    dense_cost, dense = gated.dense_cost, model_factory(recipe, session.data)().to(engine.device)
-    times = measure_latency({"dense": dense, "compact": compact}, [example])
-    counted = {"macs": (measured.macs, dense_cost.macs), "params": (measured.params, dense_cost.params)}
+    compact_cost, dense_cost = cost(compact, example), gated.dense_cost
+    dense = model_factory(recipe, session.data)().to(engine.device)
+    more = measured(dense, compact, example)
+    counted = {"macs": (compact_cost.macs, dense_cost.macs), "params": (compact_cost.params, dense_cost.params)}
     reached = {of: small / large for of, (small, large) in counted.items()}
     target = recipe.target
     summary: dict[str, Any] = {
@@ -421,13 +432,13 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
             "accuracy": history["dense_accuracy"],
             "macs": dense_cost.macs,
             "params": dense_cost.params,
-            "latency_ms": 1000 * times["dense"].median,
+            **more["dense"],
         },
         "compact": {
             "accuracy": accuracy,
-            "macs": measured.macs,
-            "params": measured.params,
-            "latency_ms": 1000 * times["compact"].median,
+            "macs": compact_cost.macs,
+            "params": compact_cost.params,
+            **more["compact"],
         },
         "budget": target.budget,
         "budget_of": target.of if target.budget is not None else None,
@@ -444,6 +455,8 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "input": session.data.info.description(),
         "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
                    for g in gated.plan.groups},
+        "layers": layer_table(gated.plan, record, dense_cost, compact_cost),
+        "channels_last": history[memory_format.KEY],
         "steps": session.global_step,
         "seconds": session.seconds,
         "seed": recipe.run.seed,

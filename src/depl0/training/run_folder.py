@@ -17,6 +17,7 @@ from depl0.disk import write_whole
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import read_recipe, write_recipe
+from depl0.training.lines import Lines
 
 PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
 
@@ -28,30 +29,28 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.compact = path / "compact"
-        self._metrics = path / "metrics.jsonl"
+        self._metrics = Lines(path / "metrics.jsonl")
+        self.gates = Lines(path / "gates.jsonl")
 
     def begin(self, recipe: Recipe) -> None:
         """Make the folder and say what is going to happen in it."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._write("recipe.toml", write_recipe(recipe))
         self._write("environment.json", _json(environment()))
-        self._metrics.write_text("")
+        self._metrics.path.write_text("")
+        self.gates.path.unlink(missing_ok=True)
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``; a checkpoint counts on it, so it goes to disk at once."""
-        with self._metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._metrics.add(line)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all lines of ``metrics.jsonl``."""
-        return [json.loads(line) for line in self._metrics.read_text().splitlines()] if self._metrics.exists() else []
+        return self._metrics.read()
 
     def cut_metrics(self, count: int) -> None:
         """Forget the lines after the first ``count``: they come from steps that are done again."""
-        lines = self._metrics.read_text().splitlines(keepends=True) if self._metrics.exists() else []
-        self._write("metrics.jsonl", "".join(lines[:count]))
+        self._metrics.cut(count)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is done."""

@@ -1,0 +1,49 @@
+"""Bytes that a network needs while it computes, counted tensor by tensor, the same on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from depl0.modes import evaluation_mode
+
+
+def memory_bytes(model: nn.Module, inputs: Sequence[Tensor]) -> int:
+    """Return the bytes of the weights, and of the most intermediate tensors that one forward pass holds at once.
+
+    The inputs, and what kernels need for themselves, are not counted.
+    """
+    own = [*model.parameters(), *model.buffers()]
+    weights = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in own}.values())
+    watch = _Watch([*own, *inputs])
+    with evaluation_mode(model), torch.no_grad(), watch:
+        model(*inputs)
+    return weights + watch.most
+
+
+class _Watch(TorchDispatchMode):
+    """Sees every tensor that an operator gives back, and knows which of them are still alive."""
+
+    def __init__(self, not_counted: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = 0
+        self._known = {StorageWeakRef(t.untyped_storage()): 0 for t in not_counted}
+        self._live: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor) and value.layout is torch.strided:
+                storage = value.untyped_storage()
+                reference = StorageWeakRef(storage)
+                if reference not in self._known:
+                    self._live[reference] = storage.nbytes()
+        self._live = {reference: size for reference, size in self._live.items() if not reference.expired()}
+        self.most = max(self.most, sum(self._live.values()))
+        return result

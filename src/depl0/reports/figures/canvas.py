@@ -1,0 +1,105 @@
+"""From a drawing to a file or to an SVG inside a page. No display is needed, and no global state is touched."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+INK, GRID = "#1f2328", "#d5dae0"
+GREY, GREEN, RED = "#b4bac1", "#009e73", "#d1300f"
+BLUE, ORANGE, PURPLE, SKY = "#0072b2", "#e08a00", "#a0508c", "#3f9fd8"
+"""after Okabe and Ito: told apart by people with any kind of colour vision"""
+
+_OF_THE_PAGE = {
+    INK: "currentColor", GRID: "var(--grid)", BLUE: "var(--blue)", PURPLE: "var(--purple)", RED: "var(--red)"
+}  # fmt: skip
+"""colours that the page replaces by its own, which are lighter on a dark ground"""
+
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "text.parse_math": False,  # a layer may be called $x$
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "depl0",
+    "savefig.dpi": 150,
+}
+
+Draw = Callable[[Axes], None]
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the style of the reports for a while."""
+    with mpl.rc_context(_STYLE):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return a figure of so many inches that belongs to no window."""
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and as SVG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    figure.savefig(paths[0], metadata={"Software": None})
+    figure.savefig(paths[1], metadata={"Date": None, "Creator": None})
+    return paths
+
+
+def inline_svg(draw: Draw, width: float, height: float, prefix: str, label: str) -> str:
+    """Return one drawing as an SVG element that takes its colours from the page around it.
+
+    ``prefix`` keeps its ids apart from those of the page's other figures; ``label`` is read out where nobody looks.
+    """
+    with style():
+        figure = new_figure(width, height)
+        draw(figure.subplots())
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", text)
+    for colour, name in _OF_THE_PAGE.items():
+        text = text.replace(colour, name)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{_attribute(label)}" ', 1)
+
+
+def _attribute(text: str) -> str:
+    for sign, safe in (("&", "&amp;"), ('"', "&quot;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(sign, safe)
+    return text

@@ -1,0 +1,211 @@
+"""The tables of a report: dense → compact, all runs, layers, what was frozen, and how to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from depl0.reports.run import Run, dig
+from depl0.reports.show import count, duration, milliseconds, percent, points, share, size
+from depl0.reports.table import Column, Table
+
+_Show = Callable[[float], str]
+_QUANTITIES: tuple[tuple[str, str, _Show], ...] = (
+    ("MACs", "macs", count),
+    ("parameters", "params", count),
+    ("file size", "file_bytes", size),
+    ("latency, batch 1", "latency_ms", milliseconds),
+    ("latency, batch 32", "latency_ms_32", milliseconds),
+    ("memory, batch 1", "memory_bytes", size),
+    ("memory, batch 32", "memory_bytes_32", size),
+)
+
+
+def dense_to_compact(run: Run) -> Table:
+    """Return what the dense and the compact network are worth and cost."""
+    dense, compact = run.get("dense", "accuracy"), run.get("compact", "accuracy")
+    rows = [
+        {
+            "quantity": "accuracy",
+            "dense": _shown(percent, dense),
+            "compact": _shown(percent, compact),
+            "change": _shown(lambda change: f"{points(change)} points", _difference(dense, compact)),
+        }
+    ]
+    for name, key, show in _QUANTITIES:
+        large, small = run.get("dense", key), run.get("compact", key)
+        ratio = small / large if large and small is not None else None
+        is_time = key.startswith("latency")
+        rows.append(
+            {
+                "quantity": name,
+                "dense": _shown(show, large),
+                "compact": _shown(show, small),
+                "change": _shown(
+                    (lambda r: f"{1 / r:.2f}× as fast") if is_time else lambda r: f"{share(r)} left", ratio
+                ),
+            }
+        )
+    columns = (
+        Column("quantity", ""),
+        Column("dense", "dense", is_number=True),
+        Column("compact", "compact", is_number=True),
+        Column("change", "change", is_number=True),
+    )
+    return Table(f"{run.label}: dense → compact", columns, rows)
+
+
+def _shown(show: _Show, value: float | None) -> str | None:
+    return None if value is None else show(value)
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return after - before if before is not None and after is not None else None
+
+
+def all_runs(runs: Sequence[Run]) -> Table:
+    """Return one row a run."""
+    return Table("All runs", _ALL_RUNS, [_run_row(run) for run in runs])
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    dense, compact = run.get("dense", "accuracy"), run.get("compact", "accuracy")
+    row: dict[str, Any] = {
+        "run": run.label,
+        "name": run.get("name") or run.recipe.get("name"),
+        "method": run.method,
+        "model": run.get("model") or dig(run.recipe, "model", "spec"),
+        "data": run.get("data") or dig(run.recipe, "data", "spec"),
+        "seed": run.get("seed") if run.is_finished else dig(run.recipe, "run", "seed"),
+        "budget": dig(run.recipe, "target", "budget"),
+        "budget_of": run.get("budget_of"),
+        "dense_accuracy": dense,
+        "accuracy": compact,
+        "change": _difference(dense, compact),
+        "macs_left": run.get("macs_left"),
+        "params_left": run.get("params_left"),
+        "seconds": run.get("seconds"),
+        "steps": run.get("steps"),
+        "commit": run.environment.get("commit"),
+    }
+    for _, key, _show in _QUANTITIES:
+        for network in ("dense", "compact"):
+            row[f"{network}_{key}"] = run.get(network, key)
+    return row
+
+
+_ALL_RUNS = (
+    Column("run", "run"),
+    Column("name", "name", hidden=True),
+    Column("method", "method"),
+    Column("model", "model"),
+    Column("data", "data", hidden=True),
+    Column("seed", "seed", is_number=True),
+    Column("budget", "budget", share, is_number=True),
+    Column("budget_of", "of", hidden=True),
+    Column("dense_accuracy", "dense acc.", percent, is_number=True),
+    Column("accuracy", "compact acc.", percent, is_number=True),
+    Column("change", "change", points, is_number=True),
+    Column("macs_left", "MACs left", share, is_number=True),
+    Column("params_left", "params left", share, is_number=True),
+    *(
+        Column(
+            f"{network}_{key}",
+            f"{name}, {network}",
+            show,
+            is_number=True,
+            hidden=not (network == "compact" and key in ("latency_ms", "latency_ms_32", "file_bytes")),
+        )
+        for name, key, show in _QUANTITIES
+        for network in ("dense", "compact")
+    ),
+    Column("seconds", "time", duration, is_number=True),
+    Column("steps", "steps", count, hidden=True),
+    Column("commit", "commit", hidden=True),
+)
+
+
+def layers(run: Run) -> Table:
+    """Return every layer: channels before and after, and what it costs."""
+    found = run.get("layers")
+    if isinstance(found, list):
+        rows = [_layer_row(row, place) for place, row in enumerate(found, start=1)]
+    else:  # an older run: only its groups are known
+        groups = run.get("groups") or {}
+        rows = [
+            _layer_row({"layer": name, "group": name, "channels": g["gates"], "kept": g["open"]}, place)
+            for place, (name, g) in enumerate(groups.items(), start=1)
+        ]
+    return Table(f"{run.label}: layers", _LAYERS, rows)
+
+
+def _layer_row(row: dict[str, Any], place: int) -> dict[str, Any]:
+    macs, params = row.get("macs") or (None, None), row.get("params") or (None, None)
+    return {
+        "place": place,
+        "layer": row["layer"],
+        "group": row.get("group"),
+        "channels": row["channels"],
+        "kept": row["kept"],
+        "pruned": 1 - row["kept"] / row["channels"] if row["channels"] else None,
+        "dense_macs": macs[0],
+        "macs": macs[1],
+        "macs_left": macs[1] / macs[0] if macs[0] else None,
+        "dense_params": params[0],
+        "params": params[1],
+    }
+
+
+_LAYERS = (
+    Column("place", "#", is_number=True),
+    Column("layer", "layer"),
+    Column("group", "group"),
+    Column("channels", "channels", count, is_number=True),
+    Column("kept", "kept", count, is_number=True),
+    Column("pruned", "pruned", share, is_number=True),
+    Column("dense_macs", "MACs, dense", count, is_number=True),
+    Column("macs", "compact", count, is_number=True),
+    Column("macs_left", "left", share, is_number=True),
+    Column("dense_params", "params, dense", count, is_number=True),
+    Column("params", "compact", count, is_number=True),
+)
+
+
+def frozen(run: Run) -> Table:
+    """Return which channels could not be pruned, and why."""
+    rows = [
+        {"layer": row["layer"], "channels": row["channels"], "frozen": channels, "reason": reason}
+        for row in run.get("layers") or []
+        for reason, channels in (row.get("frozen") or {}).items()
+    ]
+    columns = (
+        Column("layer", "layer"),
+        Column("channels", "channels", count, is_number=True),
+        Column("frozen", "frozen", count, is_number=True),
+        Column("reason", "why"),
+    )
+    return Table(f"{run.label}: frozen channels", columns, rows)
+
+
+def provenance(run: Run) -> Table:
+    """Return what a reader needs to repeat a run."""
+    environment = run.environment
+    machine = environment.get("machine") or {}
+    error, dtype = run.get("certificate", "max_error"), run.get("certificate", "dtype")
+    facts = {
+        "seed": dig(run.recipe, "run", "seed"),
+        "commit": environment.get("commit"),
+        "Python": environment.get("python"),
+        "packages": ", ".join(f"{k} {v}" for k, v in (environment.get("packages") or {}).items()),
+        "system": machine.get("system"),
+        "processor": machine.get("processor"),
+        "cores, threads": f"{machine.get('cores')}, {machine.get('threads')}" if machine else None,
+        "GPUs": ", ".join(machine.get("gpus") or []) if machine else None,
+        "device, precision": ", ".join(str(dig(run.recipe, "run", key) or "?") for key in ("device", "precision")),
+        "steps": _shown(count, run.get("steps")),
+        "time": _shown(duration, run.get("seconds")),
+        "compact = gated": _shown(lambda value: f"largest difference {value:.1e} ({dtype})", error),
+        "gates closed by the budget at the end": run.get("freezing", "gates_closed"),
+    }  # fmt: skip
+    rows = [{"what": what, "value": value} for what, value in facts.items()]
+    return Table(f"{run.label}: how to repeat it", (Column("what", ""), Column("value", "")), rows)

@@ -1,0 +1,167 @@
+"""A run as a report sees it: everything its folder says, and nothing that it does not."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from depl0.errors import InputError
+from depl0.reports.gates import GateHistory, read_gates
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds. Older folders lack some of it; what is missing is empty or None."""
+
+    label: str
+    """what the report calls it: different for every run of a report"""
+    path: Path
+    recipe: dict[str, Any]
+    recipe_text: str
+    environment: dict[str, Any]
+    summary: dict[str, Any]
+    epochs: list[dict[str, Any]]
+    """the epoch lines of ``metrics.jsonl``"""
+    events: list[dict[str, Any]]
+    """its other lines: convergence, compaction, freezing"""
+    gates: GateHistory | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether there is a summary."""
+        return bool(self.summary)
+
+    def get(self, *keys: str) -> Any:
+        """Return a value of the summary, or None if it, or anything on the way to it, is missing."""
+        return dig(self.summary, *keys)
+
+    @property
+    def method(self) -> str:
+        """Return the method, and its direction where it has one."""
+        gates = self.recipe.get("gates", {})
+        name = str(gates.get("method", MISSING_METHOD))
+        return f"{name} ({gates['direction']})" if name == "dep-l0" and "direction" in gates else name
+
+    @property
+    def layers(self) -> list[Layer]:
+        """Return the layers with gates in order of execution; from the groups alone where an older run says no more."""
+        table = self.get("layers")
+        if isinstance(table, list):
+            return [Layer(row["layer"], row["channels"], row["kept"]) for row in table if row.get("prunable")]
+        groups = self.get("groups") or {}
+        return [Layer(name, group["gates"], group["open"]) for name, group in groups.items()]
+
+
+MISSING_METHOD = "?"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One bar of the structure figure."""
+
+    name: str
+    channels: int
+    kept: int
+    pruned: float = field(init=False)
+    """the share that is gone"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pruned", 1 - self.kept / self.channels if self.channels else math.nan)
+
+
+def dig(value: Any, *keys: str) -> Any:
+    """Return what lies under these keys, or None."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read several runs and give each a label of its own."""
+    labels = _labels(paths)
+    return [read_run(path, label) for path, label in zip(paths, labels, strict=True)]
+
+
+def read_run(path: Path, label: str | None = None) -> Run:
+    """Read the folder of a run, finished or not."""
+    if not path.is_dir():
+        raise InputError(f"{path} is not the folder of a run.", hint="pass a folder that depl0 prune wrote.")
+    if not (path / "recipe.toml").is_file():
+        raise InputError(f"{path} holds no run: there is no recipe.toml.", hint="pass a folder that depl0 prune wrote.")
+    text = _text(path / "recipe.toml")
+    try:
+        recipe = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path / 'recipe.toml'} is no valid TOML: {error}.") from error
+    lines = _json_lines(path / "metrics.jsonl")
+    return Run(
+        label=label or path.name,
+        path=path,
+        recipe=recipe,
+        recipe_text=text,
+        environment=_json_object(path / "environment.json"),
+        summary=_json_object(path / "summary.json"),
+        epochs=[line for line in lines if "event" not in line],
+        events=[line for line in lines if "event" in line],
+        gates=read_gates(_json_lines(path / "gates.jsonl")),
+    )
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell the runs apart."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        labels = ["/".join(part[-length:]) for part in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    raise InputError("the same run is given twice.", hint="name every run once.")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is damaged: it holds no object.")
+    return found
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed."""
+    if not path.is_file():
+        return []
+    lines = _text(path).splitlines()
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path} is damaged in line {number}: {error}.") from error
+        if not isinstance(value, dict):
+            raise InputError(f"{path} is damaged in line {number}: it holds no object.")
+        found.append(value)
+    return found

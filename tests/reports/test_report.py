@@ -1,0 +1,103 @@
+"""The report: what it writes, in which formats, and that no name in it becomes markup."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from depl0.cli.app import main
+from depl0.reports.html import page
+from depl0.reports.report import as_text, write_report
+from depl0.reports.run import Run, read_run
+from tests.reports.runs import SCRIPT, write_run
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("json", "json"), ("md", "md"), ("csv", "csv"), ("latex", "tex")])
+def test_a_report_to_the_letter(known: Run, kind: str, ending: str) -> None:
+    assert as_text([known], kind) == (GOLDEN / f"report.{ending}").read_text()
+
+
+def test_page_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_run(tmp_path / name, layers=2, epochs=3) for name in ("a", "b")]
+    assert main(["report", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
+    figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    names = {"structure", "training-a", "training-b", "gates-a", "gates-b"}
+    assert figures == {f"{name}.{ending}" for name in names for ending in ("png", "svg")}
+    for name in names:
+        with Image.open(tmp_path / "out" / "figures" / f"{name}.png") as picture:
+            assert min(picture.size) > 200
+            colours = picture.convert("RGB").getcolors(picture.width * picture.height) or []
+            assert len(colours) > 20  # something is drawn
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert text.count("<svg ") == 2 * 6
+    for word in ("src=", "@import", '<link rel="stylesheet"', "url(http"):
+        assert word not in text
+
+
+def test_names_cannot_become_markup(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", prefix=SCRIPT, name=SCRIPT)
+    environment = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**environment, "commit": SCRIPT}))
+    summary = json.loads((folder / "summary.json").read_text())
+    summary |= {"model": SCRIPT, "data": SCRIPT}
+    summary["layers"][-1]["frozen"] = {SCRIPT: 10}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = page([read_run(folder, label=SCRIPT)])
+    assert SCRIPT not in text
+    assert text.count("alert(1)") > 20
+    assert text.count("<script") == 2  # the page's own, and the data of the heat map
+
+
+def test_text_goes_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(write_run(tmp_path / name)) for name in ("a", "b")]
+    assert main(["report", *runs, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["run"], row["accuracy"], row["compact_macs"]) for row in rows] == [
+        ("a", "93.05", "62745000"),
+        ("b", "93.05", "62745000"),
+    ]
+
+
+def test_layers_of_every_run_go_to_files_of_their_own(tmp_path: Path, known: Run) -> None:
+    assert write_report([known], tmp_path / "out", "csv") == tmp_path / "out" / "report.csv"
+    with (tmp_path / "out" / "layers-known.csv").open() as file:
+        assert [row["kept"] for row in csv.DictReader(file)] == ["7", "6", "5", "10"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("report nowhere", "nowhere is not the folder of a run"),
+        ("report . --format pdf", "--format must be one of html, md, json, csv, latex, got 'pdf' instead"),
+        (
+            "tables cifar",
+            "the table must be one of cifar10, cifar100, imagenet, runtime, ablation, got 'cifar' instead",
+        ),
+        ("tables cifar10 nowhere", "nowhere is not the folder of a run"),
+    ],
+    ids=["no run", "no format", "no table", "no run in a table"],
+)
+def test_wrong_words_are_refused(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_a_run_on_other_data_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run")
+    assert main(["tables", "imagenet", str(run)]) == 0
+    captured = capsys.readouterr()
+    assert "run is a run on CIFAR-10" in captured.err
+    assert "* CIFAR-10  ResNet-56" in captured.out

@@ -1,0 +1,104 @@
+"""What a report reads of a run's folder: whole ones, older ones, unfinished ones and damaged ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from depl0.errors import InputError
+from depl0.reports import results
+from depl0.reports.gates import read_gates
+from depl0.reports.report import as_text
+from depl0.reports.run import Run, read_run, read_runs
+from depl0.reports.table import render
+from tests.reports.runs import write_run
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "resnet20-cifar10"
+
+
+def test_events_are_no_epochs(known: Run) -> None:
+    assert [line["event"] for line in known.events] == ["convergence", "compaction", "freezing"]
+    assert [line["epoch"] for line in known.epochs] == [1, 2, 3, 4, 1, 2]
+
+
+def test_the_gates_of_a_run(known: Run) -> None:
+    assert known.gates is not None
+    assert known.gates.epochs == [0, 1, 2, 3, 4]
+    assert known.gates.num_gates == 24
+    np.testing.assert_allclose(known.gates.groups["layer0.conv"][-1], [1, 0.75, 0.5, 0.25, 0])
+    np.testing.assert_allclose(known.gates.groups["layer0.conv"][0], 1)
+
+
+def test_gates_that_were_cut_out_are_closed() -> None:
+    lines = [
+        {"epoch": 0, "open": {"a": [900, 800, 700], "b": [500, 500]}},
+        {"epoch": 1, "open": {"a": [100, 900, 50], "b": [500, 500]}},
+        {"epoch": 2, "open": {"a": [910, 60], "b": [400]}, "kept": {"a": [1, 2]}},
+    ]
+    history = read_gates(lines)
+    assert history is not None
+    np.testing.assert_allclose(history.groups["a"], [[0.9, 0.1, 0], [0.8, 0.9, 0.91], [0.7, 0.05, 0.06]])
+    np.testing.assert_allclose(history.groups["b"], [[0.5, 0.5, 0.4], [0.5, 0.5, 0]])  # the first of equals is meant
+
+
+def test_an_epoch_that_was_done_twice_counts_once() -> None:
+    history = read_gates([{"epoch": 0, "open": {"a": [1000]}}, {"epoch": 0, "open": {"a": [250]}}])
+    assert history is not None
+    np.testing.assert_allclose(history.groups["a"], [[0.25]])
+
+
+def test_an_older_run_has_dashes() -> None:
+    run = read_run(COMMITTED)
+    assert run.gates is None
+    text = render(results.dense_to_compact(run), "text")
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    assert ["accuracy", "91.73 %", "90.43 %", "−1.30 points"] in lines
+    assert ["latency, batch 32", "–", "–", "–"] in lines
+    assert [(layer.name, layer.kept) for layer in run.layers][:2] == [("layer1.0.conv1", 4), ("layer1.1.conv1", 5)]
+    assert not results.frozen(run).rows
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_is(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"phase": "finetune", "ep')  # killed in the middle of a line
+    run = read_run(folder)
+    assert not run.is_finished
+    assert len(run.epochs) == 6
+    assert json.loads(as_text([run], "json"))[0]["finished"] is False
+
+
+def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / word / "run") for word in ("a", "b")]
+    assert [run.label for run in read_runs(paths)] == ["a/run", "b/run"]
+    with pytest.raises(InputError, match="given twice"):
+        read_runs([paths[0], paths[0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.toml", None, "holds no run"),
+        ("recipe.toml", "[model", "no valid TOML"),
+        ("summary.json", "{", "is damaged"),
+        ("summary.json", "[]", "holds no object"),
+        ("metrics.jsonl", "{}\n{\n{}\n", "damaged in line 2"),
+        ("gates.jsonl", "1\n{}\n", "damaged in line 1"),
+    ],
+    ids=["no recipe", "recipe", "summary", "summary is a list", "metrics", "gates"],
+)
+def test_a_damaged_run_is_refused_by_the_name_of_the_file(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
+    folder = write_run(tmp_path / "run")
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_run(folder)

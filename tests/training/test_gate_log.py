@@ -1,0 +1,95 @@
+"""What a run writes down for its report: gates after every epoch, layers, sizes and memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import depl0
+from depl0.files import file_size, save
+from depl0.memory import memory_bytes
+from depl0.training.gate_log import gates_line
+from tests.training.tiny import SIDE, TinyNet, run, tiny_gated, tiny_recipe
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("log") / "run"
+    return folder, run(tiny_recipe(), folder)
+
+
+def test_every_search_epoch_has_a_line(finished: tuple[Path, dict[str, Any]]) -> None:
+    lines = [json.loads(line) for line in (finished[0] / "gates.jsonl").read_text().splitlines()]
+    assert [(line["phase"], line["epoch"], line["step"]) for line in lines] == [
+        ("search", 0, 0), ("search", 1, 3), ("search", 2, 6), ("search", 3, 9),
+    ]  # fmt: skip
+    assert lines[0]["open"] == {"conv1": [1000] * 6, "conv2": [1000] * 8}  # the warm-up holds all gates open
+    assert lines[-1]["open"] != lines[0]["open"]
+    metrics = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    for line, epoch in zip(lines[1:], metrics, strict=False):
+        values = [value for group in line["open"].values() for value in group]
+        undecided = sum(100 < value < 900 for value in values) / len(values)
+        assert undecided == pytest.approx(epoch["undecided"], abs=1e-6)
+
+
+def test_the_summary_knows_every_layer(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = finished
+    layers = {row["layer"]: row for row in summary["layers"]}
+    assert list(layers) == ["conv1", "conv2", "linear"]
+    assert [row["channels"] for row in layers.values()] == [6, 8, 4]
+    keep = json.loads((folder / "compact" / "compact.json").read_text())["keep"]
+    for name in ("conv1", "conv2"):
+        assert layers[name]["kept"] == len(keep.get(f"{name}.weight", {}).get("0", range(layers[name]["channels"])))
+    assert layers["linear"]["kept"] == 4
+    assert layers["linear"]["frozen"] == {"reaches the network's output": 4}
+    for place, network in enumerate(("dense", "compact")):
+        assert sum(row["macs"][place] for row in layers.values()) == summary[network]["macs"]
+
+
+def test_the_summary_knows_sizes(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = finished
+    assert summary["compact"]["file_bytes"] == (folder / "compact" / "compact.safetensors").stat().st_size
+    for key in ("file_bytes", "memory_bytes", "memory_bytes_32"):
+        assert 0 < summary["compact"][key] < summary["dense"][key]
+    assert summary["dense"]["latency_ms_32"] > 0
+
+
+def test_gates_of_a_host_that_was_cut_before_know_their_channels() -> None:
+    gated = tiny_gated()
+    gates = torch.ones(14)
+    gates[[1, 3, 6]] = 0  # two of conv1, the first of conv2
+    gated.fix_gates(gates)
+    again = depl0.attach(gated.extract(), torch.randn(1, 1, SIDE, SIDE))
+    line = gates_line(again)
+    assert line["kept"] == {"conv1": [0, 2, 4, 5], "conv2": [1, 2, 3, 4, 5, 6, 7]}
+    assert [len(line["open"][name]) for name in ("conv1", "conv2")] == [4, 7]
+    assert "kept" not in gates_line(gated)
+
+
+def test_memory_is_weights_and_the_most_that_lives_at_once() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(10, 100, bias=False), nn.Linear(100, 5, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            x = torch.relu(x)
+            return self.second(x)
+
+    weights = 4 * (10 * 100 + 100 * 5)
+    for batch in (1, 32):
+        # relu's input and output; its input is gone when the second layer's output comes
+        assert memory_bytes(Net(), [torch.zeros(batch, 10)]) == weights + 4 * batch * 200
+
+
+def test_the_file_size_is_that_of_the_file(tmp_path: Path) -> None:
+    compact = tiny_gated().extract()
+    save(compact, tmp_path)
+    assert file_size(compact) == (tmp_path / "compact.safetensors").stat().st_size
+    assert file_size(TinyNet()) > 4 * sum(p.numel() for p in TinyNet().parameters())
