@@ -22,6 +22,7 @@ from depl0.generators import Generator, Preset, make_generator
 from depl0.latency.network import expected_latency
 from depl0.planning import plan as make_plan
 from depl0.surgery.extract import extract
+from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow, present_gates
 from depl0.surgery.reaction import reacts
 from depl0.surgery.rounding import check_round_to, round_gates
 from depl0.surgery.scaling import SiteScaling
@@ -90,6 +91,7 @@ class GatedModel(Gated):
     ) -> None:
         super().__init__()
         self.plan = plan
+        self._host_plan = plan  # of the host as it stands, which may have been shrunk
         self.evaluation = evaluation
         self.dense_cost = cost(host, example)
         self._example = example
@@ -103,6 +105,8 @@ class GatedModel(Gated):
         self.budget: Budget | None = None
         self._fixed: Tensor | None
         self.register_buffer("_fixed", None, persistent=False)
+        self._gone: Tensor | None
+        self.register_buffer("_gone", None, persistent=False)
         self.training = host.training
 
     @property
@@ -120,6 +124,13 @@ class GatedModel(Gated):
         """Call the host with these gates, which may carry a gradient."""
         return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
 
+    def with_penalty(self, kind: str, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+        """Do as :meth:`forward` and return the penalty too; the generator, asked once, gives log α for both."""
+        if self._fixed is not None or not self.training or self.generator.conditioning == "gates":
+            return self.forward(*args, **kwargs), self.penalty(kind)  # the penalty is for other gates than these
+        log_alpha = self._followed_log_alpha()
+        return self.with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs), self.penalty(kind, log_alpha)
+
     def _gates(self) -> Tensor:
         if self._fixed is not None:
             return self._fixed
@@ -127,10 +138,16 @@ class GatedModel(Gated):
             return hard_concrete.evaluation_gates(self.log_alpha(), self.evaluation)
         if self.generator.conditioning == "gates":
             return self._dependent_gates()
-        scores = self.generator()
-        if self.budget is not None:
-            self.budget.follow(scores.detach())
-        return hard_concrete.sample_gates(scores if self.budget is None else self.budget(scores))
+        return hard_concrete.sample_gates(self._followed_log_alpha())
+
+    def _followed_log_alpha(self) -> Tensor:
+        """Return log α for a training step: the budget's threshold follows the scores first."""
+        scores: Tensor = self.generator()
+        if self.budget is None:
+            return scores
+        self.budget.follow(scores.detach())
+        log_alpha: Tensor = self.budget(scores)
+        return log_alpha
 
     def _dependent_gates(self) -> Tensor:
         """Sample group after group, each fed on the gates just drawn; the noise of all gates is drawn at once."""
@@ -138,6 +155,7 @@ class GatedModel(Gated):
         scores = self._scores(uniform)
         gates = hard_concrete.sample(scores if self.budget is None else self.budget(scores), uniform)
         if self.budget is not None:  # only now: the groups have been walked with the threshold as it was
+            self.budget.marginal = self.budget.marginal.clone()  # the backward pass needs the former one
             self.budget.follow(scores.detach())
         return gates
 
@@ -149,9 +167,12 @@ class GatedModel(Gated):
 
         def draw(group: int, scores: Tensor) -> Tensor:
             log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
+            place = self.plan.groups[group].gates
             if uniform is None:
-                return hard_concrete.evaluation_gates(log_alpha, self.evaluation)
-            return hard_concrete.sample(log_alpha, uniform[self.plan.groups[group].gates])
+                gates = hard_concrete.evaluation_gates(log_alpha, self.evaluation)
+            else:
+                gates = hard_concrete.sample(log_alpha, uniform[place])
+            return gates if self._gone is None else gates.masked_fill(self._gone[place], 0.0)
 
         return self.generator.on_gates(draw)
 
@@ -171,6 +192,8 @@ class GatedModel(Gated):
             child._apply(fn if child is self.host else keep_precision)
         if self._fixed is not None:
             self._fixed = keep_precision(self._fixed)
+        if self._gone is not None:
+            self._gone = keep_precision(self._gone)
         self._example = self._example.map_tensors(lambda t: _moved_like(t, fn(t)))
         return self
 
@@ -199,14 +222,14 @@ class GatedModel(Gated):
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
         if self._fixed is not None:
             return (self._fixed > 0).float()
-        return hard_concrete.open_probability(self.log_alpha())
+        return self._without_gone(hard_concrete.open_probability(self.log_alpha()))
 
     @torch.no_grad()
     def evaluation_gates(self) -> Tensor:
         """Return the deterministic gates by this model's rule (``self.evaluation``), or the fixed gates."""
         if self._fixed is not None:
             return self._fixed.clone()
-        return hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation)
+        return self._without_gone(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation))
 
     def rounded_gates(self, round_to: int, *, remove_blocks: bool = False) -> Tensor:
         """Return evaluation gates whose groups keep a multiple of ``round_to`` channels, or all of them.
@@ -245,12 +268,80 @@ class GatedModel(Gated):
                 f"gates must lie in [0, 1], got {float(values[position])} at position {position} "
                 f"(group {self._group_of(position)})."
             )
+        reopened = (values.cpu() > 0) & self.gone
+        if bool(reopened.any()):
+            position = int(reopened.nonzero()[0])
+            raise GateError(
+                f"gate {position} (group {self._group_of(position)}) was closed for good and cannot be opened.",
+                hint="gated.gone tells which gates must stay at 0.",
+            )
         device = self._scaling.index.device
         self._fixed = values.detach().to(device=device, dtype=torch.float32, copy=True)
 
     def free_gates(self) -> None:
         """Stop using fixed gates."""
         self._fixed = None
+
+    # -- gates that are gone -----------------------------------------------------------------------------------------
+
+    @property
+    def gone(self) -> Tensor:
+        """Return which gates are closed for good."""
+        return torch.zeros(self.plan.num_gates, dtype=torch.bool) if self._gone is None else self._gone.cpu()
+
+    def close(self, gates: Tensor) -> None:
+        """Close gates for good: they are 0 and cost nothing from now on, whatever their log α; that goes on as before.
+
+        ``gates`` has True for each of them. The host keeps its size until :meth:`shrink`.
+        """
+        if gates.dtype != torch.bool or gates.shape != (self.plan.num_gates,):
+            raise GateError(
+                f"gates to close must be {self.plan.num_gates} values True or False, in plan order, "
+                f"got shape {tuple(gates.shape)} of {gates.dtype} instead."
+            )
+        self._gone = (self.gone | gates.cpu()).to(self._scaling.index.device)
+        if self._fixed is not None:
+            self._fixed = self._without_gone(self._fixed)
+        if self.budget is not None:
+            self.budget.close(self._gone)
+        self._rebuild_scaling()
+
+    def shrink(self, present: Tensor | None = None) -> Narrowed:
+        """Replace the host by a smaller one, without the channels of gates that are gone. The former is not modified.
+
+        Outputs are compared before anything is replaced. Optimizers and running means hold the former host's
+        parameters: :func:`depl0.surgery.carry.carry_over` takes them along. A group of which no gate is left keeps one
+        channel, at 0; ``present`` says which, where the same was done before (:attr:`present`).
+        """
+        if present is None:
+            present = kept_gates(self._host_plan, ~self.gone, self._score())
+        narrowed, positions = narrow(self._host_plan, self.host, present)
+        dense, left = (self.dense_cost.params, self.dense_cost.macs), self._cost_at(present.float())
+        gates, before = self.evaluation_gates(), (self._host_plan, self.host)
+        certify_and_remember(before, narrowed, positions, gates, self._example, (dense, (left.params, left.macs)))
+        self.host, self._host_plan = narrowed.host, narrowed.plan
+        self._rebuild_scaling()
+        return narrowed
+
+    @property
+    def present(self) -> Tensor:
+        """Return which gates' channels the host still has."""
+        return present_gates(self._host_plan)
+
+    def cost_without(self, gates: Tensor) -> Cost:
+        """Return what the host would cost after :meth:`close` of these gates and :meth:`shrink`."""
+        return self._cost_at(kept_gates(self._host_plan, ~(self.gone | gates.cpu()), self._score()).float())
+
+    def can_go(self, gates: Tensor) -> Tensor:
+        """Return those of these gates whose channels could be cut out: one of every group stays in any case."""
+        return gates & ~kept_gates(self._host_plan, ~(self.gone | gates), self._score())
+
+    def _rebuild_scaling(self) -> None:
+        parameters = dict(self.host.named_parameters())
+        self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self._scaling.index.device)
+
+    def _without_gone(self, values: Tensor) -> Tensor:
+        return values if self._gone is None else values.masked_fill(self._gone, 0.0)
 
     # -- cost ------------------------------------------------------------------------------------------------------
 
@@ -259,6 +350,8 @@ class GatedModel(Gated):
         if of == "latency":
             self.time_layers()
         budget = Budget(self._expected, self._dense(of), share, of).to(self._scaling.index.device)
+        if self._gone is not None:
+            budget.close(self._gone)
         budget.solve(self._scores().detach())
         self.budget = budget
         return budget
@@ -279,7 +372,7 @@ class GatedModel(Gated):
             scores = self._scores(torch.rand(self.plan.num_gates, device=self._scaling.index.device))
             log_alpha = scores if self.budget is None else self.budget(scores)
         if log_alpha is not None:
-            open_probability = hard_concrete.open_probability(log_alpha)
+            open_probability = self._without_gone(hard_concrete.open_probability(log_alpha))
         else:
             open_probability = self.open_probability()
         expected: Tensor = self._expected(open_probability, kind)
@@ -293,7 +386,7 @@ class GatedModel(Gated):
     def kept_cost(self) -> Cost:
         """Return the parameters and MACs that the compact network would have."""
         gates = self.evaluation_gates().cpu()
-        kept = kept_gates(self.plan, gates > 0, self._score())
+        kept = kept_gates(self._host_plan, gates > 0, self._score())
         return self._cost_at(kept.float())
 
     def share_of(self, gates: Tensor, of: str) -> float:
@@ -301,7 +394,7 @@ class GatedModel(Gated):
 
         Latency is what the tables of :meth:`time_layers` say; the compact network itself may be measured.
         """
-        kept = kept_gates(self.plan, gates.cpu() > 0, self._score()).float()
+        kept = kept_gates(self._host_plan, gates.cpu() > 0, self._score()).float()
         if of == "latency":
             return float(self._expected(kept.to(self._scaling.index.device), of)) / self._dense(of)
         left = self._cost_at(kept)
@@ -352,11 +445,11 @@ class GatedModel(Gated):
         """
         dense = (self.dense_cost.params, self.dense_cost.macs)
         gates = self.rounded_gates(round_to, remove_blocks=remove_blocks)
-        return extract(self.plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
+        return extract(self._host_plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
 
     def reacts(self, gates: Tensor) -> bool:
         """Tell whether the host's outputs still depend on its inputs with these gates."""
-        return reacts(self.plan, self.host, gates, self._example)
+        return reacts(self._host_plan, self.host, gates, self._example)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 

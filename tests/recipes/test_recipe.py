@@ -75,6 +75,8 @@ def test_the_defaults():
         "ema_decay": None,
         "distill": 0.0,
         "distill_temperature": 2.0,
+        "converged_change": 0.01,
+        "converged_epochs": 5.0,
         "dense_baseline": False,
     }
     assert dataclasses.asdict(r.weight_optimizer) == {
@@ -108,8 +110,11 @@ def test_the_defaults():
         "precision": "fp32",
         "device": "auto",
         "trackers": ("tensorboard",),
+        "compact": "progressive",
         "checkpoint_minutes": 10.0,
         "keep_checkpoints": 2,
+        "channels_last": "auto",
+        "compile": False,
     }
 
 
@@ -155,6 +160,8 @@ REFUSED = [
     (SearchSection, "search.ema_decay", 1.0, "a number above 0 and below 1, or left out"),
     (SearchSection, "search.distill", 1.5, "a number of at least 0 and at most 1"),
     (SearchSection, "search.distill_temperature", 0, "a number above 0"),
+    (SearchSection, "search.converged_change", 1.0, "a number of at least 0 and below 1"),
+    (SearchSection, "search.converged_epochs", 0.0, "a number above 0"),
     (SearchSection, "search.dense_baseline", 0, "true or false"),
     (ModelSection, "model.spec", "", "a model's name or module:callable"),
     (ModelSection, "model.weights", 3, "a file's name, or empty"),
@@ -205,8 +212,11 @@ REFUSED = [
     (RunSection, "run.seed", 2**32, "a whole number from 0 to 4294967295"),
     (RunSection, "run.precision", "fp8", "one of 'fp32', 'bf16', 'fp16'"),
     (RunSection, "run.device", "abacus", "'auto', 'cpu', 'cuda', 'cuda:1', …"),
+    (RunSection, "run.compact", "twice", "one of 'once', 'progressive', 'never'"),
     (RunSection, "run.checkpoint_minutes", -1, "a number of at least 0"),
     (RunSection, "run.keep_checkpoints", 0, f"{WHOLE} 1"),
+    (RunSection, "run.channels_last", True, "one of 'auto', 'on', 'off'"),
+    (RunSection, "run.compile", "yes", "true or false"),
     *(
         (kind, f"{kind.title}.milestones", value, f"a list in rising order in which every entry is {WHOLE} 1")
         for kind in (WeightOptimizerSection, GateOptimizerSection, FinetuneSection)

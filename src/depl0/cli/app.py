@@ -7,7 +7,21 @@ import sys
 
 import typer
 
-from depl0.cli import ablation, compare, data, evaluate, export, latency, plan, prune, recipes, report, sweep, tables
+from depl0.cli import (
+    ablation,
+    bench,
+    compare,
+    data,
+    evaluate,
+    export,
+    latency,
+    plan,
+    prune,
+    recipes,
+    report,
+    sweep,
+    tables,
+)
 from depl0.errors import Depl0Error, InputError
 
 app = typer.Typer(
@@ -31,6 +45,7 @@ app.command("tables")(tables.tables_command)
 app.command("latency")(latency.latency_command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
 

@@ -67,10 +67,17 @@ def chosen_recipe(
     lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
     gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
     distill: Annotated[bool, typer.Option("--distill", help="Learn from the dense network's outputs too.")] = False,
+    compact: Annotated[
+        str | None,
+        typer.Option(help="When closed channels are cut out: progressive (during the search), once (after it), never."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
+    compile_: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Run training steps through torch.compile.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
@@ -94,10 +101,12 @@ def chosen_recipe(
             "weight_optimizer.lr": lr,
             "gate_optimizer.lr": gate_lr,
             "search.distill": DISTILL_SHARE if distill else None,
+            "run.compact": compact,
             "run.seed": seed,
             "run.device": device,
             "run.precision": precision,
             "data.limit_train": limit_train,
+            "run.compile": compile_,
         },
         budget,
         penalty_weight,

@@ -121,11 +121,13 @@ class ExpectedCost(nn.Module):
         per_axis = self.fixed.index_add(0, self.axis_of, p[self.gate_of] * self.count)
         left, right = per_axis[self.left], per_axis[self.right]
         coefficients, same_gate = self.coefficients[row], self.same_gate[row]
-        value = torch.dot(left * right, coefficients) + torch.dot(p - p * p, same_gate) + self.constants[row]
-        by_axis = torch.zeros_like(per_axis).index_add(0, self.left, coefficients * right)
+        by_left = coefficients * right
+        by_axis = torch.zeros_like(per_axis).index_add(0, self.left, by_left)
         by_axis = by_axis.index_add(0, self.right, coefficients * left)
-        gradient = torch.zeros_like(p).index_add(0, self.gate_of, by_axis[self.axis_of] * self.count)
-        return value, gradient + (1 - 2 * p) * same_gate
+        both_open = torch.addcmul(same_gate, same_gate, p, value=-1)  # n·(1 - p), then n·(1 - 2p)
+        value = torch.dot(left, by_left) + torch.dot(p, both_open) + self.constants[row]
+        direct = torch.addcmul(same_gate, same_gate, p, value=-2)
+        return value, direct.index_add(0, self.gate_of, by_axis[self.axis_of] * self.count)
 
     def timed(self) -> ExpectedLatency:
         """Return expected latency, or refuse if no layer has been measured."""

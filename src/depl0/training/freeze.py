@@ -82,8 +82,9 @@ def open_within(
     """Tell which gates stay open: the best in order of their scores, and then the next ones that still fit."""
     scores = scores.cpu()
     order = scores.argsort(descending=True, stable=True)
+    order = order[~gated.gone[order]]
     keep = _largest_prefix(gated, order, budget, of)
-    is_open = torch.zeros(len(order), dtype=torch.bool)
+    is_open = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     is_open[order[:keep]] = True
     if round_to > 1:
         fits = partial(_fits, gated, budget, of)
@@ -104,7 +105,7 @@ def _largest_prefix(gated: GatedModel, order: Tensor, budget: float, of: str) ->
     low, high = 0, len(order)
     while low < high:
         middle = (low + high + 1) // 2
-        gates = torch.zeros(len(order))
+        gates = torch.zeros(gated.plan.num_gates)
         gates[order[:middle]] = 1.0
         low, high = (middle, high) if gated.share_of(gates, of) <= budget else (low, middle - 1)
     return low

@@ -23,6 +23,8 @@ from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
+from depl0.training import memory_format
+from depl0.training.compaction import Watch, cut, cut_again, note_event
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import make_engine, seed_everything, share_buffers
@@ -33,6 +35,7 @@ from depl0.training.importance import taylor_scores
 from depl0.training.latency_budget import latency_frozen, latency_share, measured_share
 from depl0.training.loop import Phase, Session, diverged, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
+from depl0.training.penalised import Penalised
 from depl0.training.progress import Quiet, Reporter
 from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.scored import final_scores, scored_phase
@@ -70,11 +73,12 @@ def prune(
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
     session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
-    if recipe.search.distill > 0:
-        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
     if goes_on:
         session.take_up()
-    else:
+    memory_format.choose(session, host, gated.dense_cost.macs)
+    if recipe.search.distill > 0:
+        session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
+    if not goes_on:
         if resume:
             session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
         if engine.is_main_process:
@@ -171,11 +175,11 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         del history["dense_accuracy"]
         epochs = recipe.search.epochs + recipe.finetune.epochs
         dense = copy.deepcopy(host)
-        run_phase(session, _plain_phase(session, "dense", dense, epochs))
+        run_phase(session, plain_phase(session, "dense", dense, epochs))
         history["dense_accuracy"] = evaluate(session.engine, dense, session.data.test.epoch(0))
 
 
-def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
+def plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
     """Training without gates: the dense network for comparison."""
     rated = weight_optimizer(session.recipe, model.parameters(), epochs)
     loss = _task_loss(session.recipe)
@@ -191,14 +195,19 @@ def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> 
 
 def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
     recipe, history = session.recipe, session.history
+    stays_gated = recipe.finetune.gated or recipe.run.compact == "never"
+    cut_again(session, gated)
     if not session.is_past("search"):
         scores = _search(session, gated)
-        _freeze(session, gated, scores)
-        if not recipe.finetune.gated:
+        if "gates" not in history:
+            _freeze(session, gated, recipe.search_epochs, scores)
+        if not stays_gated:
             compact = gated.extract(remove_blocks=recipe.target.remove_blocks)
             history["record"] = json.dumps(files.record_to_json(_record(compact)))
             return _finetune(session, compact, compact)
-    elif not recipe.finetune.gated:
+        if recipe.run.compact != "never":
+            cut(session, gated, torch.tensor(history["gates"]) == 0, "finetune", 0.0)
+    elif not stays_gated:
         compact = make_host().to(session.engine.device)
         record = files.record_from_json(json.loads(history["record"]), session.folder.path)
         apply_record(compact, record)
@@ -213,7 +222,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     """Train what the method wants trained; return the scores of the gates, where it gives them any."""
     recipe, method = session.recipe, method_of(session.recipe)
     if not isinstance(method, Scored):
-        run_phase(session, _search_phase(session, gated))
+        run_phase(session, search_phase(session, gated))
         _release(session, gated)
         return None
     task_loss = _task_loss(recipe)
@@ -225,7 +234,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     return final_scores(session, gated, method, task_loss, _importance_batches(session))
 
 
-def _search_phase(session: Session, gated: GatedModel) -> Phase:
+def search_phase(session: Session, gated: GatedModel) -> Phase:
     """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
     recipe, target = session.recipe, session.recipe.target
     optimizers = search_optimizers(recipe, gated.weight_parameters(), gated.generator, session.data.train.steps)
@@ -233,6 +242,8 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
     warmup, history = recipe.search.gate_warmup, session.history
     if not history.get("released"):
         gated.fix_gates(torch.ones(gated.plan.num_gates))
+    elif "gates" in history:  # frozen before the search was over
+        gated.fix_gates(torch.tensor(history["gates"]))
     if gated.budget is not None:
         gated.budget.expect_steps(round((1 - warmup) * recipe.search.epochs * session.data.train.steps))
 
@@ -245,13 +256,16 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
             gated.budget.advance((fraction - warmup) / left, recipe.search.ramp / left)
 
     def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        task = task_loss(outputs, labels)
-        if target.penalty_weight is None or not history.get("released"):
+        if target.penalty_weight is None:
+            task = task_loss(outputs, labels)
             return task, task
-        return task + target.penalty_weight * gated.penalty(target.penalty), task
+        outputs, penalty = outputs
+        task = task_loss(outputs, labels)
+        counts = history.get("released") and "gates" not in history
+        return (task + target.penalty_weight * penalty if counts else task), task
 
     average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
-    return Phase(
+    phase = Phase(
         "search",
         gated,
         optimizers,
@@ -263,8 +277,11 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
         clip_norm=recipe.search.clip_norm,
         average=average,
         distillation=session.distillation,
-        some_rest=warmup > 0 and not history.get("released"),
+        some_rest=(warmup > 0 and not history.get("released")) or "gates" in history,
+        run=Penalised(gated, target.penalty) if target.penalty_weight is not None else None,
     )
+    phase.rebuild = Watch(session, gated, phase, lambda epoch: _freeze(session, gated, epoch)).look
+    return phase
 
 
 def _release(session: Session, gated: GatedModel) -> None:
@@ -294,7 +311,7 @@ def _importance_batches(session: Session) -> Iterator[tuple[Tensor, Tensor]]:
     return islice(session.data.train.epoch(_IMPORTANCE_EPOCH), IMPORTANCE_BATCHES)
 
 
-def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -> None:
+def _freeze(session: Session, gated: GatedModel, epoch: float, scores: Tensor | None = None) -> None:
     target, history = session.recipe.target, session.history
     before = evaluate(session.engine, gated, session.data.test.epoch(0))
     rules: Any = {"remove_blocks": target.remove_blocks, "round_to": target.round_to}
@@ -315,6 +332,7 @@ def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -
         "gates_closed": frozen.forced,
         "statistics": "renewed" if renewed else "kept",
     }
+    note_event(session, "freezing", epoch, **history["freezing"])
     share = gated.share_of(frozen.gates, target.of)
     session.reporter.note(f"gates frozen: {share:.1%} of the {target.of} left, accuracy {after:.2f} %")
 
@@ -405,15 +423,17 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
 def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
     recipe, history, engine = session.recipe, session.history, session.engine
     record = _record(compact)
+    for network in (compact, gated.host):  # measured as they are when they come from a file
+        memory_format.set_contiguous(network)
     accuracy = evaluate(engine, compact, session.data.test.epoch(0))
-    compact_cost = cost(compact, example)
-    dense_cost = cost(gated.host, example)
-    more = measured(gated.host, compact, example)
+    compact_cost, dense_cost = cost(compact, example), gated.dense_cost
+    dense = model_factory(recipe, session.data)().to(engine.device)
+    more = measured(dense, compact, example)
     counted = {"macs": (compact_cost.macs, dense_cost.macs), "params": (compact_cost.params, dense_cost.params)}
     reached = {of: small / large for of, (small, large) in counted.items()}
     target = recipe.target
     if target.of == "latency":
-        reached["latency"] = measured_share(compact, gated.host, gated.example)
+        reached["latency"] = measured_share(compact, dense, gated.example)
     summary: dict[str, Any] = {
         "name": recipe.name,
         "model": recipe.model.spec,
@@ -442,12 +462,15 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "params_left": reached["params"],
         "latency_budget": history.get("latency"),
         "freezing": history["freezing"],
+        "convergence": history.get("convergence"),
+        "compactions": history.get("compactions", []),
         "certificate": asdict(record.certificate),
         "removed": [removal.layer for removal in record.removals],
         "input": session.data.info.description(),
         "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
                    for g in gated.plan.groups},
         "layers": layer_table(gated.plan, record, dense_cost, compact_cost),
+        "channels_last": history[memory_format.KEY],
         "steps": session.global_step,
         "seconds": session.seconds,
         "seed": recipe.run.seed,
