@@ -176,5 +176,5 @@ def test_shares_outside_are_refused(gated: GatedModel, share: float) -> None:
 
 
 def test_other_costs_are_refused(gated: GatedModel) -> None:
-    with pytest.raises(InputError, match="'macs' or 'params', got 'seconds'"):
+    with pytest.raises(InputError, match="'macs', 'params' or 'latency', got 'seconds'"):
         Budget(gated._expected, 1, 0.5, "seconds")

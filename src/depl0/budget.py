@@ -39,7 +39,7 @@ class Budget(nn.Module):
         expected: the network's expected cost.
         dense: its cost with every gate open.
         share: what may be left of it in the end, in (0, 1].
-        of: "macs" or "params".
+        of: "macs", "params" or "latency".
     """
 
     shift: Tensor
@@ -47,12 +47,12 @@ class Budget(nn.Module):
     target: Tensor
     marginal: Tensor
 
-    def __init__(self, expected: ExpectedCost, dense: int, share: float, of: str = "macs") -> None:
+    def __init__(self, expected: ExpectedCost, dense: float, share: float, of: str = "macs") -> None:
         super().__init__()
         if not 0 < share <= 1:
             raise InputError(f"budget must be greater than 0 and at most 1, got {share} instead.")
-        if of not in ("macs", "params"):
-            raise InputError(f"of must be 'macs' or 'params', got {of!r} instead.")
+        if of not in ("macs", "params", "latency"):
+            raise InputError(f"of must be 'macs', 'params' or 'latency', got {of!r} instead.")
         self.expected = expected
         self.share, self.of, self.dense = share, of, dense
         self.rounds = 1
@@ -60,6 +60,12 @@ class Budget(nn.Module):
         self.register_buffer("sharpness", torch.tensor(FIRST_SHARPNESS))
         self.register_buffer("target", torch.tensor(float(dense)))
         self.register_buffer("marginal", torch.zeros(expected.num_gates))
+        self.gone: Tensor | None
+        self.register_buffer("gone", None, persistent=False)
+
+    def close(self, gone: Tensor) -> None:
+        """Count these gates as closed for good: they cost nothing, and nothing is spent on them."""
+        self.gone = gone.to(self.shift.device)
 
     def advance(self, fraction: float, ramp: float) -> None:
         """Set target and sharpness for the share of the search that has passed; no step sizes, so no tuning."""
@@ -90,8 +96,10 @@ class Budget(nn.Module):
     def _cost_and_slope(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected cost and its gradient with respect to the scores, threshold held."""
         probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
+        if self.gone is not None:
+            probability = probability.masked_fill(self.gone, 0.0)
         cost, per_probability = self.expected.value_and_gradient(probability, self.of)
-        return cost, per_probability * probability * (1 - probability) * self.sharpness
+        return cost, torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
 
     @torch.no_grad()
     def solve(self, scores: Tensor) -> None:

@@ -15,12 +15,16 @@ from depl0.analysis.trace import ExampleInputs, Gated, check_host
 from depl0.budget import Budget
 from depl0.cost.count import Cost, cost
 from depl0.cost.expected import KINDS, ExpectedCost
+from depl0.cost.latency_table import ExpectedLatency
 from depl0.errors import GateError, InputError
 from depl0.gates import hard_concrete
 from depl0.generators import Generator, Preset, make_generator
+from depl0.latency.network import expected_latency
 from depl0.planning import plan as make_plan
 from depl0.surgery.extract import extract
+from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow, present_gates
 from depl0.surgery.reaction import reacts
+from depl0.surgery.rounding import check_round_to, round_gates
 from depl0.surgery.scaling import SiteScaling
 from depl0.surgery.slicing import kept_gates
 
@@ -55,7 +59,7 @@ def attach(
         evaluation: the rule for evaluation gates, "median" or "paper".
         budget: the share of the cost that may be left in the end; the gates then follow a target by themselves, and
             no penalty is needed (:class:`depl0.budget.Budget`; call ``gated.budget.advance`` as the search goes on).
-        of: what the budget counts, "macs" or "params".
+        of: what the budget counts, "macs", "params" or "latency" (measured on this device).
         rng: source of the generator's random initialisation.
     """
     check_host(model)
@@ -87,6 +91,7 @@ class GatedModel(Gated):
     ) -> None:
         super().__init__()
         self.plan = plan
+        self._host_plan = plan  # of the host as it stands, which may have been shrunk
         self.evaluation = evaluation
         self.dense_cost = cost(host, example)
         self._example = example
@@ -100,7 +105,14 @@ class GatedModel(Gated):
         self.budget: Budget | None = None
         self._fixed: Tensor | None
         self.register_buffer("_fixed", None, persistent=False)
+        self._gone: Tensor | None
+        self.register_buffer("_gone", None, persistent=False)
         self.training = host.training
+
+    @property
+    def example(self) -> ExampleInputs:
+        """Return the inputs that the network was analysed with, where the network is now."""
+        return self._example
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -112,6 +124,13 @@ class GatedModel(Gated):
         """Call the host with these gates, which may carry a gradient."""
         return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
 
+    def with_penalty(self, kind: str, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+        """Do as :meth:`forward` and return the penalty too; the generator, asked once, gives log α for both."""
+        if self._fixed is not None or not self.training or self.generator.conditioning == "gates":
+            return self.forward(*args, **kwargs), self.penalty(kind)  # the penalty is for other gates than these
+        log_alpha = self._followed_log_alpha()
+        return self.with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs), self.penalty(kind, log_alpha)
+
     def _gates(self) -> Tensor:
         if self._fixed is not None:
             return self._fixed
@@ -119,10 +138,16 @@ class GatedModel(Gated):
             return hard_concrete.evaluation_gates(self.log_alpha(), self.evaluation)
         if self.generator.conditioning == "gates":
             return self._dependent_gates()
-        scores = self.generator()
-        if self.budget is not None:
-            self.budget.follow(scores.detach())
-        return hard_concrete.sample_gates(scores if self.budget is None else self.budget(scores))
+        return hard_concrete.sample_gates(self._followed_log_alpha())
+
+    def _followed_log_alpha(self) -> Tensor:
+        """Return log α for a training step: the budget's threshold follows the scores first."""
+        scores: Tensor = self.generator()
+        if self.budget is None:
+            return scores
+        self.budget.follow(scores.detach())
+        log_alpha: Tensor = self.budget(scores)
+        return log_alpha
 
     def _dependent_gates(self) -> Tensor:
         """Sample group after group, each fed on the gates just drawn; the noise of all gates is drawn at once."""
@@ -130,6 +155,7 @@ class GatedModel(Gated):
         scores = self._scores(uniform)
         gates = hard_concrete.sample(scores if self.budget is None else self.budget(scores), uniform)
         if self.budget is not None:  # only now: the groups have been walked with the threshold as it was
+            self.budget.marginal = self.budget.marginal.clone()  # the backward pass needs the former one
             self.budget.follow(scores.detach())
         return gates
 
@@ -141,9 +167,12 @@ class GatedModel(Gated):
 
         def draw(group: int, scores: Tensor) -> Tensor:
             log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
+            place = self.plan.groups[group].gates
             if uniform is None:
-                return hard_concrete.evaluation_gates(log_alpha, self.evaluation)
-            return hard_concrete.sample(log_alpha, uniform[self.plan.groups[group].gates])
+                gates = hard_concrete.evaluation_gates(log_alpha, self.evaluation)
+            else:
+                gates = hard_concrete.sample(log_alpha, uniform[place])
+            return gates if self._gone is None else gates.masked_fill(self._gone[place], 0.0)
 
         return self.generator.on_gates(draw)
 
@@ -163,6 +192,8 @@ class GatedModel(Gated):
             child._apply(fn if child is self.host else keep_precision)
         if self._fixed is not None:
             self._fixed = keep_precision(self._fixed)
+        if self._gone is not None:
+            self._gone = keep_precision(self._gone)
         self._example = self._example.map_tensors(lambda t: _moved_like(t, fn(t)))
         return self
 
@@ -191,14 +222,31 @@ class GatedModel(Gated):
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
         if self._fixed is not None:
             return (self._fixed > 0).float()
-        return hard_concrete.open_probability(self.log_alpha())
+        return self._without_gone(hard_concrete.open_probability(self.log_alpha()))
 
     @torch.no_grad()
     def evaluation_gates(self) -> Tensor:
         """Return the deterministic gates by this model's rule (``self.evaluation``), or the fixed gates."""
         if self._fixed is not None:
             return self._fixed.clone()
-        return hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation)
+        return self._without_gone(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation))
+
+    def rounded_gates(self, round_to: int, *, remove_blocks: bool = False) -> Tensor:
+        """Return evaluation gates whose groups keep a multiple of ``round_to`` channels, or all of them.
+
+        The most doubtful gates change: reopened ones are 1. Without a budget every group goes to the nearest multiple;
+        with one, what stays is within it.
+        """
+        check_round_to(round_to)
+        gates = self.evaluation_gates()
+        if round_to == 1:
+            return gates
+        budget, fits = self.budget, None
+        if budget is not None:
+            fits = lambda kept: self.share_of(kept, budget.of) <= budget.share  # noqa: E731
+        is_open = gates.cpu() > 0
+        kept = round_gates(self.plan, is_open, self._score(), round_to, fits, may_vanish=remove_blocks)
+        return torch.where(kept.to(gates.device), torch.where(gates > 0, gates, 1.0), 0.0)
 
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
@@ -220,6 +268,13 @@ class GatedModel(Gated):
                 f"gates must lie in [0, 1], got {float(values[position])} at position {position} "
                 f"(group {self._group_of(position)})."
             )
+        reopened = (values.cpu() > 0) & self.gone
+        if bool(reopened.any()):
+            position = int(reopened.nonzero()[0])
+            raise GateError(
+                f"gate {position} (group {self._group_of(position)}) was closed for good and cannot be opened.",
+                hint="gated.gone tells which gates must stay at 0.",
+            )
         device = self._scaling.index.device
         self._fixed = values.detach().to(device=device, dtype=torch.float32, copy=True)
 
@@ -227,12 +282,76 @@ class GatedModel(Gated):
         """Stop using fixed gates."""
         self._fixed = None
 
+    # -- gates that are gone -----------------------------------------------------------------------------------------
+
+    @property
+    def gone(self) -> Tensor:
+        """Return which gates are closed for good."""
+        return torch.zeros(self.plan.num_gates, dtype=torch.bool) if self._gone is None else self._gone.cpu()
+
+    def close(self, gates: Tensor) -> None:
+        """Close gates for good: they are 0 and cost nothing from now on, whatever their log α; that goes on as before.
+
+        ``gates`` has True for each of them. The host keeps its size until :meth:`shrink`.
+        """
+        if gates.dtype != torch.bool or gates.shape != (self.plan.num_gates,):
+            raise GateError(
+                f"gates to close must be {self.plan.num_gates} values True or False, in plan order, "
+                f"got shape {tuple(gates.shape)} of {gates.dtype} instead."
+            )
+        self._gone = (self.gone | gates.cpu()).to(self._scaling.index.device)
+        if self._fixed is not None:
+            self._fixed = self._without_gone(self._fixed)
+        if self.budget is not None:
+            self.budget.close(self._gone)
+        self._rebuild_scaling()
+
+    def shrink(self, present: Tensor | None = None) -> Narrowed:
+        """Replace the host by a smaller one, without the channels of gates that are gone. The former is not modified.
+
+        Outputs are compared before anything is replaced. Optimizers and running means hold the former host's
+        parameters: :func:`depl0.surgery.carry.carry_over` takes them along. A group of which no gate is left keeps one
+        channel, at 0; ``present`` says which, where the same was done before (:attr:`present`).
+        """
+        if present is None:
+            present = kept_gates(self._host_plan, ~self.gone, self._score())
+        narrowed, positions = narrow(self._host_plan, self.host, present)
+        dense, left = (self.dense_cost.params, self.dense_cost.macs), self._cost_at(present.float())
+        gates, before = self.evaluation_gates(), (self._host_plan, self.host)
+        certify_and_remember(before, narrowed, positions, gates, self._example, (dense, (left.params, left.macs)))
+        self.host, self._host_plan = narrowed.host, narrowed.plan
+        self._rebuild_scaling()
+        return narrowed
+
+    @property
+    def present(self) -> Tensor:
+        """Return which gates' channels the host still has."""
+        return present_gates(self._host_plan)
+
+    def cost_without(self, gates: Tensor) -> Cost:
+        """Return what the host would cost after :meth:`close` of these gates and :meth:`shrink`."""
+        return self._cost_at(kept_gates(self._host_plan, ~(self.gone | gates.cpu()), self._score()).float())
+
+    def can_go(self, gates: Tensor) -> Tensor:
+        """Return those of these gates whose channels could be cut out: one of every group stays in any case."""
+        return gates & ~kept_gates(self._host_plan, ~(self.gone | gates), self._score())
+
+    def _rebuild_scaling(self) -> None:
+        parameters = dict(self.host.named_parameters())
+        self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self._scaling.index.device)
+
+    def _without_gone(self, values: Tensor) -> Tensor:
+        return values if self._gone is None else values.masked_fill(self._gone, 0.0)
+
     # -- cost ------------------------------------------------------------------------------------------------------
 
     def set_budget(self, share: float, of: str = "macs") -> Budget:
-        """Let the gates follow a budget: the share of the dense network's MACs or parameters that may be left."""
-        dense = self.dense_cost.macs if of == "macs" else self.dense_cost.params
-        budget = Budget(self._expected, dense, share, of).to(self._scaling.index.device)
+        """Let the gates follow a budget: the share of the dense MACs, parameters or latency that may be left."""
+        if of == "latency":
+            self.time_layers()
+        budget = Budget(self._expected, self._dense(of), share, of).to(self._scaling.index.device)
+        if self._gone is not None:
+            budget.close(self._gone)
         budget.solve(self._scores().detach())
         self.budget = budget
         return budget
@@ -241,8 +360,8 @@ class GatedModel(Gated):
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
 
         Args:
-            kind: "params" or "macs" (expected number), or "groups" (the paper's Σ|g_k|π_k: every filter counts its own
-                weights, whether or not their inputs are open).
+            kind: "params" or "macs" (expected number), "groups" (the paper's Σ|g_k|π_k: every filter counts its own
+                weights, whether or not their inputs are open), or "latency" (seconds, after :meth:`time_layers`).
             log_alpha: the log α to use, where the caller has it already.
 
         Where groups are fed on gates, the expectation in training mode is that of one sample of them.
@@ -253,7 +372,7 @@ class GatedModel(Gated):
             scores = self._scores(torch.rand(self.plan.num_gates, device=self._scaling.index.device))
             log_alpha = scores if self.budget is None else self.budget(scores)
         if log_alpha is not None:
-            open_probability = hard_concrete.open_probability(log_alpha)
+            open_probability = self._without_gone(hard_concrete.open_probability(log_alpha))
         else:
             open_probability = self.open_probability()
         expected: Tensor = self._expected(open_probability, kind)
@@ -267,13 +386,35 @@ class GatedModel(Gated):
     def kept_cost(self) -> Cost:
         """Return the parameters and MACs that the compact network would have."""
         gates = self.evaluation_gates().cpu()
-        kept = kept_gates(self.plan, gates > 0, self._score())
+        kept = kept_gates(self._host_plan, gates > 0, self._score())
         return self._cost_at(kept.float())
 
     def share_of(self, gates: Tensor, of: str) -> float:
-        """Return the share of the dense MACs or parameters that the compact network for these gates would have."""
-        kept = self._cost_at(kept_gates(self.plan, gates.cpu() > 0, self._score()).float())
-        return kept.macs / self.dense_cost.macs if of == "macs" else kept.params / self.dense_cost.params
+        """Return the share of the dense MACs, parameters or latency that the compact network would have.
+
+        Latency is what the tables of :meth:`time_layers` say; the compact network itself may be measured.
+        """
+        kept = kept_gates(self._host_plan, gates.cpu() > 0, self._score()).float()
+        if of == "latency":
+            return float(self._expected(kept.to(self._scaling.index.device), of)) / self._dense(of)
+        left = self._cost_at(kept)
+        return (left.macs if of == "macs" else left.params) / self._dense(of)
+
+    def time_layers(self) -> ExpectedLatency:
+        """Measure what every layer takes on this device with how many channels, so that latency can be a cost.
+
+        Takes some seconds, once: the tables are kept in the user's cache folder (DEPL0_CACHE names another one), by
+        device, number of threads and shape.
+        """
+        if self._expected.latency is None:
+            timed = expected_latency(self.plan, self.host, self._example)
+            self._expected.latency = timed.to(self._scaling.index.device)
+        return self._expected.latency
+
+    def _dense(self, of: str) -> float:
+        if of == "latency":
+            return self._expected.timed().dense
+        return self.dense_cost.macs if of == "macs" else self.dense_cost.params
 
     def expected_cost_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Return the expected cost for these open probabilities, and its gradient, outside autograd."""
@@ -295,20 +436,20 @@ class GatedModel(Gated):
 
     # -- the compact network ---------------------------------------------------------------------------------------
 
-    def extract(self, *, remove_blocks: bool = False) -> nn.Module:
+    def extract(self, *, remove_blocks: bool = False, round_to: int = 1) -> nn.Module:
         """Return a plain network of the host's class, without the closed channels, that gives the same outputs.
 
         The outputs of both are compared in float64, on the example and on random inputs, before anything is returned.
         A group whose gates are all closed keeps one channel; with ``remove_blocks`` the layers around it are replaced
-        by the constant that they have become.
+        by the constant that they have become. ``round_to`` first rounds the gates (:meth:`rounded_gates`).
         """
         dense = (self.dense_cost.params, self.dense_cost.macs)
-        gates = self.evaluation_gates()
-        return extract(self.plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
+        gates = self.rounded_gates(round_to, remove_blocks=remove_blocks)
+        return extract(self._host_plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
 
     def reacts(self, gates: Tensor) -> bool:
         """Tell whether the host's outputs still depend on its inputs with these gates."""
-        return reacts(self.plan, self.host, gates, self._example)
+        return reacts(self._host_plan, self.host, gates, self._example)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 

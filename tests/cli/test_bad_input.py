@@ -217,5 +217,5 @@ def test_ctrl_c_saves_and_says_how_to_go_on(type_command: Type, tmp_path: Path) 
     assert typed.code == 0
     assert f"resumed from step {step}" in typed.err
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines] == [*range(1, 61), 1]
+    assert [line["epoch"] for line in lines if "event" not in line] == [*range(1, 61), 1]
     assert json.loads(typed.out)["steps"] == 61 * 4

@@ -88,6 +88,11 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
 
 
 def check_metrics(lines: list[dict[str, Any]]) -> None:
+    events = [line for line in lines if "event" in line]
+    assert [line["event"] for line in events].count("freezing") == 1
+    for line in events:
+        assert line["phase"] == "search" and 0 < line["epoch"] <= 2 and 0 < line["step"] <= 20 and line["seconds"] > 0
+    lines = [line for line in lines if "event" not in line]
     phases = [(line["phase"], line["epoch"]) for line in lines]
     assert phases == [("dense", 1), ("dense", 2), ("dense", 3), ("search", 1), ("search", 2), ("finetune", 1)]
     assert [line["step"] for line in lines] == [4 * (number + 1) for number in range(6)]

@@ -74,7 +74,7 @@ def run(rank: int, folder: Path, fields: dict[str, Any], resume: bool = False) -
 
 def at_step(rank: int, step: int, act: Any) -> None:
     """Let something happen to the second rank before one of its steps."""
-    train_step, done = loop._train_step, 0
+    train_step, done = loop.train_step, 0
 
     def counting(*args: Any) -> Any:
         nonlocal done
@@ -83,7 +83,7 @@ def at_step(rank: int, step: int, act: Any) -> None:
             act()
         return train_step(*args)
 
-    loop._train_step = counting
+    loop.train_step = counting
 
 
 def die(rank: int, folder: Path, step: int, **arguments: Any) -> int:

@@ -64,7 +64,7 @@ def test_the_defaults():
         "importance": "taylor",
     }
     assert dataclasses.asdict(r.target) == {
-        "budget": 0.5, "of": "macs", "penalty_weight": None, "penalty": "params", "remove_blocks": False,
+        "budget": 0.5, "of": "macs", "round_to": 1, "penalty_weight": None, "penalty": "params", "remove_blocks": False,
     }  # fmt: skip
     assert dataclasses.asdict(r.search) == {
         "epochs": 3,
@@ -75,6 +75,8 @@ def test_the_defaults():
         "ema_decay": None,
         "distill": 0.0,
         "distill_temperature": 2.0,
+        "converged_change": 0.01,
+        "converged_epochs": 5.0,
         "dense_baseline": False,
     }
     assert dataclasses.asdict(r.weight_optimizer) == {
@@ -108,11 +110,14 @@ def test_the_defaults():
         "precision": "fp32",
         "device": "auto",
         "trackers": ("tensorboard",),
+        "compact": "progressive",
         "checkpoint_minutes": 10.0,
         "checkpoint_steps": None,
         "keep_checkpoints": 2,
         "on_nan": "stop",
         "sync_bn": False,
+        "channels_last": "auto",
+        "compile": False,
     }
 
 
@@ -158,6 +163,8 @@ REFUSED = [
     (SearchSection, "search.ema_decay", 1.0, "a number above 0 and below 1, or left out"),
     (SearchSection, "search.distill", 1.5, "a number of at least 0 and at most 1"),
     (SearchSection, "search.distill_temperature", 0, "a number above 0"),
+    (SearchSection, "search.converged_change", 1.0, "a number of at least 0 and below 1"),
+    (SearchSection, "search.converged_epochs", 0.0, "a number above 0"),
     (SearchSection, "search.dense_baseline", 0, "true or false"),
     (ModelSection, "model.spec", "", "a model's name or module:callable"),
     (ModelSection, "model.weights", 3, "a file's name, or empty"),
@@ -183,7 +190,8 @@ REFUSED = [
     (GatesSection, "gates.importance", "hessian", "one of 'taylor', 'none'"),
     (TargetSection, "target.budget", 0.0, "a number above 0 and at most 1, or left out"),
     (TargetSection, "target.budget", 1.5, "a number above 0 and at most 1, or left out"),
-    (TargetSection, "target.of", "seconds", "one of 'macs', 'params'"),
+    (TargetSection, "target.of", "seconds", "one of 'macs', 'params', 'latency'"),
+    (TargetSection, "target.round_to", 0, "a whole number of at least 1"),
     (TargetSection, "target.penalty_weight", -1e-7, "a number of at least 0, or left out"),
     (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups'"),
     (TargetSection, "target.remove_blocks", 1, "true or false"),
@@ -207,11 +215,14 @@ REFUSED = [
     (RunSection, "run.seed", 2**32, "a whole number from 0 to 4294967295"),
     (RunSection, "run.precision", "fp8", "one of 'fp32', 'bf16', 'fp16'"),
     (RunSection, "run.device", "abacus", "'auto', 'cpu', 'cuda', 'cuda:1', …"),
+    (RunSection, "run.compact", "twice", "one of 'once', 'progressive', 'never'"),
     (RunSection, "run.checkpoint_minutes", -1, "a number of at least 0"),
     (RunSection, "run.checkpoint_steps", 0, f"{WHOLE} 1, or left out"),
     (RunSection, "run.keep_checkpoints", 0, f"{WHOLE} 1"),
     (RunSection, "run.on_nan", "pray", "one of 'stop', 'rollback'"),
     (RunSection, "run.sync_bn", "yes", "true or false"),
+    (RunSection, "run.channels_last", True, "one of 'auto', 'on', 'off'"),
+    (RunSection, "run.compile", "yes", "true or false"),
     *(
         (kind, f"{kind.title}.milestones", value, f"a list in rising order in which every entry is {WHOLE} 1")
         for kind in (WeightOptimizerSection, GateOptimizerSection, FinetuneSection)

@@ -178,7 +178,7 @@ ERRORS = [
     (
         SMALL + "[target.zebra]",
         "recipe has no field or section target.zebra.\n"
-        "hint: the fields of [target] are budget, of, penalty_weight, penalty, remove_blocks.",
+        "hint: the fields of [target] are budget, of, round_to, penalty_weight, penalty, remove_blocks.",
     ),
     (
         "search = 5\n" + SMALL.replace("[search]\nepochs = 3\n", ""),

@@ -20,7 +20,7 @@ from depl0.training.checkpoint import load_newest
 from depl0.training.engine import make_engine
 from depl0.training.loop import Session
 from depl0.training.progress import Quiet
-from depl0.training.prune import _finetune, _search_phase, attach_for, model_factory, open_data_for
+from depl0.training.prune import _finetune, attach_for, model_factory, open_data_for, search_phase
 from depl0.training.run_folder import RunFolder
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
@@ -45,11 +45,12 @@ def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
     session, gated = make_session(
         tmp_path, target__penalty_weight=weight, target__penalty=kind, search__gate_warmup=0.0
     )
-    phase = _search_phase(session, gated)
+    phase = search_phase(session, gated)
     phase.before_step(0.0)
     images, labels = next(iter(session.data.train.epoch(0)))
-    outputs = gated(images)
-    whole, task = phase.loss(outputs, labels)
+    assert phase.run is not None
+    outputs, penalty = phase.run(images)
+    whole, task = phase.loss((outputs, penalty), labels)
     torch.testing.assert_close(task, F.cross_entropy(outputs, labels))
     torch.testing.assert_close(whole - task, weight * gated.penalty(kind), rtol=1e-4, atol=1e-4)
     (of_penalty,) = torch.autograd.grad(whole - task, [gated.generator.bias(0)], retain_graph=True)
@@ -59,15 +60,16 @@ def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
 
 def test_the_warm_up_has_open_gates_and_no_penalty(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, target__penalty_weight=1.0, search__gate_warmup=0.4)
-    phase = _search_phase(session, gated)
+    phase = search_phase(session, gated)
     images, labels = next(iter(session.data.train.epoch(0)))
+    assert phase.run is not None
     gated.train()
     phase.before_step(0.39)
     assert bool((gated.evaluation_gates() == 1).all())
-    whole, task = phase.loss(gated(images), labels)
+    whole, task = phase.loss(phase.run(images), labels)
     assert torch.equal(whole, task)
     phase.before_step(0.4)
-    whole, task = phase.loss(gated(images), labels)
+    whole, task = phase.loss(phase.run(images), labels)
     assert float(whole.detach()) > float(task.detach())
 
 
@@ -83,7 +85,7 @@ def test_gates_are_sampled_in_training(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_gate_warm_up_looks_at_no_value(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, search__gate_warmup=0.4)
-    before_step = _search_phase(session, gated).before_step
+    before_step = search_phase(session, gated).before_step
     with NoLooking():
         before_step(0.2)
 
@@ -102,16 +104,16 @@ def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float]) -> N
     session, gated = make_session(
         tmp_path, search__gate_warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target
     )
-    phase = _search_phase(session, gated)
+    phase = search_phase(session, gated)
     phase.before_step(0.0)
     wrapped = loop.hand_over(session.engine, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
-    loop._train_step(session, phase, wrapped, images, labels)  # optimizers make their state
+    loop.train_step(session, phase, wrapped, images, labels)  # optimizers make their state
     with NoLooking():
         phase.before_step(0.1)
         for rated in phase.optimizers:
             rated.set_rate(0.1)
-        done = loop._train_step(session, phase, wrapped, images, labels)
+        done = loop.train_step(session, phase, wrapped, images, labels)
     assert done.shape == (4,)
 
 
@@ -119,7 +121,7 @@ def test_clipping_is_of_the_weights_alone(tmp_path: Path) -> None:
     session, gated = make_session(
         tmp_path, search__gate_warmup=0.0, search__clip_norm=1e-6, target__penalty_weight=1e-3
     )
-    phase = _search_phase(session, gated)
+    phase = search_phase(session, gated)
     phase.before_step(0.0)
     wrapped = loop.hand_over(session.engine, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
@@ -132,7 +134,7 @@ def test_clipping_is_of_the_weights_alone(tmp_path: Path) -> None:
             norms[rated.name] = float(torch.stack([g.norm() for g in gradients]).norm())
 
         rated.optimizer.zero_grad = zero_grad
-    loop._train_step(session, phase, wrapped, images, labels)
+    loop.train_step(session, phase, wrapped, images, labels)
     assert norms["weight"] <= 1.01e-6
     assert norms["gate"] > 1e-5
 
@@ -198,7 +200,8 @@ def test_metrics_are_means_over_all_images(tmp_path: Path) -> None:
         weight_optimizer__lr=1e-12, search__epochs=1, search__gate_warmup=0.9, search__ramp=0.1, finetune__epochs=0
     )
     run(recipe, tmp_path / "run")
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
+    line, freezing = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert (line["epoch"], freezing["event"]) == (1, "freezing")
     torch.manual_seed(recipe.run.seed)
     host = TinyNet().train()
     host.dropout.p = 0.0

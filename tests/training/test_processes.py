@@ -32,7 +32,8 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe, out = tiny_recipe(run__trackers=["tensorboard"], finetune__gated=True), tmp_path / "run"
+    recipe = tiny_recipe(run__trackers=["tensorboard"], finetune__gated=True, search__epochs=6)
+    out = tmp_path / "run"
     with pytest.raises(TrainingError):
         run(recipe, out, Noisy(at_step=2, act=interrupt))  # in the warm-up
     done = torchrun(tmp_path, "prune", str(out / "recipe.toml"), "--out", str(out), "--resume", "--json")
@@ -42,10 +43,12 @@ def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.
     assert done.stderr.count("resumed from step 2") == 1
     assert done.stderr.count("it goes on, but not bit for bit") == 1
     assert done.stderr.count("finetune 2/2") == 1
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    assert [(json.loads(line)["phase"], json.loads(line)["epoch"]) for line in lines] == [
-        ("search", 1), ("search", 2), ("search", 3), ("finetune", 1), ("finetune", 2),
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["phase"], line["epoch"]) for line in lines if "event" not in line] == [
+        *(("search", epoch) for epoch in range(1, 7)), ("finetune", 1), ("finetune", 2),
     ]  # fmt: skip
+    compactions = [line["phase"] for line in lines if line.get("event") == "compaction"]
+    assert compactions[0] == "search" and compactions[-1] == "finetune"  # while both trained, and before fine-tuning
     assert summary == json.loads((out / "summary.json").read_text())
 
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))

@@ -7,7 +7,21 @@ import sys
 
 import typer
 
-from depl0.cli import ablation, compare, data, evaluate, export, plan, prune, recipes, report, sweep, tables
+from depl0.cli import (
+    ablation,
+    bench,
+    compare,
+    data,
+    evaluate,
+    export,
+    latency,
+    plan,
+    prune,
+    recipes,
+    report,
+    sweep,
+    tables,
+)
 from depl0.errors import Depl0Error, DivergedError, InputError, RunInterruptedError
 from depl0.training.engine import is_first_process
 
@@ -29,8 +43,10 @@ app.command("export")(export.export_command)
 app.command("plan")(plan.plan_command)
 app.command("report")(report.report_command)
 app.command("tables")(tables.tables_command)
+app.command("latency")(latency.latency_command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 DONE, FAILED, WRONG_USAGE, STOPPED = 0, 1, 2, 75
 """``STOPPED``: asked to stop, and can go on (what sysexits.h calls a temporary failure)"""

@@ -43,7 +43,10 @@ def chosen_recipe(
         str | None, typer.Option(help="Trained weights to start from: .safetensors, .pt or .pth.")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
-    of: Annotated[str | None, typer.Option(help="What the budget counts: macs or params.")] = None,
+    of: Annotated[str | None, typer.Option(help="What the budget counts: macs, params or latency.")] = None,
+    round_to: Annotated[
+        int | None, typer.Option(help="Keep a multiple of so many channels, e.g. 8, or all of a group.")
+    ] = None,
     penalty_weight: Annotated[float | None, typer.Option(help="The paper's fixed λ, instead of a budget.")] = None,
     method: Annotated[
         str | None,
@@ -64,6 +67,10 @@ def chosen_recipe(
     lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
     gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
     distill: Annotated[bool, typer.Option("--distill", help="Learn from the dense network's outputs too.")] = False,
+    compact: Annotated[
+        str | None,
+        typer.Option(help="When closed channels are cut out: progressive (during the search), once (after it), never."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
@@ -79,6 +86,9 @@ def chosen_recipe(
     sync_bn: Annotated[
         bool | None, typer.Option("--sync-bn/--no-sync-bn", help="Batch norms see the batch of all processes.")
     ] = None,
+    compile_: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Run training steps through torch.compile.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
@@ -89,6 +99,7 @@ def chosen_recipe(
             "data.spec": data,
             "model.weights": weights,
             "target.of": of,
+            "target.round_to": round_to,
             "gates.method": method,
             "target.remove_blocks": remove_blocks,
             "gates.generator": generator,
@@ -101,6 +112,7 @@ def chosen_recipe(
             "weight_optimizer.lr": lr,
             "gate_optimizer.lr": gate_lr,
             "search.distill": DISTILL_SHARE if distill else None,
+            "run.compact": compact,
             "run.seed": seed,
             "run.device": device,
             "run.precision": precision,
@@ -110,6 +122,7 @@ def chosen_recipe(
             "run.keep_checkpoints": keep,
             "run.on_nan": on_nan,
             "run.sync_bn": sync_bn,
+            "run.compile": compile_,
         },
         budget,
         penalty_weight,

@@ -16,14 +16,16 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from depl0.analysis.plan import FROZEN, Plan
-from depl0.analysis.propagate import Axis
+from depl0.analysis.plan import Plan
+from depl0.cost.axes import AxisTable
+from depl0.cost.latency_table import ExpectedLatency
+from depl0.errors import InputError
 
-KINDS = ("params", "macs", "groups")
+KINDS = ("params", "macs", "groups", "latency")
 
 
 class ExpectedCost(nn.Module):
-    """Expected parameters, MACs and the paper's Σ|g_k|π_k from the flat vector of open probabilities."""
+    """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities."""
 
     axis_of: Tensor
     gate_of: Tensor
@@ -40,7 +42,8 @@ class ExpectedCost(nn.Module):
         """``shapes`` are the host's parameters; ``dense_macs`` is its whole cost, attention and the like included."""
         super().__init__()
         self.num_gates = plan.num_gates
-        table = _AxisTable(plan)
+        self.latency: ExpectedLatency | None = None
+        table = AxisTable(plan)
         terms: list[tuple[int, int, float, float]] = []  # (axis, axis, parameters, MACs) per pair of positions
         constant_params = 0
         for name, shape in shapes.items():
@@ -64,7 +67,7 @@ class ExpectedCost(nn.Module):
     def _register(
         self,
         plan: Plan,
-        table: _AxisTable,
+        table: AxisTable,
         terms: list[tuple[int, int, float, float]],
         constants: list[float],
         shapes: Mapping[str, Iterable[int]],
@@ -103,21 +106,34 @@ class ExpectedCost(nn.Module):
         """Return one expected cost, differentiable."""
         if kind == "groups":
             return torch.dot(open_probability, self.filter_weights)
+        if kind == "latency":
+            seconds: Tensor = self.timed()(open_probability)
+            return seconds
         row = KINDS.index(kind)
         buffers = {name: getattr(self, name) for name in self._exact}
         return _evaluate(open_probability, buffers, row)
 
     def value_and_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Return expected parameters or MACs and their gradient in closed form, outside autograd."""
+        """Return expected parameters, MACs or seconds and their gradient in closed form, outside autograd."""
+        if kind == "latency":
+            return self.timed().value_and_gradient(open_probability)
         p, row = open_probability, KINDS.index(kind)
         per_axis = self.fixed.index_add(0, self.axis_of, p[self.gate_of] * self.count)
         left, right = per_axis[self.left], per_axis[self.right]
         coefficients, same_gate = self.coefficients[row], self.same_gate[row]
-        value = torch.dot(left * right, coefficients) + torch.dot(p - p * p, same_gate) + self.constants[row]
-        by_axis = torch.zeros_like(per_axis).index_add(0, self.left, coefficients * right)
+        by_left = coefficients * right
+        by_axis = torch.zeros_like(per_axis).index_add(0, self.left, by_left)
         by_axis = by_axis.index_add(0, self.right, coefficients * left)
-        gradient = torch.zeros_like(p).index_add(0, self.gate_of, by_axis[self.axis_of] * self.count)
-        return value, gradient + (1 - 2 * p) * same_gate
+        both_open = torch.addcmul(same_gate, same_gate, p, value=-1)  # n·(1 - p), then n·(1 - 2p)
+        value = torch.dot(left, by_left) + torch.dot(p, both_open) + self.constants[row]
+        direct = torch.addcmul(same_gate, same_gate, p, value=-2)
+        return value, direct.index_add(0, self.gate_of, by_axis[self.axis_of] * self.count)
+
+    def timed(self) -> ExpectedLatency:
+        """Return expected latency, or refuse if no layer has been measured."""
+        if self.latency is None:
+            raise InputError("the layers' latency is not known yet.", hint="measure it with gated.time_layers().")
+        return self.latency
 
     def exact(self, open_probability: Tensor) -> tuple[float, float]:
         """Return expected parameters and MACs in float64 on the CPU."""
@@ -129,49 +145,6 @@ def _evaluate(p: Tensor, t: Mapping[str, Tensor], row: int) -> Tensor:
     per_axis = t["fixed"].index_add(0, t["axis_of"], p[t["gate_of"]] * t["count"])
     pairs = per_axis[t["left"]] * per_axis[t["right"]]
     return torch.dot(pairs, t["coefficients"][row]) + torch.dot(p - p * p, t["same_gate"][row]) + t["constants"][row]
-
-
-class _AxisTable:
-    """Axes with the same gates are one; every axis is a list of (gate, how often) plus a number of frozen positions."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.axis_of: list[int] = []
-        self.gate_of: list[int] = []
-        self.count: list[float] = []
-        self.fixed: list[float] = [1.0]
-        self._members: list[dict[int, int]] = [{}]
-        self._known: dict[bytes | int, int] = {1: 0}
-        self.one = 0
-
-    def index(self, axis: Axis, size: int) -> int:
-        """Return the number of an axis; one without gates counts its size."""
-        gates = self.plan.axes.get(axis)
-        key: bytes | int = size if gates is None else gates.numpy().tobytes()
-        if key not in self._known:
-            self._known[key] = len(self.fixed)
-            self._append(size, gates)
-        return self._known[key]
-
-    def _append(self, size: int, gates: Tensor | None) -> None:
-        members: dict[int, int] = {}
-        frozen = size
-        if gates is not None:
-            numbers, counts = gates.unique(return_counts=True)
-            members = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-            frozen = members.pop(FROZEN, 0)
-        self.axis_of += [len(self.fixed)] * len(members)
-        self.gate_of += members.keys()
-        self.count += map(float, members.values())
-        self._members.append(members)
-        self.fixed.append(float(frozen))
-
-    def same_gates(self, a: int, b: int) -> dict[int, int]:
-        """Return the gates on both axes, with the number of pairs of positions that share them."""
-        left, right = self._members[a], self._members[b]
-        if len(right) < len(left):
-            left, right = right, left
-        return {gate: n * right[gate] for gate, n in left.items() if gate in right}
 
 
 def _product(sizes: Iterable[int]) -> int:

@@ -71,7 +71,7 @@ def digits(variant: Variant = FORWARD) -> Recipe:
         data=DataSection(spec="digits", batch_size=64),
         gates=variant.gates(groups="all", preset="default"),
         target=TargetSection(budget=0.25, of="macs"),
-        search=SearchSection(epochs=25, gate_warmup=0.25, ramp=0.6, dense_baseline=True),
+        search=SearchSection(epochs=25, gate_warmup=0.25, ramp=0.6, converged_epochs=2, dense_baseline=True),
         weight_optimizer=WeightOptimizerSection(lr=0.05, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=20, lr=0.05, schedule="cosine"),
     )
@@ -85,7 +85,7 @@ def custom(variant: Variant = FORWARD) -> Recipe:
         data=DataSection(spec="digits", batch_size=128),
         gates=variant.gates(groups="all", preset="default"),
         target=TargetSection(budget=0.5, of="macs"),
-        search=SearchSection(epochs=30, gate_warmup=0.2, ramp=0.6),
+        search=SearchSection(epochs=30, gate_warmup=0.2, ramp=0.6, converged_epochs=3),
         weight_optimizer=WeightOptimizerSection(lr=0.05, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=20, lr=0.05, schedule="cosine"),
     )
@@ -99,7 +99,7 @@ def lenet5_fashion_mnist(variant: Variant = FORWARD) -> Recipe:
         data=DataSection(spec="fashion-mnist:data", batch_size=128),
         gates=variant.gates(groups="all", preset="default"),
         target=TargetSection(budget=0.25, of="macs"),
-        search=SearchSection(epochs=6, gate_warmup=0.25, ramp=0.6),
+        search=SearchSection(epochs=6, gate_warmup=0.25, ramp=0.6, converged_epochs=0.5),
         weight_optimizer=WeightOptimizerSection(lr=0.02, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=4, lr=0.02, schedule="cosine"),
     )
@@ -115,7 +115,7 @@ def resnet20_cifar10(variant: Variant = FORWARD) -> Recipe:
         ),
         gates=variant.gates(groups="inner", preset="default"),
         target=TargetSection(budget=0.5, of="macs"),
-        search=SearchSection(epochs=5, ramp=0.7),
+        search=SearchSection(epochs=5, ramp=0.7, converged_epochs=0.75),
         weight_optimizer=WeightOptimizerSection(lr=0.03, nesterov=True, weight_decay=1e-4, schedule="constant"),
         finetune=FinetuneSection(epochs=7, lr=0.03, schedule="cosine"),
     )
@@ -159,7 +159,7 @@ def resnet50_imagenet(variant: Variant = FORWARD) -> Recipe:
         ),
         gates=variant.gates(groups="inner", preset="paper", evaluation="paper"),
         target=TargetSection(penalty_weight=5e-9, penalty="params"),
-        search=SearchSection(epochs=90),
+        search=SearchSection(epochs=90, converged_epochs=8),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="step", milestones=milestones, factor=0.1
         ),
@@ -177,7 +177,7 @@ def _vgg16(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
         data=DataSection(batch_size=128, augment="crop-flip", **data),
         gates=variant.gates(groups="all", preset="paper", evaluation="paper"),
         target=TargetSection(penalty_weight=5e-7 if variant is L0_HC else 1e-6, penalty="params"),
-        search=SearchSection(epochs=300),
+        search=SearchSection(epochs=300, converged_epochs=20),
         weight_optimizer=WeightOptimizerSection(
             lr=0.05, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.2
         ),
@@ -193,7 +193,7 @@ def _resnet56(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
         data=DataSection(batch_size=128, augment="crop-flip", **data),
         gates=variant.gates(groups="inner", preset="paper", evaluation="paper"),
         target=TargetSection(penalty_weight=1e-6 if variant is BACKWARD else 5e-7, penalty="params"),
-        search=SearchSection(epochs=300),
+        search=SearchSection(epochs=300, converged_epochs=20),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.1
         ),

@@ -39,6 +39,8 @@ IMPORTANCES = ("taylor", "none")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 PENALTIES = ("params", "macs", "groups")
 PRECISIONS = ("fp32", "bf16", "fp16")
+COMPACTIONS = ("once", "progressive", "never")
+CHANNELS_LAST = ("auto", "on", "off")
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 FINETUNE_LR_SHARE = 0.1
@@ -223,7 +225,8 @@ class TargetSection(Section):
 
     Attributes:
         budget: the share of the cost that may be left.
-        of: the cost that the budget is a share of.
+        of: the cost that the budget is a share of; ``latency`` is measured on this machine.
+        round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
         penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
         penalty: the expected cost that λ multiplies.
         remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
@@ -232,7 +235,8 @@ class TargetSection(Section):
     title: ClassVar[str] = "target"
 
     budget: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0, at_most=1))))
-    of: str = field(default="macs", metadata=_allow(OneOf(("macs", "params"))))
+    of: str = field(default="macs", metadata=_allow(OneOf(("macs", "params", "latency"))))
+    round_to: int = field(default=1, metadata=_allow(Whole(at_least=1)))
     penalty_weight: float | None = field(default=None, metadata=_allow(Maybe(Number(at_least=0))))
     penalty: str = field(default="params", metadata=_allow(OneOf(PENALTIES)))
     remove_blocks: bool = field(default=False, metadata=_allow(Flag()))
@@ -266,6 +270,9 @@ class SearchSection(Section):
         distill: the share of the loss that comes from the outputs of the dense network that the run starts from, during
             search and fine-tuning; 0: none. It costs one more forward pass a step.
         distill_temperature: softens those outputs.
+        converged_change: the share of the gates that may have opened or closed while the search counts as settled.
+        converged_epochs: the epochs that it must have been settled for to have converged; never before the target of a
+            budget has come down to it, nor while every gate is open.
         dense_baseline: whether the dense network is trained too, for as long as search and fine-tuning take, to
             compare with; only where no weights are given.
     """
@@ -280,6 +287,8 @@ class SearchSection(Section):
     ema_decay: float | None = field(default=None, metadata=_allow(Maybe(Number(above=0, below=1))))
     distill: float = field(default=0.0, metadata=_allow(Number(at_least=0, at_most=1)))
     distill_temperature: float = field(default=2.0, metadata=_allow(Number(above=0)))
+    converged_change: float = field(default=0.01, metadata=_allow(Number(at_least=0, below=1)))
+    converged_epochs: float = field(default=5.0, metadata=_allow(Number(above=0)))
     dense_baseline: bool = field(default=False, metadata=_allow(Flag()))
 
     def _check_together(self) -> None:
@@ -391,12 +400,17 @@ class RunSection(Section):
         precision: of the network's arithmetic; gates are always float32.
         device: ``auto``, or one that PyTorch knows: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         trackers: where curves are sent.
+        compact: when closed channels are cut out of the network: ``progressive`` (during the search, whenever it
+            pays), ``once`` (when the search has converged, or at its end), ``never`` (after all training).
         checkpoint_minutes: least time between two checkpoints; 0: one after every epoch.
         checkpoint_steps: steps between two checkpoints; left out: ``checkpoint_minutes`` decides.
         keep_checkpoints: how many of the newest checkpoints are kept.
         on_nan: what happens when numbers are no numbers any more: ``stop``, or ``rollback`` to the last checkpoint
             with half the learning rates.
         sync_bn: whether batch norms see the batch of all processes, not their own part alone.
+        channels_last: how the weights of convolutions lie in memory: ``on``, ``off``, or ``auto``, which measures both
+            before a long training and takes the faster one. Results differ by rounding.
+        compile: whether training steps run as one graph of ``torch.compile``, gates included.
     """
 
     title: ClassVar[str] = "run"
@@ -407,11 +421,14 @@ class RunSection(Section):
     trackers: tuple[str, ...] = field(
         default=("tensorboard",), metadata=_allow(ListOf(entry=OneOf(TRACKERS), distinct=True))
     )
+    compact: str = field(default="progressive", metadata=_allow(OneOf(COMPACTIONS)))
     checkpoint_minutes: float = field(default=10.0, metadata=_allow(Number(at_least=0)))
     checkpoint_steps: int | None = field(default=None, metadata=_allow(Maybe(Whole(at_least=1))))
     keep_checkpoints: int = field(default=2, metadata=_allow(Whole(at_least=1)))
     on_nan: str = field(default="stop", metadata=_allow(OneOf(("stop", "rollback"))))
     sync_bn: bool = field(default=False, metadata=_allow(Flag()))
+    channels_last: str = field(default="auto", metadata=_allow(OneOf(CHANNELS_LAST)))
+    compile: bool = field(default=False, metadata=_allow(Flag()))
 
 
 @final

@@ -15,11 +15,16 @@ class SiteScaling(nn.Module):
 
     A gate after batch norm is the same as scaling that norm's weight and bias: BN(x; z·γ, z·β). All vectors of the
     network are scaled in one multiplication of their concatenation; gate values are looked up once for all sites.
+
+    Args:
+        plan: where the gates multiply.
+        parameters: the host's parameters by name.
+        gone: the gates that are 0 for good, whatever the vector says; None: there are none.
     """
 
     index: Tensor
 
-    def __init__(self, plan: Plan, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, plan: Plan, parameters: Mapping[str, Tensor], gone: Tensor | None = None) -> None:
         super().__init__()
         axes = list(plan.sites)
         self._vectors = [a for a in axes if parameters[a[0]].dim() == 1]
@@ -27,7 +32,12 @@ class SiteScaling(nn.Module):
         ordered = self._vectors + self._weights
         self._sizes = [len(plan.axes[axis]) for axis in ordered]
         index = torch.cat([plan.axes[axis] for axis in ordered])
-        self.register_buffer("index", torch.where(index < 0, plan.num_gates, index), persistent=False)
+        index = torch.where(index < 0, plan.num_gates, index)
+        self._some_gone = gone is not None
+        if gone is not None:
+            is_gone = torch.cat([gone.cpu(), torch.zeros(1, dtype=torch.bool)])
+            index = torch.where(is_gone[index], plan.num_gates + 1, index)
+        self.register_buffer("index", index, persistent=False)
 
     @property
     def names(self) -> list[str]:
@@ -36,8 +46,9 @@ class SiteScaling(nn.Module):
 
     def forward(self, parameters: Mapping[str, Tensor], gates: Tensor) -> dict[str, Tensor]:
         """Return the scaled parameters by name; ``parameters`` holds at least :attr:`names`."""
-        with_frozen = torch.cat([gates, gates.new_ones(1)])
-        factors = with_frozen.index_select(0, self.index)
+        constants = [gates.new_ones(1), gates.new_zeros(1)] if self._some_gone else [gates.new_ones(1)]
+        with_constants = torch.cat([gates, *constants])
+        factors = with_constants.index_select(0, self.index)
         scaled: dict[str, Tensor] = {}
         vectors = [parameters[name] for name, _ in self._vectors]
         count = sum(self._sizes[: len(vectors)])

@@ -47,18 +47,25 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
             module_path, _, attribute = name.rpartition(".")
             module = modules[module_path]
             if smaller is None:
-                smaller = _sliced(getattr(module, attribute), dims)
+                smaller = _smaller(getattr(module, attribute), dims)
             setattr(module, attribute, smaller)
             touched[module] = None
     for module in touched:
         _correct_attributes(module)
 
 
-def _sliced(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+def sliced(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    """Return a copy that keeps only these positions of these dimensions, in the same memory format."""
     data = tensor.detach()
     for dim, keep in dims.items():
         data = data.index_select(dim, keep.to(data.device))
-    data = data.clone(memory_format=torch.preserve_format)
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
+        return data.clone(memory_format=torch.channels_last)
+    return data.clone(memory_format=torch.preserve_format)
+
+
+def _smaller(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    data = sliced(tensor, dims)
     return nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
 
 

@@ -9,6 +9,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from depl0.surgery.narrow import Narrowed
+
 
 @final
 class Average:
@@ -43,6 +45,14 @@ class Average:
     def _present(self) -> list[Tensor]:
         tensors = [*self._model.parameters(), *self._model.buffers()]
         return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+
+    def carry_over(self, narrowed: Narrowed) -> None:
+        """Go on with a smaller network: the mean is cut as its weights were."""
+        moved = {id(entry.before): entry for entry in narrowed.moved}
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        before = [tensor for tensor in tensors if tensor.is_floating_point()]
+        self._mean = [moved[id(tensor)].cut(mean) for tensor, mean in zip(before, self._mean, strict=True)]
+        self._model = narrowed.host
 
     def state(self) -> list[Tensor]:
         """Return the mean, for a checkpoint."""

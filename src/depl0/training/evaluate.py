@@ -23,8 +23,8 @@ def class_scores(outputs: Any) -> Tensor:
         first = outputs.get("out", outputs.get("logits"))
     elif isinstance(outputs, (tuple, list)) and outputs:
         first = outputs[0]
-    if isinstance(first, Tensor):
-        return first
+    if isinstance(first, (Tensor, dict, tuple, list)):
+        return class_scores(first)
     raise InputError(
         f"the network must return class scores (a tensor), got {type(outputs).__name__} instead.",
         hint="wrap it in a module whose forward returns the scores.",

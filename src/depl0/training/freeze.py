@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from depl0.errors import InputError
 from depl0.gated import GatedModel
+from depl0.surgery.rounding import round_gates
 from depl0.training.blocks import whole_blocks
 
 
@@ -21,56 +23,72 @@ class Frozen:
     """gates that the budget closed although the evaluation rule had them open"""
 
 
-def least_share(gated: GatedModel, of: str) -> float:
-    """Return the share of the cost that stays with every gate closed: frozen layers, and one channel of each group."""
-    closed = torch.zeros(gated.plan.num_gates)
-    return gated.share_of(closed, of)
+def least_share(gated: GatedModel, of: str, round_to: int = 1) -> float:
+    """Return the share of the cost that stays at least: frozen layers, and one channel, or N, of each group."""
+    closed = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    if round_to > 1:
+        closed = round_gates(gated.plan, closed, gated.log_alpha().detach().cpu(), round_to)
+    return gated.share_of(closed.float(), of)
 
 
-def check_budget(gated: GatedModel, budget: float, of: str) -> None:
+def check_budget(gated: GatedModel, budget: float, of: str, round_to: int = 1) -> None:
     """Refuse a budget that cannot be reached."""
-    least = least_share(gated, of)
+    least = least_share(gated, of, round_to)
     if budget < least:
+        fewer = " and round to fewer channels" if round_to > 1 else ""
         raise InputError(
             f"a budget of {budget:g} of the {of} cannot be reached: what cannot be pruned already costs {least:.3f}.",
-            hint=f"ask for at least {least + 0.005:.2f}, or prune more groups (groups='all').",
+            hint=f"ask for at least {least + 0.005:.2f}, or prune more groups (groups='all'){fewer}.",
         )
 
 
-def freeze(gated: GatedModel, budget: float | None, of: str, remove_blocks: bool = False) -> Frozen:
+def freeze(
+    gated: GatedModel, budget: float | None, of: str, remove_blocks: bool = False, *, round_to: int = 1
+) -> Frozen:
     """Fix the gates of a finished search.
 
     Without a budget these are the evaluation gates. With one, the best gates in order of their scores are open, as many
     as the budget allows for the compact network, and then the next ones that still fit where whole channels leave room.
     With ``remove_blocks``, closed groups that the network can do without stay closed.
+    With ``round_to`` every group keeps a multiple of so many channels, or all (:mod:`depl0.surgery.rounding`).
     """
-    gates = gated.evaluation_gates().cpu()
     if budget is None:
+        gates = gated.rounded_gates(round_to, remove_blocks=remove_blocks).cpu()
         gated.fix_gates(gates)
         return Frozen(gates, 0)
-    is_open = open_within(gated, gated.log_alpha().detach().cpu(), budget, of, remove_blocks)
+    gates = gated.evaluation_gates().cpu()
+    is_open = open_within(gated, gated.log_alpha().detach().cpu(), budget, of, remove_blocks, round_to=round_to)
     values = torch.where(is_open, torch.where(gates > 0, gates, 1.0), 0.0)
     gated.fix_gates(values)
     return Frozen(values, int(((gates > 0) & ~is_open).sum()))
 
 
-def freeze_by(gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False) -> Frozen:
+def freeze_by(
+    gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False, *, round_to: int = 1
+) -> Frozen:
     """Fix the gates by scores of one's own: the best are wholly open, as many as the budget allows.
 
     The scores also become the gates' log α, because that is what decides which channel of a closed group stays.
     """
     gated.start_from(scores)
-    is_open = open_within(gated, scores, budget, of, remove_blocks)
+    is_open = open_within(gated, scores, budget, of, remove_blocks, round_to=round_to)
     gated.fix_gates(is_open.float())
     return Frozen(is_open.float(), int((~is_open).sum()))
 
 
-def open_within(gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False) -> Tensor:
+def open_within(
+    gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False, *, round_to: int = 1
+) -> Tensor:
     """Tell which gates stay open: the best in order of their scores, and then the next ones that still fit."""
-    order = scores.cpu().argsort(descending=True, stable=True)
+    scores = scores.cpu()
+    order = scores.argsort(descending=True, stable=True)
+    order = order[~gated.gone[order]]
     keep = _largest_prefix(gated, order, budget, of)
-    is_open = torch.zeros(len(order), dtype=torch.bool)
+    is_open = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     is_open[order[:keep]] = True
+    if round_to > 1:
+        fits = partial(_fits, gated, budget, of)
+        return round_gates(gated.plan, is_open, scores, round_to, fits, may_vanish=remove_blocks)
     rest = order[keep:]
     if remove_blocks:
         rest = rest[~whole_blocks(gated, is_open)[rest]]
@@ -78,12 +96,16 @@ def open_within(gated: GatedModel, scores: Tensor, budget: float, of: str, remov
     return is_open
 
 
+def _fits(gated: GatedModel, budget: float, of: str, kept: Tensor) -> bool:
+    return gated.share_of(kept, of) <= budget
+
+
 def _largest_prefix(gated: GatedModel, order: Tensor, budget: float, of: str) -> int:
     """Return how many of the best gates can stay open within the budget."""
     low, high = 0, len(order)
     while low < high:
         middle = (low + high + 1) // 2
-        gates = torch.zeros(len(order))
+        gates = torch.zeros(gated.plan.num_gates)
         gates[order[:middle]] = 1.0
         low, high = (middle, high) if gated.share_of(gates, of) <= budget else (low, middle - 1)
     return low

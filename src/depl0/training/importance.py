@@ -30,7 +30,8 @@ def taylor_scores(gated: GatedModel, batches: Batches, loss: Loss, of: str) -> T
     worth = squared_gradients(gated, batches, loss)
     _, price = gated.expected_cost_gradient(torch.ones_like(worth), of)
     worth = worth.clamp_min(torch.finfo(torch.float32).tiny)
-    scores = worth.log() - price.clamp_min(1.0).log()
+    least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
+    scores = worth.log() - price.clamp_min(least).log()
     return standardise(draw_together(scores, [group.size for group in gated.plan.groups], TRUST))
 
 

@@ -18,7 +18,9 @@ from depl0.data import Data
 from depl0.errors import RunInterruptedError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import write_recipe
+from depl0.training import memory_format
 from depl0.training.checkpoint import fitting, load_newest, save_checkpoint
+from depl0.training.compiling import compiled
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import (
@@ -85,6 +87,10 @@ class Phase:
     distillation: Distillation | None = None
     some_rest: bool = False
     """whether there are steps in which not every parameter gets a gradient"""
+    rebuild: Callable[[float], Callable[[], None] | None] = lambda epoch: None
+    """is told the epochs that have passed; gives what rebuilds the network before the next step, or None"""
+    run: nn.Module | None = None
+    """what a step calls, where that is not the model itself but something around it"""
 
 
 @dataclass
@@ -163,7 +169,7 @@ def run_phase(session: Session, phase: Phase) -> None:
 
 def _run_phase(session: Session, phase: Phase) -> None:
     engine, batches, is_new = session.engine, session.data.train, session.state_for(phase.name) is None
-    wrapped = hand_over(engine, phase)
+    wrapped = _ready(session, phase)
     epoch, first_step, sums = _restore(session, phase)
     for rated in phase.optimizers:
         rated.lr *= session.rate_factor
@@ -179,36 +185,54 @@ def _run_phase(session: Session, phase: Phase) -> None:
                 wrapped.train()
                 for step, (images, labels) in enumerate(batches.epoch(epoch, first_step), start=first_step):
                     passed = epoch + step / batches.steps
+                    rebuild = phase.rebuild(passed)
+                    if rebuild is not None:
+                        del wrapped  # nothing may hold on to the parameters that are replaced
+                        take_back(engine, phase.run or phase.model)
+                        rebuild()
+                        wrapped = _ready(session, phase)
+                        wrapped.train()
                     for rated in phase.optimizers:
                         rated.set_rate(passed)
                     phase.before_step(passed / phase.epochs)
-                    sums += _train_step(session, phase, wrapped, images, labels)
+                    sums += train_step(session, phase, wrapped, images, labels)
                     session.global_step += 1
                     session.reporter.step()
                     _look_after(session, phase, epoch, step + 1, sums)
                 phase.after_epoch()
                 _write_epoch(session, phase, epoch + 1, sums, time.monotonic() - start)
                 epoch, first_step, sums = epoch + 1, 0, torch.zeros_like(sums)
-                (due,) = any_process(engine, _checkpoint_is_due(session))
-                if epoch == phase.epochs or due:
+                stop, due = any_process(engine, session.stop_asked, _checkpoint_is_due(session))
+                if epoch == phase.epochs or due or stop:
                     _save(session, phase, epoch, 0, sums)
+                if stop:  # asked while the epoch was evaluated
+                    raise _interrupted(session)
     finally:
         session.reporter.end()
-        take_back(engine, phase.model)
+        take_back(engine, phase.run or phase.model)
     if phase.average is not None:
         phase.average.copy_to_model()
+
+
+def _ready(session: Session, phase: Phase) -> nn.Module:
+    """Make a phase ready for its next step, when it begins or its network was rebuilt; return what a step calls."""
+    memory_format.lay_out(phase.model, session.history)
+    for rated in phase.optimizers:
+        memory_format.lay_out_state(rated.optimizer)
+    wrapped = hand_over(session.engine, phase)
+    return compiled(wrapped, session.engine.device) if session.recipe.run.compile else wrapped
 
 
 def hand_over(engine: Accelerator, phase: Phase) -> nn.Module:
     """Give the network and its optimizers to the engine; return the network as the engine runs it."""
     optimizers = [rated.optimizer for rated in phase.optimizers]
-    wrapped, prepared = prepare(engine, phase.model, optimizers, phase.some_rest)
+    wrapped, prepared = prepare(engine, phase.run or phase.model, optimizers, phase.some_rest)
     for rated, optimizer in zip(phase.optimizers, prepared, strict=True):
         rated.optimizer = optimizer
     return wrapped
 
 
-def _train_step(session: Session, phase: Phase, wrapped: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def train_step(session: Session, phase: Phase, wrapped: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Do one step; return (loss, task loss, correct, images) as sums, without waiting for the device."""
     engine = session.engine
     with engine.autocast(), explained_batches():
@@ -245,10 +269,14 @@ def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Ten
     if stop or (due and not last):
         _save(session, phase, epoch, step, sums)
     if stop:
-        raise RunInterruptedError(
-            f"interrupted at step {session.global_step}; everything is saved in {session.folder.path}.",
-            hint="go on with the same command and --resume.",
-        )
+        raise _interrupted(session)
+
+
+def _interrupted(session: Session) -> RunInterruptedError:
+    return RunInterruptedError(
+        f"interrupted at step {session.global_step}; everything is saved in {session.folder.path}.",
+        hint="go on with the same command and --resume.",
+    )
 
 
 def _is_time_to_look(session: Session) -> bool:
@@ -354,6 +382,7 @@ def _restore(session: Session, phase: Phase) -> tuple[int, int, Tensor]:
         phase.model.load_state_dict(state["model"])
         for rated, saved in zip(phase.optimizers, state["optimizers"], strict=True):
             rated.optimizer.load_state_dict(saved)
+            memory_format.lay_out_state(rated.optimizer)
         if phase.average is not None:
             phase.average.load_state(state["average"])
         if session.engine.scaler is not None and state["scaler"] is not None:

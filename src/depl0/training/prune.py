@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -23,6 +24,8 @@ from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember
+from depl0.training import memory_format
+from depl0.training.compaction import Watch, cut, cut_again, note_event
 from depl0.training.distill import Distillation
 from depl0.training.ema import Average
 from depl0.training.engine import make_engine, seed_everything, share_buffers
@@ -30,8 +33,10 @@ from depl0.training.evaluate import check_classes, class_scores, evaluate
 from depl0.training.freeze import check_budget, freeze, freeze_by
 from depl0.training.gate_log import gates_line
 from depl0.training.importance import taylor_scores
+from depl0.training.latency_budget import latency_frozen, latency_share, measured_share
 from depl0.training.loop import Phase, Session, run_phase
 from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
+from depl0.training.penalised import Penalised
 from depl0.training.processes import alone_in, check_same, explained
 from depl0.training.progress import Quiet, Reporter
 from depl0.training.rollback import roll_back
@@ -63,12 +68,13 @@ def prune(
     gated, example = _gated_network(recipe, engine, data, make_host)
     with alone_in(folder.path, engine), explained(engine, folder.path):
         session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
-        if recipe.search.distill > 0:
-            session.distillation = Distillation(gated.host, recipe.search.distill, recipe.search.distill_temperature)
         if goes_on:
             session.take_up()
         else:
             _begin(session, resume)
+        memory_format.choose(session, gated.host, gated.dense_cost.macs)
+        if recipe.search.distill > 0:
+            session.distillation = Distillation(gated.host, recipe.search.distill, recipe.search.distill_temperature)
         engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
         try:
             while True:
@@ -96,7 +102,9 @@ def _gated_network(
         check_norms(host)
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
     check_classes(host, example, data.info.num_classes)
-    gated = attach_for(recipe, host, example)
+    # Where layers are timed, one process does it and the others read what it has kept.
+    with engine.main_process_first() if recipe.target.of == "latency" else nullcontext():
+        gated = attach_for(recipe, host, example)
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
     return gated, example
@@ -160,7 +168,9 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
         )
     method.check(gated)
     if target.budget is not None:
-        check_budget(gated, target.budget, target.of)
+        if target.of == "latency":
+            gated.time_layers()
+        check_budget(gated, target.budget, target.of, target.round_to)
         if not isinstance(method, Scored):
             gated.set_budget(target.budget, target.of)
     return gated
@@ -187,11 +197,11 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         del history["dense_accuracy"]
         epochs = recipe.search.epochs + recipe.finetune.epochs
         dense = copy.deepcopy(host)
-        run_phase(session, _plain_phase(session, "dense", dense, epochs))
+        run_phase(session, plain_phase(session, "dense", dense, epochs))
         history["dense_accuracy"] = evaluate(session.engine, dense, session.data.test.epoch(0))
 
 
-def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
+def plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
     """Training without gates: the dense network for comparison."""
     rated = weight_optimizer(session.recipe, model.parameters(), epochs)
     loss = _task_loss(session.recipe)
@@ -207,14 +217,19 @@ def _plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> 
 
 def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
     recipe, history = session.recipe, session.history
+    stays_gated = recipe.finetune.gated or recipe.run.compact == "never"
+    cut_again(session, gated)
     if not session.is_past("search"):
         scores = _search(session, gated)
-        _freeze(session, gated, scores)
-        if not recipe.finetune.gated:
+        if "gates" not in history:
+            _freeze(session, gated, recipe.search_epochs, scores)
+        if not stays_gated:
             compact = gated.extract(remove_blocks=recipe.target.remove_blocks)
             history["record"] = json.dumps(files.record_to_json(_record(compact)))
             return _finetune(session, compact, compact)
-    elif not recipe.finetune.gated:
+        if recipe.run.compact != "never":
+            cut(session, gated, torch.tensor(history["gates"]) == 0, "finetune", 0.0)
+    elif not stays_gated:
         compact = make_host().to(session.engine.device)
         record = files.record_from_json(json.loads(history["record"]), session.folder.path)
         apply_record(compact, record)
@@ -229,7 +244,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     """Train what the method wants trained; return the scores of the gates, where it gives them any."""
     recipe, method = session.recipe, method_of(session.recipe)
     if not isinstance(method, Scored):
-        run_phase(session, _search_phase(session, gated))
+        run_phase(session, search_phase(session, gated))
         _release(session, gated)
         return None
     task_loss = _task_loss(recipe)
@@ -241,7 +256,7 @@ def _search(session: Session, gated: GatedModel) -> Tensor | None:
     return final_scores(session, gated, method, task_loss, _importance_batches(session))
 
 
-def _search_phase(session: Session, gated: GatedModel) -> Phase:
+def search_phase(session: Session, gated: GatedModel) -> Phase:
     """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
     recipe, target = session.recipe, session.recipe.target
     optimizers = search_optimizers(recipe, gated.weight_parameters(), gated.generator, session.data.train.steps)
@@ -249,6 +264,8 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
     warmup, history = recipe.search.gate_warmup, session.history
     if not history.get("released"):
         gated.fix_gates(torch.ones(gated.plan.num_gates))
+    elif "gates" in history:  # frozen before the search was over
+        gated.fix_gates(torch.tensor(history["gates"]))
     if gated.budget is not None:
         gated.budget.expect_steps(round((1 - warmup) * recipe.search.epochs * session.data.train.steps))
 
@@ -261,13 +278,16 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
             gated.budget.advance((fraction - warmup) / left, recipe.search.ramp / left)
 
     def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        task = task_loss(outputs, labels)
-        if target.penalty_weight is None or not history.get("released"):
+        if target.penalty_weight is None:
+            task = task_loss(outputs, labels)
             return task, task
-        return task + target.penalty_weight * gated.penalty(target.penalty), task
+        outputs, penalty = outputs
+        task = task_loss(outputs, labels)
+        counts = history.get("released") and "gates" not in history
+        return (task + target.penalty_weight * penalty if counts else task), task
 
     average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
-    return Phase(
+    phase = Phase(
         "search",
         gated,
         optimizers,
@@ -279,8 +299,11 @@ def _search_phase(session: Session, gated: GatedModel) -> Phase:
         clip_norm=recipe.search.clip_norm,
         average=average,
         distillation=session.distillation,
-        some_rest=warmup > 0 and not history.get("released"),
+        some_rest=(warmup > 0 and not history.get("released")) or "gates" in history,
+        run=Penalised(gated, target.penalty) if target.penalty_weight is not None else None,
     )
+    phase.rebuild = Watch(session, gated, phase, lambda epoch: _freeze(session, gated, epoch)).look
+    return phase
 
 
 def _release(session: Session, gated: GatedModel) -> None:
@@ -310,13 +333,16 @@ def _importance_batches(session: Session) -> Iterator[tuple[Tensor, Tensor]]:
     return islice(session.data.train.epoch(_IMPORTANCE_EPOCH), IMPORTANCE_BATCHES)
 
 
-def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -> None:
+def _freeze(session: Session, gated: GatedModel, epoch: float, scores: Tensor | None = None) -> None:
     target, history = session.recipe.target, session.history
     before = evaluate(session.engine, gated, session.data.test.epoch(0))
-    if scores is None or target.budget is None:
-        frozen = freeze(gated, target.budget, target.of, target.remove_blocks)
+    rules: Any = {"remove_blocks": target.remove_blocks, "round_to": target.round_to}
+    if target.budget is not None and target.of == "latency":
+        frozen, history["latency"] = latency_frozen(session.engine, gated, target.budget, scores, **rules)
+    elif scores is None or target.budget is None:
+        frozen = freeze(gated, target.budget, target.of, **rules)
     else:
-        frozen = freeze_by(gated, scores, target.budget, target.of, target.remove_blocks)
+        frozen = freeze_by(gated, scores, target.budget, target.of, **rules)
     after = evaluate(session.engine, gated, session.data.test.epoch(0))
     renewed = _renew_statistics(session, gated)
     if renewed:
@@ -329,6 +355,7 @@ def _freeze(session: Session, gated: GatedModel, scores: Tensor | None = None) -
         "gates_closed": frozen.forced,
         "statistics": "renewed" if renewed else "kept",
     }
+    note_event(session, "freezing", epoch, **history["freezing"])
     share = gated.share_of(frozen.gates, target.of)
     session.reporter.note(f"gates frozen: {share:.1%} of the {target.of} left, accuracy {after:.2f} %")
 
@@ -402,6 +429,7 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
             "params": expected.params,
             "macs_share": expected.macs / dense.macs,
             "params_share": expected.params / dense.params,
+            **latency_share(gated, probability),
         },
         "kept": {
             "macs": kept.macs,
@@ -419,13 +447,17 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
     recipe, history, engine = session.recipe, session.history, session.engine
     record = _record(compact)
     check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
+    for network in (compact, gated.host):  # measured as they are when they come from a file
+        memory_format.set_contiguous(network)
     accuracy = evaluate(engine, compact, session.data.test.epoch(0))
-    compact_cost = cost(compact, example)
-    dense_cost = cost(gated.host, example)
-    more = measured(gated.host, compact, example)
+    compact_cost, dense_cost = cost(compact, example), gated.dense_cost
+    dense = model_factory(recipe, session.data)().to(engine.device)
+    more = measured(dense, compact, example)
     counted = {"macs": (compact_cost.macs, dense_cost.macs), "params": (compact_cost.params, dense_cost.params)}
     reached = {of: small / large for of, (small, large) in counted.items()}
     target = recipe.target
+    if target.of == "latency":
+        reached["latency"] = measured_share(compact, dense, gated.example)
     summary: dict[str, Any] = {
         "name": recipe.name,
         "model": recipe.model.spec,
@@ -448,16 +480,21 @@ def _conclude(session: Session, gated: GatedModel, compact: nn.Module, example: 
         "budget_of": target.of if target.budget is not None else None,
         "budget_asked": target.budget,
         "budget_reached": reached[target.of],
+        "round_to": target.round_to,
         "penalty_weight": target.penalty_weight,
         "macs_left": reached["macs"],
         "params_left": reached["params"],
+        "latency_budget": history.get("latency"),
         "freezing": history["freezing"],
+        "convergence": history.get("convergence"),
+        "compactions": history.get("compactions", []),
         "certificate": asdict(record.certificate),
         "removed": [removal.layer for removal in record.removals],
         "input": session.data.info.description(),
         "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
                    for g in gated.plan.groups},
         "layers": layer_table(gated.plan, record, dense_cost, compact_cost),
+        "channels_last": history[memory_format.KEY],
         "steps": session.global_step,
         "rollbacks": len(history.get("rollbacks", ())),
         "seconds": session.seconds,

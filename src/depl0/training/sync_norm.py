@@ -29,7 +29,7 @@ def synced_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for norm in norms:
+        for norm in (*norms, *(_batch_norms(model) if norms else ())):  # a network that was rebuilt has new ones
             norm.__dict__.pop("forward", None)
 
 

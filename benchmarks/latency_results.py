@@ -1,0 +1,120 @@
+"""Write docs/results/latency.md and latency.json from what was measured.
+
+depl0 latency vgg16 --budget 0.5 … --json > vgg16.json
+python benchmarks/latency_budget.py --models mobilenet_v2 --json mobilenet_v2.json
+python benchmarks/latency_results.py --speed vgg16.json … --budgets mobilenet_v2.json … --out docs/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from depl0.cli.latency_table import latency_table
+from depl0.training.run_folder import environment
+
+GOAL, CLOSE, NEAR = 1.7, 0.03, 0.10
+
+INTRODUCTION = """# Speed and latency budgets
+
+Measured on one thread of a shared CPU while other programs kept both of its cores busy, so single figures are uncertain
+by some per cent. Networks take turns; times are processor time of the thread; speed-ups compare the fastest fifth of
+the rounds. Nothing is trained: channels are ordered by the norms of their filters, and all groups (`groups="all"`) lose
+the same share. How it is measured: [../latency.md](../latency.md). All figures: `latency.json`.
+"""
+
+EARLIER = """Two runs of VGG16 and one of ResNet-50, with all networks in the same order in every round. VGG16's
+unrounded compact network, which always came right after the dense one, was then 5 to 7 % behind the one
+built small: above the goal. So the order was made to change from round to round; in the one run since,
+the gap is gone. That the fixed order caused it is likely, but was not tested by itself on a quiet
+machine.
+"""
+
+PROVENANCE = """One run each, and one budget (0.6) for each network. The figures come from working copies of this code
+before it was joined with other changes, not from the commit named below; those of the budgets were
+measured in fixed order (dense, then compact). Multiples of 16 were not measured for ResNet-50. For
+VGG16, rounding shows no gain beyond the noise."""
+
+
+def speed_lines(result: dict[str, Any]) -> list[str]:
+    """Return a table as the command prints it, and what it says about the goals."""
+    lines = [f"## {result['subject']} at half of the MACs", "", "```", latency_table(result), "```", ""]
+    best = {entry["network"]: entry for entry in result["timings"] if entry["backend"] == "onnxruntime"}
+    for name, entry in best.items():
+        if not name.startswith("compact"):
+            continue
+        small = best.get(name.replace("compact", "built small"))
+        reached = "reached" if entry["speedup"] >= GOAL else "not reached"
+        line = f"- {name}, ONNX Runtime, batch 1: {entry['speedup']:.2f}x as fast as dense (goal {GOAL}x: {reached})"
+        if small is not None:
+            off = entry["best_ms"] / small["best_ms"] - 1
+            near = "reached" if off <= CLOSE else "not reached"
+            line += f"; {off:+.1%} against a network built small from the start (goal at most {CLOSE:.0%}: {near})"
+        lines.append(line + ".")
+    return [*lines, ""]
+
+
+def earlier_lines(results: list[dict[str, Any]]) -> list[str]:
+    """Return what the same commands said before, so that nobody sees the last run alone."""
+    lines = ["## Earlier runs of the same commands", "", EARLIER]
+    lines += ["| run | network | as fast as dense, ONNX Runtime | against built small |", "|---|---|---|---|"]
+    for number, result in enumerate(results, 1):
+        best = {entry["network"]: entry for entry in result["timings"] if entry["backend"] == "onnxruntime"}
+        for name, entry in best.items():
+            if name.startswith("compact"):
+                off = entry["best_ms"] / best[name.replace("compact", "built small")]["best_ms"] - 1
+                lines.append(f"| {number} | {result['subject']}, {name} | {entry['speedup']:.2f}x | {off:+.1%} |")
+    return [*lines, ""]
+
+
+def budget_lines(results: list[dict[str, Any]]) -> list[str]:
+    """Return the table of latency budgets."""
+    lines = [
+        "## Latency as a budget",
+        "",
+        "Eager PyTorch, batch 1. *tables*: the share that the tables foretold for the network that was chosen. *first",
+        "try*: their error before anything was put right. *measured*: once more, on the finished network.",
+        "",
+        "| network | budget | tables | first try | tries | measured | off the budget | MACs left | within 10 % |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        lines.append(
+            f"| {r['network']} | {r['budget']:.2f} | {r['predicted']:.3f} "
+            f"| {r['first_predicted_over_measured'] - 1:+.1%} | {len(r['attempts'])} "
+            f"| {r['measured']:.3f} | {r['off_budget']:+.1%} | {r['macs_left']:.3f} "
+            f"| {'yes' if abs(r['off_budget']) <= NEAR else 'no'} |"
+        )
+    return [*lines, ""]
+
+
+def main() -> None:
+    """Read the measurements, write both files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--speed", type=Path, nargs="*", default=[])
+    parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="runs that the last ones replace")
+    parser.add_argument("--budgets", type=Path, nargs="*", default=[])
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    earlier = [json.loads(path.read_text()) for path in options.earlier]
+    speed = [json.loads(path.read_text()) for path in options.speed]
+    budgets = [entry for path in options.budgets for entry in json.loads(path.read_text())]
+    lines = [INTRODUCTION]
+    for result in speed:
+        lines += speed_lines(result)
+    if earlier:
+        lines += earlier_lines(earlier)
+    if budgets:
+        lines += budget_lines(budgets)
+    env = environment()
+    packages = ", ".join(f"{name} {version}" for name, version in env["packages"].items())
+    lines += [PROVENANCE, "", f"Written by `benchmarks/latency_results.py` at commit {env['commit']}; {packages}."]
+    (options.out / "latency.md").write_text("\n".join(lines) + "\n")
+    kept = {"environment": env, "speed": speed, "earlier": earlier, "budgets": budgets}
+    (options.out / "latency.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Counts the operators that a piece of code runs, whatever their time: on a GPU every one is a launch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, final
+
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@final
+class OperatorCount(TorchDispatchMode):
+    """Counts operators by name while it is active, backward passes and optimizers included.
+
+    >>> import torch
+    >>> with OperatorCount() as count:
+    ...     _ = torch.ones(2, 2).t().mul(2)
+    >>> dict(count.views), dict(count.others)
+    ({'aten.t.default': 1}, {'aten.ones.default': 1, 'aten.mul.Tensor': 1})
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.views: Counter[str] = Counter()
+        self.others: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one operator and run it."""
+        (self.views if is_view(func) else self.others)[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def is_view(operator: OpOverload) -> bool:
+    """Tell by its schema whether an operator only looks at memory in another way: its result aliases what it was given.
+
+    An operator that works in place gives back what it was given too, but writes to it.
+
+    >>> import torch
+    >>> [is_view(op) for op in (torch.ops.aten.t.default, torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)]
+    [True, False, False]
+    """
+    aliases = [value.alias_info for value in operator._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)

@@ -1,0 +1,59 @@
+"""What ``depl0 latency`` prints for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def latency_table(result: dict[str, Any]) -> str:
+    """Return sizes, times and speed-ups as text."""
+    threads = result["threads"]
+    lines = [
+        f"{result['subject']} on {result['device']}, {threads} thread{'s' if threads > 1 else ''}, "
+        f"torch {result['torch']}; {result['clock']}, interleaved"
+    ]
+    networks = result["networks"]
+    if networks:
+        rows = [["network", "parameters", "MACs", "MACs left", "fewer MACs"]]
+        for name, sizes in networks.items():
+            share = sizes["macs_share"]
+            fewer = "" if share == 1 else f"{1 / share:.2f}x"
+            rows.append([name, f"{sizes['params']:,}", f"{sizes['macs']:,}", f"{share:.1%}", fewer])
+        lines += ["", *_aligned(rows)]
+    if result["timings"]:
+        rows = [["backend", "batch", "network", "ms", "±", "best", "rounds", "as fast"]]
+        for entry in result["timings"]:
+            speedup = entry["speedup"]
+            rows.append(
+                [
+                    entry["backend"],
+                    str(entry["batch"]),
+                    entry["network"],
+                    f"{entry['median_ms']:.3f}",
+                    f"{entry['spread_ms']:.3f}",
+                    f"{entry['best_ms']:.3f}",
+                    str(entry["rounds"]),
+                    "" if speedup is None else f"{speedup:.2f}x",
+                ]
+            )
+        lines += ["", *_aligned(rows)]
+        lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth, which speed-ups are of")
+    if result["skipped"]:
+        lines.append("")
+        lines += [
+            f"skipped {entry['backend']}, batch {entry['batch']}: {entry['reason']}" for entry in result["skipped"]
+        ]
+    return "\n".join(lines)
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Return rows with columns of equal width: words to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    words = {column for column, cell in enumerate(rows[0]) if cell in ("network", "backend")}
+    return [
+        "  ".join(
+            cell.ljust(width) if column in words else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,113 @@
+"""Seconds of a network on this machine, measured side by side with another's.
+
+On the CPU with one thread, seconds are processor time: what other programs take meanwhile is not counted. With several
+threads, and on other devices, they are seconds of the clock on the wall.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.trace import ExampleInputs
+from depl0.modes import evaluation_mode
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds of one forward pass: the median, half of the middle 50 % of the measurements, and undisturbed."""
+
+    median: float
+    spread: float
+    best: float
+
+
+def measure_latency(
+    models: Mapping[str, nn.Module], inputs: Sequence[Tensor] | ExampleInputs, repeats: int = 15, seconds: float = 1.0
+) -> dict[str, Latency]:
+    """Time several networks on the same input, interleaved, so that the machine's moods fall on all of them alike.
+
+    Stops after ``repeats`` rounds, or after ``seconds`` if at least five rounds are done. The networks' modes are kept.
+    """
+    times = time_networks(models, inputs, repeats, seconds)
+    return {name: summarise(values) for name, values in times.items()}
+
+
+def time_networks(
+    models: Mapping[str, nn.Module], inputs: Sequence[Tensor] | ExampleInputs, repeats: int, seconds: float
+) -> dict[str, list[float]]:
+    """Return the seconds of every round, for each network."""
+    example = inputs if isinstance(inputs, ExampleInputs) else ExampleInputs(tuple(inputs), {})
+    device = next(leaf.device for leaf in example.leaves() if isinstance(leaf, Tensor))
+    calls = {name: _call(model, example) for name, model in models.items()}
+    with evaluation_mode(*models.values()), torch.inference_mode():
+        return interleave(calls, device, repeats, seconds)
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, repeats: int, seconds: float
+) -> dict[str, list[float]]:
+    """Run all calls in turn, once to warm up and then for some rounds; return the seconds of every round.
+
+    Their order changes from round to round: what comes after a large network finds its caches full of it.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()  # warm-up
+    clock, start = clock_for(device), time.perf_counter()
+    order, rng = list(calls), random.Random(0)
+    for round_number in range(max(repeats, 2)):
+        rng.shuffle(order)
+        for name in order:
+            times[name].append(_seconds(calls[name], device, clock))
+        if round_number >= 4 and time.perf_counter() - start > seconds:
+            break
+    return times
+
+
+def summarise(values: Sequence[float]) -> Latency:
+    """Return median, spread and undisturbed time."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return Latency(middle, (high - low) / 2, undisturbed(values))
+
+
+def undisturbed(values: Sequence[float]) -> float:
+    """Return the seconds when nothing else gets in the way: the mean of the fastest fifth.
+
+    On a busy machine it repeats better than the median; on a quiet one both are the same.
+
+    >>> undisturbed([5.0, 1.0, 9.0, 7.0, 3.0, 2.0, 8.0, 6.0, 4.0, 10.0])
+    1.5
+    """
+    return statistics.mean(sorted(values)[: max(1, len(values) // 5)])
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
+    """Return how many times as long one takes as the other, both undisturbed."""
+    return undisturbed(numerator) / undisturbed(denominator)
+
+
+def _call(model: nn.Module, example: ExampleInputs) -> Callable[[], object]:
+    return lambda: model(*example.args, **example.kwargs)
+
+
+def clock_for(device: torch.device, threads: int | None = None) -> Callable[[], float]:
+    """Return the clock for so many threads (as torch is set, if not said): processor time where there is one."""
+    alone = (torch.get_num_threads() if threads is None else threads) == 1
+    return time.thread_time if alone and device.type == "cpu" else time.perf_counter
+
+
+def _seconds(call: Callable[[], object], device: torch.device, clock: Callable[[], float]) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = clock()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock() - start

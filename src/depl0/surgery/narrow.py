@@ -1,0 +1,147 @@
+"""A smaller host that goes on training: channels of gates that are gone are cut out, all others are what they were.
+
+Unlike extraction this folds nothing, because the other gates are still random. A gate keeps its number in the flat
+vector, so the generator and everything that reads its vector need not know that the host has become smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+from depl0.analysis.propagate import Axis
+from depl0.analysis.trace import ExampleInputs, canonical_names, private_copy
+from depl0.errors import CertificateError
+from depl0.modes import evaluation_mode
+from depl0.surgery.certificate import TOLERANCE, Certificate, max_error, random_cases
+from depl0.surgery.extract import scaled_parameters
+from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
+from depl0.surgery.slicing import kept_positions, slice_module, sliced
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A parameter or buffer of the former host, and what has become of it."""
+
+    before: Tensor
+    after: Tensor
+    kept: Mapping[int, Tensor]
+    """dimension -> the positions that are left; not all dimensions need be there"""
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """Cut another tensor of the same shape (momentum, a running mean) in the same way."""
+        return sliced(tensor, self.kept)
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A smaller host, its plan, and where every tensor of the former host has gone."""
+
+    plan: Plan
+    """the axes of the smaller host, with the gate numbers of the dense one"""
+    host: nn.Module
+    moved: tuple[Moved, ...]
+
+
+def narrow(plan: Plan, host: nn.Module, present: Tensor) -> tuple[Narrowed, dict[Axis, Tensor]]:
+    """Build a host with the channels of these gates only, and say which positions of the former one it has."""
+    positions = kept_positions(plan, present)
+    smaller = private_copy(host)
+    slice_module(smaller, positions)
+    kept: dict[str, dict[int, Tensor]] = {}
+    for (name, dim), keep in positions.items():
+        kept.setdefault(name, {})[dim] = keep
+    canonical, after = canonical_names(host), _tensors(smaller)
+    moved = [Moved(tensor, after[name], kept.get(canonical[name], {})) for name, tensor in _tensors(host).items()]
+    return Narrowed(_narrowed_plan(plan, positions), smaller, tuple(moved)), positions
+
+
+def present_gates(plan: Plan) -> Tensor:
+    """Return which gates' channels there are in the host of a plan."""
+    numbers = torch.cat([gates[gates >= 0] for gates in plan.axes.values()])
+    return torch.zeros(plan.num_gates, dtype=torch.bool).index_fill(0, numbers, True)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _narrowed_plan(plan: Plan, positions: Mapping[Axis, Tensor]) -> Plan:
+    axes = {axis: gates[positions[axis]] if axis in positions else gates for axis, gates in plan.axes.items()}
+
+    def size(axis: Axis | None, before: int) -> int:
+        return len(axes[axis]) if axis in axes else before
+
+    uses = [
+        replace(use, out_size=size(use.out_axis, use.out_size), in_size=size(use.in_axis, use.in_size))
+        for use in plan.uses
+    ]
+    return replace(plan, axes=axes, uses=tuple(uses))
+
+
+def certify_and_remember(
+    before: tuple[Plan, nn.Module],
+    narrowed: Narrowed,
+    positions: Mapping[Axis, Tensor],
+    gates: Tensor,
+    example: ExampleInputs,
+    costs: tuple[tuple[int, int], tuple[int, int]],
+) -> None:
+    """See that both hosts compute the same with these gates, and note in the smaller one where it comes from.
+
+    ``costs`` are parameters and MACs of the dense network and of the smaller host.
+    """
+    _, host = before
+    certificate = _certify(before, (narrowed.plan, narrowed.host), gates, example.on_device_of(host))
+    earlier = record_of(host)
+    dense, smaller = costs
+    record = CompactRecord(
+        network=type(host).__name__,
+        dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
+        positions=compose(earlier, positions),
+        removals=earlier.removals if earlier else (),
+        dense_cost=earlier.dense_cost if earlier else dense,
+        compact_cost=smaller,
+        certificate=certificate,
+    )
+    remember(narrowed.host, record)
+
+
+def _certify(
+    before: tuple[Plan, nn.Module], after: tuple[Plan, nn.Module], gates: Tensor, example: ExampleInputs
+) -> Certificate:
+    """Compare two gated hosts on the example and a random input; no copies, because training waits for it."""
+    (_, large), (_, small) = before, after
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(large, small):
+        for dtype in (torch.float64, torch.float32):
+            cases = [case.map_tensors(lambda t, d=dtype: _cast(t, d)) for case in random_cases(example, 1)]
+            try:
+                wanted = [_call(*before, gates, case, dtype) for case in cases]
+            except RuntimeError:
+                if dtype == torch.float32:
+                    raise
+                continue  # the network insists on float32 somewhere inside
+            worst = max_error(wanted, [_call(*after, gates, case, dtype) for case in cases], dtype)
+            if not worst <= TOLERANCE[dtype]:
+                raise CertificateError(
+                    f"the smaller network differs from the one before by {worst:.2g} (allowed {TOLERANCE[dtype]:g}). "
+                    "Nothing is replaced.",
+                    hint="train with --compact never, and report the network.",
+                )
+            return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
+    raise AssertionError("unreachable")
+
+
+def _call(plan: Plan, host: nn.Module, gates: Tensor, case: ExampleInputs, dtype: torch.dtype) -> Any:
+    tensors = {name: _cast(tensor, dtype) for name, tensor in _tensors(host).items()}
+    scaled = {name: _cast(tensor, dtype) for name, tensor in scaled_parameters(plan, host, gates).items()}
+    return torch.func.functional_call(host, {**tensors, **scaled}, case.args, case.kwargs)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,56 @@
+"""Dense training as a run of its own: what a search is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from depl0.cost.count import cost
+from depl0.recipes.recipe import Recipe
+from depl0.training import memory_format
+from depl0.training.engine import make_engine
+from depl0.training.evaluate import check_classes, evaluate
+from depl0.training.loop import Session, run_phase
+from depl0.training.progress import Quiet, Reporter
+from depl0.training.prune import model_factory, open_data_for, plain_phase
+from depl0.training.run_folder import RunFolder, open_run
+
+
+def train_dense(
+    recipe: Recipe, out: str | None = None, *, resume: bool = False, reporter: Reporter | None = None
+) -> tuple[RunFolder, dict[str, Any]]:
+    """Train the network of a recipe without gates, for as long as search and fine-tuning take together."""
+    folder, goes_on = open_run(out, recipe, resume)
+    done = folder.summary() if goes_on else None
+    if done is not None:
+        return folder, done
+    engine = make_engine(recipe, folder.path)
+    data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
+    host = model_factory(recipe, data)().to(engine.device)
+    example = next(iter(data.test.epoch(0)))[0][:1]
+    check_classes(host, example, data.info.num_classes)
+    dense_cost = cost(host, example)
+    session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
+    if goes_on:
+        session.take_up()
+    memory_format.choose(session, host, dense_cost.macs)
+    if not goes_on and engine.is_main_process:
+        folder.begin(recipe)
+    engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
+    try:
+        run_phase(session, plain_phase(session, "dense", host, recipe.search.epochs + recipe.finetune.epochs))
+        accuracy = evaluate(engine, host, data.test.epoch(0))
+    finally:
+        engine.end_training()
+    summary = {
+        "name": recipe.name,
+        "model": recipe.model.spec,
+        "data": recipe.data.spec,
+        "dense": {"accuracy": accuracy, "macs": dense_cost.macs, "params": dense_cost.params},
+        "channels_last": session.history[memory_format.KEY],
+        "steps": session.global_step,
+        "seconds": session.seconds,
+        "seed": recipe.run.seed,
+    }
+    if engine.is_main_process:
+        folder.finish(summary)
+    return folder, summary

@@ -1,0 +1,53 @@
+"""Gates for a network that nobody has trained yet: to know its size and speed before the work is done.
+
+Channels are ordered by the norms of their filters, within every group, so that all groups lose the same share.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from depl0.gated import GatedModel, attach
+from depl0.training.freeze import check_budget, freeze
+from depl0.training.latency_budget import FrozenToLatency, freeze_to_latency
+
+
+def rank_scores(gated: GatedModel) -> Tensor:
+    """Return scores from 0 to 1: the rank of each gate's filter norms within its group."""
+    squares = torch.zeros(gated.plan.num_gates + 1)
+    parameters = dict(gated.host.named_parameters())
+    for name, dim in gated.plan.filters:
+        if name not in parameters:
+            continue
+        weight = parameters[name].detach().float().cpu()
+        per_position = weight.square().sum([other for other in range(weight.dim()) if other != dim])
+        squares.index_add_(0, gated.plan.axes[(name, dim)] % len(squares), per_position)
+    scores = torch.zeros(gated.plan.num_gates)
+    for group in gated.plan.groups:
+        order = squares[group.gates].argsort()
+        scores[group.offset + order] = torch.linspace(0.5 / group.size, 1 - 0.5 / group.size, group.size)
+    return scores
+
+
+def attach_untrained(model: nn.Module, example: Tensor, groups: str = "all") -> GatedModel:
+    """Put gates with rank scores on a network."""
+    gated = attach(model, example, generator="independent", groups=groups)
+    gated.generator.start_from(rank_scores(gated) + 6.0)  # all open, so that kept channels keep their weights
+    return gated
+
+
+def cut_untrained(
+    gated: GatedModel, budget: float, of: str = "macs", round_to: int = 1
+) -> tuple[nn.Module, FrozenToLatency | None]:
+    """Return the compact network that keeps a budget; for latency, also how it was found."""
+    found = None
+    gated.free_gates()
+    if of == "latency":
+        gated.time_layers()
+    check_budget(gated, budget, of, round_to)
+    if of == "latency":
+        found = freeze_to_latency(gated, gated.host, gated.example, budget, round_to)
+    else:
+        freeze(gated, budget, of, round_to=round_to)
+    return gated.extract(), found

@@ -1,0 +1,121 @@
+"""``depl0 latency``: models, runs and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from depl0.latency.backends import BACKENDS, Skipped
+from tests.cli.conftest import Type
+from tests.training.tiny import run, tiny_recipe
+
+SMALL = "small_cnn --channels 1 --image-size 8 --threads 1 --seconds 0.2"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPL0_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_model_alone_is_timed_dense(type_command: Type) -> None:
+    typed = type_command(f"latency {SMALL} --backend eager --batch 1,4 --json")
+    assert typed.code == 0, typed.err
+    found = json.loads(typed.out)
+    assert (found["threads"], found["clock"]) == (1, "processor time")
+    assert [(entry["batch"], entry["network"]) for entry in found["timings"]] == [(1, "dense"), (4, "dense")]
+    for entry in found["timings"]:
+        assert 0 < entry["best_ms"] <= entry["median_ms"] and entry["spread_ms"] >= 0 and entry["speedup"] is None
+
+
+def test_a_model_with_a_budget_shows_what_rounding_buys(type_command: Type) -> None:
+    typed = type_command(f"latency {SMALL} --backend eager --budget 0.5 --round-to 1,8 --built-small --json")
+    assert typed.code == 0, typed.err
+    found = json.loads(typed.out)
+    names = ["dense", "compact", "built small", "compact, multiples of 8", "built small, multiples of 8"]
+    assert list(found["networks"]) == names
+    for name in names[1:]:
+        assert found["networks"][name]["macs_share"] <= 0.5
+    assert found["networks"]["built small"] == found["networks"]["compact"]
+    assert [entry["network"] for entry in found["timings"]] == names
+    assert all(entry["speedup"] > 0 for entry in found["timings"] if entry["network"] != "dense")
+
+
+def test_onnx_runtime(type_command: Type) -> None:
+    typed = type_command(f"latency {SMALL} --backend onnxruntime --budget 0.5 --round-to 8")
+    assert typed.code == 0, typed.err
+    rows = [line for line in typed.out.splitlines() if line.startswith("onnxruntime")]
+    assert ["dense" in rows[0], "multiples of 8" in rows[1], len(rows)] == [True, True, 2]
+    assert "skipped" not in typed.out
+
+
+def test_a_run_is_compared_with_its_dense_network(type_command: Type, tmp_path: Path) -> None:
+    run(tiny_recipe(search__epochs=0, finetune__epochs=0), tmp_path / "run")
+    typed = type_command("latency run --backend eager --seconds 0.1")
+    assert typed.code == 0, typed.err
+    for word in ("dense", "compact", "MACs left", "as fast", "thread"):
+        assert word in typed.out
+    assert type_command("latency run/compact --backend eager --seconds 0.1").code == 0
+    (tmp_path / "run" / "recipe.toml").unlink()
+    alone = type_command("latency run/compact --backend eager")
+    assert alone.code == 2 and "--model" in alone.err
+
+
+def test_an_onnx_file(type_command: Type, tmp_path: Path) -> None:
+    from depl0.export.onnx import export_onnx
+
+    export_onnx(torch.nn.Linear(4, 2), torch.zeros(2, 4), tmp_path / "small.onnx")
+    typed = type_command("latency small.onnx --batch 2,8 --seconds 0.1")
+    assert typed.code == 0, typed.err
+    assert "small.onnx" in typed.out
+    assert "skipped onnxruntime, batch 8: the file is for batches of 2" in typed.out
+
+
+def test_a_pt2_file(type_command: Type, tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(4, 2).eval(), (torch.zeros(1, 4),))
+    torch.export.save(program, str(tmp_path / "small.pt2"))
+    typed = type_command("latency small.pt2 --seconds 0.1 --json")
+    assert typed.code == 0, typed.err
+    assert json.loads(typed.out)["timings"][0]["backend"] == "pt2"
+
+
+def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
+    type_command: Type, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(Skipped, match="needs a C"):
+        BACKENDS["compile"](torch.nn.Linear(1, 1), torch.zeros(1, 1), lambda *_: b"", 1)
+    typed = type_command(f"latency {SMALL} --backend compile")
+    assert typed.code == 0
+    assert "skipped compile, batch 1: torch.compile needs a C++ compiler" in typed.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("nothing.onnx", "does not exist"),
+        ("broken.onnx", "cannot be read as ONNX"),
+        ("broken.pt2", "cannot be read as a .pt2 file"),
+        ("empty", "holds neither a run nor a compact network"),
+        ("resnet21", "there is no built-in model called 'resnet21'"),
+        (f"{SMALL} --batch 1,x", "--batch takes whole numbers"),
+        (f"{SMALL} --batch 0", "--batch takes whole numbers"),
+        (f"{SMALL} --backend tensorrt", "--backend must be some of"),
+        (f"{SMALL} --device tpu", "--device must be cpu or cuda"),
+        (f"{SMALL} --budget 1.5", "--budget must be above 0"),
+        (f"{SMALL} --budget 0.5 --of seconds", "--of must be macs, params or latency"),
+        (f"{SMALL} --built-small", "--built-small needs a compact network"),
+        (f"{SMALL} --budget 0.0001", "cannot be reached"),
+    ],
+    ids=lambda value: value.replace("/", "_")[-30:],
+)
+def test_bad_input(type_command: Type, tmp_path: Path, words: str, said: str) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no")
+    (tmp_path / "broken.pt2").write_bytes(b"no")
+    (tmp_path / "empty").mkdir()
+    typed = type_command(f"latency {words}")
+    assert typed.code == 2, typed.err
+    assert said in typed.err and "Traceback" not in typed.err

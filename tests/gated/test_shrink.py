@@ -1,0 +1,253 @@
+"""A network that becomes smaller while it trains goes on as if the closed gates had only been set to zero."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.analysis.helpers import call, cast, distance, flat, liven
+from tests.analysis.structures import STRUCTURES, image
+from torch import Tensor, nn
+
+import depl0
+from depl0.analysis.trace import ExampleInputs
+from depl0.models import resnet20
+from depl0.surgery.carry import carry_over
+from depl0.surgery.narrow import Narrowed
+from depl0.training.ema import Average
+
+NETWORKS = (
+    "NormAfterConv", "NoNorm", "SigmoidBetween", "Residual", "Concat", "Depthwise", "Grouped", "GroupNorms",
+    "SqueezeExcite", "TiedWeights", "SlopePerChannel",
+)  # fmt: skip
+EPS = 1e-3
+"""the gradient of a bias before a norm is nothing but rounding, and must not be blown up"""
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "sgd fused": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01),
+    "adamw amsgrad": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True, eps=EPS),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True, eps=EPS),
+}
+
+
+class Training:
+    """A gated network in float64 with both optimizers and a running mean; every step is a function of its number."""
+
+    def __init__(self, model: nn.Module, inputs: Any, optimizer: str, **options: Any) -> None:
+        torch.manual_seed(0)
+        rng = torch.Generator().manual_seed(0)
+        self.gated = depl0.attach(liven(model, inputs), inputs, rng=rng, **options).double().train()
+        self.inputs = cast(inputs, torch.float64)
+        self.weights = OPTIMIZERS[optimizer](list(self.gated.weight_parameters()))
+        self.gates = torch.optim.Adam(list(self.gated.gate_parameters()), lr=0.01)
+        self.average = Average(self.gated.host, 0.8)
+        self.done = 0
+
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            torch.manual_seed(self.done)
+            batch = ExampleInputs.of(self.inputs).map_tensors(lambda t: torch.randn(4, *t.shape[1:], dtype=t.dtype))
+            if self.gated.budget is not None:
+                self.gated.budget.advance(0.1 * self.done, 0.7)
+            outputs = flat(self.gated(*batch.args, **batch.kwargs))
+            loss = (outputs - torch.randn(outputs.shape, dtype=outputs.dtype)).square().mean()
+            if self.gated.budget is None:
+                loss = loss + 1e-5 * self.gated.penalty("macs")
+            self.weights.zero_grad()
+            self.gates.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.gated.weight_parameters(), 1.0)
+            self.weights.step()
+            self.gates.step()
+            self.average.update()
+            self.done += 1
+
+    def shrink(self) -> Narrowed:
+        narrowed = self.gated.shrink()
+        carry_over(self.weights, narrowed)
+        self.average.carry_over(narrowed)
+        return narrowed
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer once, tied ones under their first name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def third(count: int, seed: int = 0) -> Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed)) < 0.35
+
+
+def assert_same(large: Training, small: Training, kept: Callable[[str, Tensor], Tensor]) -> None:
+    """Weights, statistics, momentum, running mean and generator agree wherever the smaller network still has them."""
+    of_large, of_small = tensors(large.gated.host), tensors(small.gated.host)
+    for name, found in of_small.items():
+        wanted = kept(name, of_large[name])
+        assert found.shape == wanted.shape
+        assert torch.allclose(found.double(), wanted.double(), rtol=1e-9, atol=1e-11), name
+    for name, parameter in small.gated.host.named_parameters():
+        state = large.weights.state[large.gated.host.get_parameter(name)]
+        assert state.keys() == small.weights.state[parameter].keys() and state
+        for key, value in small.weights.state[parameter].items():
+            wanted = kept(name, state[key]) if state[key].dim() else state[key]
+            assert torch.allclose(value.double(), wanted.double(), rtol=1e-8, atol=1e-11), (name, key)
+    with large.average.swapped_in(), small.average.swapped_in():
+        means = tensors(large.gated.host)
+        for name, found in tensors(small.gated.host).items():
+            assert torch.allclose(found.double(), kept(name, means[name]).double(), rtol=1e-9, atol=1e-11), name
+    for a, b in zip(large.gated.gate_parameters(), small.gated.gate_parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-11)
+    assert torch.allclose(large.gated.log_alpha(), small.gated.log_alpha(), rtol=1e-9, atol=1e-11)
+
+
+def positions_of(gated: depl0.GatedModel) -> Callable[[str, Tensor], Tensor]:
+    """How any tensor of the dense network is cut to the present one."""
+    record = depl0.surgery.record_of(gated.host)
+    assert record is not None
+
+    def kept(name: str, tensor: Tensor) -> Tensor:
+        for (entry, dim), keep in record.positions.items():
+            if entry == name:
+                tensor = tensor.index_select(dim, keep)
+        return tensor
+
+    return kept
+
+
+def train_both(large: Training, small: Training) -> None:
+    for training in (large, small):
+        training.step(3)
+    gone = third(large.gated.plan.num_gates)
+    before = small.gated.log_alpha()
+    large.gated.close(gone)
+    small.gated.close(gone)
+    if small.gated.generator.conditioning == "gates":  # groups are fed on gates that were open until now
+        before = small.gated.log_alpha()
+    weights = sum(p.numel() for p in small.gated.weight_parameters())
+    small.shrink()
+    assert torch.equal(before, small.gated.log_alpha())
+    assert sum(p.numel() for p in small.gated.weight_parameters()) < weights
+    for training in (large, small):
+        training.step(3)
+    group = large.gated.plan.groups[0]
+    gone = third(large.gated.plan.num_gates, seed=1)
+    gone[group.gates] = True  # one channel of it stays, at zero
+    large.gated.close(gone)
+    small.gated.close(gone)
+    small.shrink()
+    for training in (large, small):
+        training.step(3)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_goes_on_as_with_gates_at_zero(network: str) -> None:
+    structure = STRUCTURES[network]
+    options = {"generator": "independent", "start": 1.0}
+    large = Training(structure.build(), structure.inputs, "sgd", **options)
+    small = copy.deepcopy(large)
+    train_both(large, small)
+    assert_same(large, small, positions_of(small.gated))
+    compare_results(large, small)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_is_carried_over(optimizer: str) -> None:
+    model = STRUCTURES["Residual"].build()
+    large = Training(model, image(), optimizer, generator="fc", budget=0.6)
+    small = copy.deepcopy(large)
+    train_both(large, small)
+    assert_same(large, small, positions_of(small.gated))
+    compare_results(large, small)
+
+
+@pytest.mark.parametrize("conditioning", ["log_alpha", "gates"])
+def test_a_whole_resnet_under_a_budget(conditioning: str) -> None:
+    torch.manual_seed(0)
+    model = resnet20(num_classes=4)
+    options = {"groups": "all", "budget": 0.5, "conditioning": conditioning}
+    large = Training(model, torch.randn(1, 3, 8, 8), "sgd", **options)
+    small = copy.deepcopy(large)
+    train_both(large, small)
+    assert_same(large, small, positions_of(small.gated))
+    compare_results(large, small)
+
+
+def compare_results(large: Training, small: Training) -> None:
+    """What is asked of both networks is answered alike, and both end in the same compact network."""
+    a, b = large.gated.eval(), small.gated.eval()
+    assert distance(call(a, large.inputs), call(b, small.inputs)) < 1e-9
+    assert torch.equal(a.gone, b.gone)
+    assert not b.evaluation_gates()[b.gone].any() and not b.open_probability()[b.gone].any()
+    assert (a.expected_cost(), a.kept_cost()) == (b.expected_cost(), b.kept_cost())
+    assert b.dense_cost == a.dense_cost
+    assert b.cost_without(b.gone) == depl0.Cost(
+        *(getattr(depl0.cost(b.host, b._example), k) for k in ("params", "macs"))
+    )
+    compact, other = a.extract(), b.extract()
+    assert distance(call(compact, large.inputs), call(other, large.inputs)) < 1e-9
+    assert {n: t.shape for n, t in compact.state_dict().items()} == {n: t.shape for n, t in other.state_dict().items()}
+    records = depl0.surgery.record_of(compact), depl0.surgery.record_of(other)
+    assert records[0].dense_shapes == records[1].dense_shapes
+    assert records[0].dense_cost == records[1].dense_cost
+
+
+def test_a_budget_spends_nothing_on_gates_that_are_gone() -> None:
+    gated = depl0.attach(liven(resnet20(num_classes=4), image()), image(), generator="independent", budget=0.2)
+    gated.start_from(torch.randn(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)))
+    assert gated.budget is not None
+    gated.budget.advance(1.0, 0.5)
+    gone = third(gated.plan.num_gates)
+    gated.close(gone)
+    gated.budget.solve(gated.generator().detach())
+    assert gated.expected_cost().macs == pytest.approx(0.2 * gated.dense_cost.macs, rel=1e-3)
+    gated.train()(image(batch=2)).sum().backward()
+    (scores,) = gated.gate_parameters()
+    assert not scores.grad.flatten()[gone].any() and scores.grad.flatten()[~gone].any()
+
+
+def test_the_former_host_is_left_alone() -> None:
+    model = liven(STRUCTURES["Residual"].build(), image())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    gated = depl0.attach(model, image())
+    gated.close(third(gated.plan.num_gates))
+    gated.shrink()
+    assert gated.host is not model
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_saved_compact_network_of_a_shrunk_one_loads(tmp_path: Any) -> None:
+    model = STRUCTURES["Residual"].build()
+    gated = depl0.attach(liven(model, image()), image(), start=1.0).eval()
+    gated.close(third(gated.plan.num_gates))
+    gated.shrink()
+    compact = gated.extract()
+    depl0.save(compact, tmp_path / "net")
+    again = depl0.load(tmp_path / "net", STRUCTURES["Residual"].build)
+    assert distance(call(compact.eval(), image()), call(again.eval(), image())) == 0
+
+
+def test_momentum_in_channels_last_stays_so() -> None:
+    model = STRUCTURES["Residual"].build().to(memory_format=torch.channels_last)
+    gated = depl0.attach(model, image())
+    gated.close(third(gated.plan.num_gates))
+    gated.shrink()
+    weights = [p for p in gated.host.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
+    assert weights and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+
+
+def test_a_gate_that_is_gone_cannot_be_opened() -> None:
+    gated = depl0.attach(STRUCTURES["Residual"].build(), image())
+    gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    gone[2] = True
+    gated.close(gone)
+    with pytest.raises(depl0.GateError, match=r"gate 2 \(group .*\) was closed for good"):
+        gated.fix_gates(torch.ones(gated.plan.num_gates))
+    gated.fix_gates((~gone).float())
+    with pytest.raises(depl0.GateError, match="True or False"):
+        gated.close(gone.float())
+    with pytest.raises(depl0.GateError, match="True or False"):
+        gated.close(gone[1:])

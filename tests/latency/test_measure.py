@@ -1,0 +1,67 @@
+"""How networks are timed: in turn, in changing order, by the right clock."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from depl0.latency.fresh import built_small
+from depl0.latency.measure import clock_for, interleave, measure_latency, ratio
+
+CPU = torch.device("cpu")
+
+
+def test_every_round_has_all_calls_in_an_order_of_its_own() -> None:
+    seen: list[str] = []
+    calls = {name: (lambda name=name: seen.append(name)) for name in "abcd"}  # type: ignore[misc]
+    times = interleave(calls, CPU, repeats=20, seconds=60.0)
+    assert {len(values) for values in times.values()} == {20}
+    rounds = [tuple(seen[start : start + 4]) for start in range(0, len(seen), 4)]
+    assert len(rounds) == 1 + 20  # the warm-up is not counted
+    assert all(sorted(names) == list("abcd") for names in rounds)
+    followers = {names[names.index("a") + 1] for names in rounds if names.index("a") < 3}
+    assert followers == {"b", "c", "d"}  # nothing always comes after the same
+
+
+def test_a_long_measurement_ends_after_five_rounds() -> None:
+    times = interleave({"slow": lambda: time.sleep(0.02)}, CPU, repeats=50, seconds=0.01)
+    assert len(times["slow"]) == 5
+
+
+def test_one_thread_is_timed_by_the_processors_clock() -> None:
+    assert clock_for(CPU, threads=1) is time.thread_time
+    assert clock_for(CPU, threads=2) is time.perf_counter
+    assert clock_for(torch.device("cuda"), threads=1) is time.perf_counter
+
+
+def test_the_modes_of_networks_are_kept_and_more_work_takes_longer() -> None:
+    small, large = nn.Linear(8, 8).train(), nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]).eval()
+    with pytest.raises(RuntimeError):
+        measure_latency({"small": small, "large": large}, [torch.zeros(1, 8)])
+    assert small.training and not large.training
+    one = measure_latency({"large": large}, [torch.zeros(64, 512)])["large"]
+    other = measure_latency({"small": small}, [torch.zeros(64, 8)])["small"]
+    assert 0 < one.best <= one.median and one.spread >= 0
+    assert other.best < one.best
+
+
+def test_a_ratio_is_not_moved_by_a_disturbed_round() -> None:
+    assert ratio([1.0, 1.0, 1.0, 1.0, 50.0], [2.0, 2.0, 90.0, 2.0, 2.0]) == pytest.approx(0.5)
+
+
+def test_a_network_built_small_has_the_same_widths_and_nothing_else_in_common() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, dilation=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, groups=4, padding_mode="circular", padding=1), nn.Flatten(), nn.LazyLinear(5),
+    )  # fmt: skip
+    x = torch.randn(2, 3, 12, 12)
+    wanted = model(x).shape
+    state, small = torch.get_rng_state(), built_small(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert str(small) == str(model) and small(x).shape == wanted
+    for name, parameter in small.named_parameters():
+        if parameter.dim() > 1:
+            assert not torch.equal(parameter, model.get_parameter(name)), name

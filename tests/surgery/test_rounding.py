@@ -1,0 +1,161 @@
+"""Rounded channels: multiples of N or whole groups, within the budget, the best gates of each group kept."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.analysis.structures import STRUCTURES, image
+from torch import Tensor, nn
+
+import depl0
+from depl0.errors import GateError, InputError
+from depl0.gated import GatedModel
+from depl0.surgery.record import record_of
+from depl0.training.freeze import check_budget, freeze, least_share
+
+ROUND_TO = [1, 2, 3, 4, 8, 16, 32]
+
+
+class Mixed(nn.Module):
+    """A residual stream, a depthwise and a grouped convolution, a flattened head, and a group smaller than most N."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 20, 3, bias=False), nn.BatchNorm2d(20)
+        self.expand, self.depthwise = nn.Conv2d(20, 36, 1), nn.Conv2d(36, 36, 3, groups=36, padding=1)
+        self.project = nn.Conv2d(36, 20, 1)
+        self.wide, self.grouped = nn.Conv2d(20, 24, 1), nn.Conv2d(24, 48, 1, groups=12)
+        self.small = nn.Conv2d(48, 5, 1)
+        self.head = nn.Linear(5 * 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = x + self.project(torch.relu(self.depthwise(torch.relu(self.expand(x)))))
+        x = torch.relu(self.grouped(torch.relu(self.wide(x))))
+        return self.head(torch.relu(self.small(x)).flatten(1))
+
+
+@cache
+def mixed() -> GatedModel:
+    torch.manual_seed(0)
+    return depl0.attach(Mixed().eval(), torch.randn(1, 3, 4, 4), generator="independent")
+
+
+def given_scores(seed: int, mean: float = 0.0) -> GatedModel:
+    gated = mixed()
+    gated.free_gates()
+    rng = torch.Generator().manual_seed(seed)
+    by_group = [torch.randn(1, generator=rng) + torch.randn(g.size, generator=rng) for g in gated.plan.groups]
+    gated.generator.start_from(torch.cat(by_group) + mean)
+    return gated
+
+
+def check_counts(gated: GatedModel, gates: Tensor, round_to: int) -> None:
+    """Every convolution's kept channels are a multiple of N, or all of the layer's."""
+    scores = gated.log_alpha().detach()
+    widths = {"stem": 20, "expand": 36, "depthwise": 36, "project": 20, "wide": 24, "grouped": 48, "small": 5}
+    for layer, width in widths.items():
+        axis = gated.plan.axes[(f"{layer}.weight", 0)]
+        kept = int((gates[axis] > 0).sum())
+        assert kept == width or (kept > 0 and kept % round_to == 0), (layer, kept)
+    for group in gated.plan.groups:
+        opened = gates[group.gates] > 0
+        if bool(opened.any()) and not bool(opened.all()):
+            assert scores[group.gates][opened].min() >= scores[group.gates][~opened].max(), group.name
+
+
+@given(st.integers(0, 10_000), st.sampled_from(ROUND_TO), st.floats(0.25, 1.0), st.sampled_from(["macs", "params"]))
+@settings(max_examples=40, deadline=None)
+def test_frozen_gates_are_rounded_within_the_budget(seed: int, round_to: int, budget: float, of: str) -> None:
+    gated = given_scores(seed)
+    least = least_share(gated, of, round_to)
+    if budget < least:
+        with pytest.raises(InputError, match=r"cannot be reached"):
+            check_budget(gated, budget, of, round_to)
+        return
+    frozen = freeze(gated, budget, of, round_to=round_to)
+    share = gated.share_of(frozen.gates, of)
+    assert share <= budget
+    if round_to > 1:
+        check_counts(gated, frozen.gates, round_to)
+    # Rounding what is rounded changes nothing.
+    assert torch.equal(gated.rounded_gates(round_to), frozen.gates)
+
+
+@given(st.integers(0, 10_000), st.sampled_from(ROUND_TO[1:]), st.floats(-2, 2))
+@settings(max_examples=40, deadline=None)
+def test_without_a_budget_each_group_goes_to_the_nearest_multiple(seed: int, round_to: int, mean: float) -> None:
+    gated = given_scores(seed, mean)
+    before, after = gated.evaluation_gates() > 0, gated.rounded_gates(round_to) > 0
+    check_counts(gated, after.float(), round_to)
+    for group in gated.plan.groups:
+        was, now = int(before[group.gates].sum()), int(after[group.gates].sum())
+        assert abs(now - was) <= max(round_to / 2, round_to - was, group.size - was if now == group.size else 0)
+
+
+def test_room_that_is_left_is_used() -> None:
+    gated = given_scores(1)
+    frozen = freeze(gated, 0.6, "macs", round_to=4)
+    for group in gated.plan.groups:  # no group can have four more
+        more = frozen.gates.clone()
+        closed = (more[group.gates] == 0).nonzero().flatten()[:4] + group.offset
+        more[closed] = 1.0
+        assert not len(closed) or gated.share_of(more, "macs") > 0.6, group.name
+
+
+def test_a_gate_of_a_grouped_convolution_counts_its_channels() -> None:
+    gated = mixed()
+    (name,) = [g.name for g in gated.plan.groups if "grouped" in g.layers]
+    group = next(g for g in gated.plan.groups if g.name == name)
+    gates = torch.ones(gated.plan.num_gates)
+    gates[group.gates][7:] = 0  # seven gates: 14 channels of ``wide`` and 28 of ``grouped``
+    gated.fix_gates(gates)
+    compact = gated.extract(round_to=8)
+    gated.free_gates()
+    assert (compact.wide.out_channels, compact.grouped.out_channels) == (16, 32)
+
+
+def test_the_compact_network_has_the_rounded_widths_and_is_certified() -> None:
+    gated = given_scores(3)
+    compact = gated.extract(round_to=8)
+    record = record_of(compact)
+    assert record is not None and record.certificate.max_error < 1e-5
+    for name, width in (("stem", 20), ("expand", 36), ("wide", 24), ("grouped", 48)):
+        kept = compact.get_submodule(name).out_channels
+        assert kept == width or kept % 8 == 0, name
+    gates = gated.rounded_gates(8)
+    x = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(compact(x), gated.with_gates(gates, x), rtol=1e-4, atol=1e-5)
+
+
+def test_groups_that_vanish_stay_closed_where_blocks_are_removed() -> None:
+    gated = depl0.attach(STRUCTURES["Residual"].build(), image(), generator="independent")
+    group = next(g for g in gated.plan.groups if not g.shared)
+    gates = torch.ones(gated.plan.num_gates)
+    gates[group.gates] = 0
+    gated.fix_gates(gates)
+    assert int(gated.rounded_gates(2, remove_blocks=True)[group.gates].sum()) == 0
+    assert int(gated.rounded_gates(2)[group.gates].sum()) == 2
+
+
+def test_with_a_budget_extraction_rounds_within_it() -> None:
+    gated = given_scores(4, mean=5.0)
+    gated.set_budget(0.5)
+    try:
+        compact = gated.extract(round_to=4)
+        assert depl0.cost(compact, torch.randn(1, 3, 4, 4)).macs <= 0.5 * gated.dense_cost.macs
+        gated.set_budget(0.05)
+        with pytest.raises(GateError, match="no choice of rounded channels keeps the budget"):
+            gated.extract(round_to=16)
+    finally:
+        gated.budget = None
+
+
+@pytest.mark.parametrize("wrong", [0, -8, 2.0, True, "8"], ids=repr)
+def test_numbers_that_are_none_are_refused(wrong: object) -> None:
+    with pytest.raises(InputError, match="round_to must be a whole number of at least 1"):
+        mixed().extract(round_to=wrong)  # type: ignore[arg-type]

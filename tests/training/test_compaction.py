@@ -1,0 +1,211 @@
+"""A network that becomes smaller during its training: when, how much, and with everything it has learned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import depl0
+import depl0.training.compaction as compaction
+from depl0.errors import TrainingError
+from depl0.surgery import record_of
+from depl0.training.convergence import Stay, may_begin
+from depl0.training.freeze import freeze
+from tests.training.test_resume import what_matters
+from tests.training.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
+
+SEARCH = {"search__epochs": 8, "search__ema_decay": 0.8, "weight_optimizer__lr": 0.1}
+SETTLES = {"search__converged_epochs": 0.6, "search__converged_change": 0.08, "search__ramp": 0.3}
+RECIPES: dict[str, dict[str, Any]] = {
+    "progressive": {},
+    "progressive, penalty": {
+        "target__penalty_weight": 2e-3,
+        "target__penalty": "macs",
+        "gates__generator": "independent",
+        "gate_optimizer__lr": 0.8,
+        "search__clip_norm": 1.0,
+    },
+    "progressive, gated fine-tuning": {"finetune__gated": True, "target__budget": 0.3},
+    "once": {"run__compact": "once", **SETTLES},
+    "never": {"run__compact": "never", **SETTLES},
+}
+
+
+def recipe_of(name: str) -> Any:
+    return tiny_recipe(**{**SEARCH, **RECIPES[name]})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every recipe, run without a stop."""
+    folders = {}
+    for name in RECIPES:
+        folders[name] = tmp_path_factory.mktemp("whole") / "run"
+        run(recipe_of(name), folders[name])
+    return folders
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line.get("event") == kind]
+
+
+def epochs(folder: Path, phase: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["phase"] == phase and "event" not in line]
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+@pytest.mark.parametrize("name", ["progressive", "progressive, penalty", "progressive, gated fine-tuning"])
+def test_the_network_shrinks_by_a_tenth_or_more_at_a_time(name: str, whole: dict[str, Path]) -> None:
+    summary = summary_of(whole[name])
+    found = events(whole[name], "compaction")
+    assert [{k: line[k] for k in ("epoch", "step", "macs_share")} for line in found] == summary["compactions"]
+    during = [line["macs_share"] for line in found if line["phase"] == "search"]
+    assert during
+    for before, after in zip([1.0, *during], during, strict=False):
+        assert after <= 0.9 * before + 1e-12
+    assert summary["macs_left"] <= found[-1]["macs_share"] + 1e-12
+    gone = [line["gates_gone"] for line in found]
+    assert gone == sorted(gone) and gone[0] > 0
+    total = sum(group["gates"] for group in summary["groups"].values())
+    still_open = sum(group["open"] for group in summary["groups"].values())
+    assert gone[-1] <= total - still_open
+    later = [line for line in epochs(whole[name], "search") if line["step"] > found[0]["step"]]
+    assert all(sum(line["open_gates"].values()) <= total - found[0]["gates_gone"] for line in later)
+
+
+def test_the_budget_is_kept_and_used(whole: dict[str, Path]) -> None:
+    for name, budget in (("progressive", 0.5), ("progressive, gated fine-tuning", 0.3), ("once", 0.5)):
+        reached = summary_of(whole[name])["budget_reached"]
+        assert budget - 0.1 < reached <= budget, name
+        last = epochs(whole[name], "search")[-1]
+        assert last["expected"]["macs_share"] == pytest.approx(budget, abs=0.1)
+
+
+def test_once_freezes_when_the_search_has_converged_and_trains_on(whole: dict[str, Path]) -> None:
+    folder = whole["once"]
+    (converged,), (frozen,), (cut,) = (events(folder, kind) for kind in ("convergence", "freezing", "compaction"))
+    assert converged["epoch"] < 8 and converged["step"] == frozen["step"] == cut["step"]
+    assert converged["epoch"] >= 8 * 0.55 + 0.6  # not before the target was reached and the gates have stayed
+    summary = summary_of(folder)
+    assert summary["convergence"] == {k: converged[k] for k in ("epoch", "step", "since_epoch")}
+    assert summary["steps"] == 30  # all epochs of the search and of fine-tuning
+    assert cut["macs_share"] == summary["macs_left"] <= 0.5
+    after = [line for line in epochs(folder, "search") if line["step"] > cut["step"]]
+    assert after and all(line["kept"]["macs_share"] == summary["macs_left"] for line in after)
+
+
+def test_once_is_never_until_it_acts(whole: dict[str, Path]) -> None:
+    (converged,), (also,) = events(whole["once"], "convergence"), events(whole["never"], "convergence")
+    assert {**converged, "seconds": 0} == {**also, "seconds": 0}
+    before = [line for line in epochs(whole["once"], "search") if line["step"] < converged["step"]]
+    same = epochs(whole["never"], "search")[: len(before)]
+    assert before and [{**line, "seconds": 0} for line in before] == [{**line, "seconds": 0} for line in same]
+
+
+def test_never_leaves_the_network_whole_until_everything_is_trained(whole: dict[str, Path]) -> None:
+    summary = summary_of(whole["never"])
+    assert summary["compactions"] == [] == events(whole["never"], "compaction")
+    assert summary["convergence"] is not None
+    assert summary["budget_reached"] <= 0.5
+    state = sorted((whole["never"] / "checkpoints").glob("step-*"))[-1] / "state.safetensors"
+    dense = sum(p.numel() for p in tiny_gated().host.parameters())
+    assert state.stat().st_size > 2 * 4 * dense  # weights and momentum of all channels, to the end
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_files_of_a_run_give_the_same_network(name: str, whole: dict[str, Path]) -> None:
+    from tests.training.tiny import TinyNet
+
+    compact = depl0.load(whole[name] / "compact", TinyNet)
+    record, summary = record_of(compact), summary_of(whole[name])
+    assert record is not None and record.dense_cost == (summary["dense"]["params"], summary["dense"]["macs"])
+    assert record.compact_cost == (summary["compact"]["params"], summary["compact"]["macs"])
+
+
+@pytest.mark.parametrize(
+    ("name", "offsets"),
+    [
+        ("progressive", [0]),  # the step before the first compaction
+        ("progressive", [1, 3]),  # after it
+        ("progressive", [-1, 10]),  # well before and in the end
+        ("progressive, penalty", [1]),
+        ("progressive, gated fine-tuning", [2, 14]),
+        ("once", [0]),
+        ("once", [1]),
+        ("never", [1]),
+    ],
+)
+def test_a_run_resumes_across_compactions(
+    name: str, offsets: list[int], whole: dict[str, Path], tmp_path: Path
+) -> None:
+    out, done = tmp_path / "run", 0
+    happened = events(whole[name], "compaction") or events(whole[name], "convergence")
+    for step in (min(happened[0]["step"] + offset, 29) for offset in offsets):
+        with pytest.raises(TrainingError, match=f"interrupted at step {step};"):
+            run(recipe_of(name), out, Noisy(at_step=step - done, act=interrupt), resume=done > 0)
+        done = step
+    run(recipe_of(name), out, resume=True)
+    assert what_matters(out) == what_matters(whole[name])
+
+
+def test_nothing_is_cut_that_would_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "LEAST_GAIN", 0.95)
+    assert run(tiny_recipe(**SEARCH), tmp_path / "run")["compactions"] == []
+
+
+def test_a_group_is_never_cut_out_as_a_whole_while_gates_still_move() -> None:
+    gated = tiny_gated(generator="independent")
+    group = gated.plan.groups[1]
+    gated.start_from(torch.arange(gated.plan.num_gates).float() - 20)
+    closing = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    closing[group.gates] = True
+    for _ in range(2):
+        can_go = gated.can_go(closing)
+        assert can_go[group.gates].tolist() == [True] * (group.size - 1) + [False]  # the best one stays
+        assert int(can_go.sum()) == group.size - 1
+        gated.close(can_go)
+        gated.shrink()
+        closing = closing & ~can_go
+        assert not gated.can_go(closing).any()
+        closing[group.gates] = True
+
+
+def test_frozen_gates_leave_those_that_are_gone_closed() -> None:
+    gated = tiny_gated(generator="independent", budget=0.6)
+    best = gated.log_alpha().detach().argsort(descending=True)
+    gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    gone[best[:3]] = True
+    gated.close(gone)
+    gated.shrink()
+    frozen = freeze(gated, 0.6, "macs")
+    assert not frozen.gates[gone].any()
+    assert 0.4 < gated.share_of(frozen.gates, "macs") <= 0.6
+
+
+# -- convergence -----------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_drift_is_no_rest() -> None:
+    open_gates = torch.ones(100, dtype=torch.bool)
+    stay = Stay(open_gates.clone(), 0.0)
+    for epoch in range(1, 9):
+        open_gates[epoch] = False  # one in a hundred, every epoch
+        stay = stay.after(open_gates.clone(), float(epoch), 0.01)
+        assert not stay.lasts(float(epoch), 2.0)
+    assert stay.since == 8.0
+    assert not stay.lasts(9.9, 2.0) and stay.lasts(10.0, 2.0)
+
+
+def test_gates_that_have_not_begun_to_move_are_no_convergence() -> None:
+    all_open, some = torch.ones(4, dtype=torch.bool), torch.tensor([True, True, False, True])
+    assert not may_begin(all_open, 0.9, None) and may_begin(some, 0.1, None)
+    assert not may_begin(some, 0.5, 0.6) and may_begin(some, 0.6, 0.6)

@@ -1,0 +1,84 @@
+"""``--compile``: one graph with the gates inside, whatever the budget does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
+
+from depl0.errors import InputError, TrainingError
+from depl0.training import compiling, loop
+from depl0.training.prune import search_phase
+from tests.training.test_loop import make_session
+from tests.training.test_resume import what_matters
+from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+
+
+@pytest.fixture(autouse=True)
+def _without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the graphs, and run them as they are: what is tested does not depend on a C++ compiler."""
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    torch._dynamo.reset()
+    counters.clear()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target__budget": 0.5},
+        {"target__budget": 0.5, "gates__generator": "independent"},
+        {"target__penalty_weight": 1e-3, "gates__preset": "paper", "gates__direction": "backward"},
+    ],
+    ids=["fc, budget", "independent, budget", "the paper's, penalty"],
+)
+def test_a_search_is_one_graph(tmp_path: Path, fields: dict[str, Any]) -> None:
+    session, gated = make_session(tmp_path, search__gate_warmup=0.0, **fields)
+    phase = search_phase(session, gated)
+    phase.before_step(0.0)
+    plain = loop.hand_over(session.engine, phase).train()
+    network = compiling.compiled(plain, session.engine.device)
+    thresholds = set()
+    for step, (images, labels) in enumerate([*session.data.train.epoch(0), *session.data.train.epoch(1)]):
+        phase.before_step(step / 6)
+        loop.train_step(session, phase, network, images, labels)
+        loop.evaluate(session.engine, phase.model, [(images, labels)])
+        thresholds.add(float(gated.budget.shift) if gated.budget is not None else step)
+    assert len(thresholds) == 6  # the budget moved on
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    assert not any("_orig_mod" in name for name in phase.model.state_dict())
+
+
+def test_a_compiled_run_that_was_interrupted_is_the_plain_one(tmp_path: Path) -> None:
+    run(tiny_recipe(), tmp_path / "plain")
+    recipe = tiny_recipe(run__compile=True)
+    with pytest.raises(TrainingError, match="interrupted"):
+        run(recipe, tmp_path / "run", Noisy(5, interrupt))
+    run(recipe, tmp_path / "run", resume=True)
+    assert what_matters(tmp_path / "run") == what_matters(tmp_path / "plain")
+    assert counters["stats"]["unique_graphs"] >= 2
+    assert not counters["graph_break"]
+
+
+def test_without_a_compiler_the_run_is_refused_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "BACKEND", "inductor")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", _uncached_compiler_search())
+    with pytest.raises(InputError, match=r"finds no C\+\+ compiler") as caught:
+        run(tiny_recipe(run__compile=True), tmp_path / "run")
+    assert "leave --compile out" in str(caught.value)
+
+
+def _uncached_compiler_search() -> Any:
+    """The search for a compiler, without what it remembers from other tests."""
+    from torch._inductor import cpp_builder
+
+    search = cpp_builder.get_cpp_compiler
+    cpp_builder.cpp_compiler_search.cache_clear()
+    return search

@@ -1,0 +1,79 @@
+"""A budget of latency in a whole run, and the search for gates that keep it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import depl0
+from depl0.training.latency_budget import TRIES, Attempt, _best, freeze_to_latency
+from depl0.training.untrained import attach_untrained, cut_untrained, rank_scores
+from tests.training.tiny import CLASSES, run, tiny_recipe
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPL0_CACHE", str(tmp_path / "cache"))
+
+
+class Wide(nn.Sequential):
+    """Wide enough for its time to lie in the convolutions."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(
+            nn.Conv2d(1, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(128, CLASSES),
+        )  # fmt: skip
+
+
+def test_a_run_keeps_its_record(tmp_path: Path) -> None:
+    spec = "tests.training.test_latency_budget:Wide"
+    recipe = tiny_recipe(model__spec=spec, target__of="latency", target__budget=0.8, target__round_to=2)
+    summary = run(recipe, tmp_path / "run")
+    assert summary["budget_of"] == "latency" and summary["round_to"] == 2
+    assert 0 < summary["budget_reached"] < 1.5
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    shares = [line["expected"]["latency_share"] for line in lines if "latency_share" in line.get("expected", {})]
+    assert shares and abs(shares[-1] - 0.8) < 0.05
+    found = summary["latency_budget"]
+    assert 1 <= len(found["attempts"]) <= TRIES
+    assert any(found["measured"] == attempt["measured"] for attempt in found["attempts"])
+    assert all(group["open"] % 2 == 0 for group in summary["groups"].values())
+
+
+def test_the_network_found_is_faster() -> None:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for into in (3, 64, 64):
+        layers += [nn.Conv2d(into, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4)).eval()
+    gated = attach_untrained(model, torch.randn(1, 3, 24, 24))
+    gated.time_layers()
+    found = freeze_to_latency(gated, model, gated.example, 0.5, round_to=8)
+    assert found.measured < 0.9  # generous: the machine may be busy
+    assert torch.equal(gated.evaluation_gates(), found.frozen.gates)
+    for attempt in found.attempts:
+        assert attempt.predicted <= attempt.asked + 1e-6
+    compact, _ = cut_untrained(gated, 0.5, "macs")
+    assert depl0.cost(compact, gated.example.args[0]).macs <= 0.5 * gated.dense_cost.macs
+
+
+@pytest.mark.parametrize(
+    ("measured", "chosen"), [([0.7, 0.5, 0.58], 2), ([0.9, 0.7, 0.8], 1), ([0.55], 0)], ids=["within", "none", "one"]
+)
+def test_the_slowest_within_the_budget_is_chosen(measured: list[float], chosen: int) -> None:
+    assert _best([Attempt(0.6, 0.6, share) for share in measured], 0.6) == chosen
+
+
+def test_untrained_gates_are_ranked_by_their_filters() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([3.0, -1.0, 4.0, 2.0]).reshape(4, 1, 1, 1))  # type: ignore[operator]
+    gated = attach_untrained(model, torch.randn(1, 1, 2, 2))
+    assert rank_scores(gated).argsort().tolist() == [1, 3, 0, 2]
