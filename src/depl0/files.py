@@ -179,7 +179,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "inputs": [list(shape) for shape in record.inputs],
         "removed": [vars(removal) for removal in record.removals],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
-        "keep": keep,
+        "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
     }
 
 

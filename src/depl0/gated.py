@@ -389,12 +389,13 @@ class GatedModel(Gated):
         kept = kept_gates(self._host_plan, gates > 0, self._score())
         return self._cost_at(kept.float())
 
-    def share_of(self, gates: Tensor, of: str) -> float:
+    def share_of(self, gates: Tensor, of: str, score: Tensor | None = None) -> float:
         """Return the share of the dense MACs, parameters or latency that the compact network would have.
 
-        Latency is what the tables of :meth:`time_layers` say; the compact network itself may be measured.
+        Latency is what the tables of :meth:`time_layers` say; the compact network itself may be measured. ``score``
+        decides which channel of a closed group stays; who asks often passes log α, so that it is computed once.
         """
-        kept = kept_gates(self._host_plan, gates.cpu() > 0, self._score()).float()
+        kept = kept_gates(self._host_plan, gates.cpu() > 0, self._score() if score is None else score).float()
         if of == "latency":
             return float(self._expected(kept.to(self._scaling.index.device), of)) / self._dense(of)
         left = self._cost_at(kept)

@@ -209,7 +209,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(type_command: Type, tmp_path: Path) 
     wait_for(tmp_path / "run" / "metrics.jsonl", 2, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 75
     assert out == ""
     assert "interrupted at step" in err and "--resume" in err and "Traceback" not in err
     step = int(err.split("interrupted at step ")[1].split(";")[0])

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 import depl0.training.loop as loop
-import depl0.training.prune as prune
+import depl0.training.settle as settle
 from depl0.cli.app import main
 from depl0.recipes.toml import write_recipe
 from depl0.training.sync_norm import synced_norms
@@ -103,13 +103,13 @@ def ask_one(rank: int, folder: Path, step: int, **arguments: Any) -> int:
 
 
 def disagree(rank: int, folder: Path, **arguments: Any) -> int:
-    freeze = prune.freeze
+    freeze = settle.freeze
 
-    def freeze_otherwise(*args: Any) -> Any:
-        frozen = freeze(*args)
+    def freeze_otherwise(*args: Any, **rules: Any) -> Any:
+        frozen = freeze(*args, **rules)
         return dataclasses.replace(frozen, gates=1 - frozen.gates) if rank == 1 else frozen
 
-    prune.freeze = freeze_otherwise
+    settle.freeze = freeze_otherwise
     return run(rank, folder, **arguments)
 
 

@@ -27,7 +27,7 @@ from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
 from depl0.training import checkpoint
 from depl0.training.checkpoint import load_newest, save_checkpoint
 from depl0.training.loop import Session, _restore, _save
-from depl0.training.prune import _search_phase
+from depl0.training.search import search_phase
 from tests.data.layouts import write_cifar10
 from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, seeds
 from tests.training.test_loop import make_session
@@ -143,7 +143,7 @@ def test_recipes_of_a_stranger(rng: Random) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session], GatedModel, Path]:
     """A session whose search has a checkpoint."""
     session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__gate_warmup=0.0)
-    phase = _search_phase(session, gated)
+    phase = search_phase(session, gated)
     _save(session, phase, 1, 2, torch.zeros(4))
 
     def fresh() -> Session:
@@ -212,7 +212,7 @@ def test_states_that_do_not_fit(
     with only(Depl0Error):
         session.take_up()
         if session.state_for("search") is not None:
-            _restore(session, _search_phase(session, gated))
+            _restore(session, search_phase(session, gated))
 
 
 # -- data ------------------------------------------------------------------------------------------------------------

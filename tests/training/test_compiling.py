@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from depl0.errors import InputError, TrainingError
 from depl0.training import compiling, loop
-from depl0.training.prune import search_phase
+from depl0.training.search import search_phase
 from tests.training.test_loop import make_session
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run, tiny_recipe

@@ -20,8 +20,10 @@ from depl0.training.checkpoint import load_newest
 from depl0.training.engine import make_engine
 from depl0.training.loop import Session
 from depl0.training.progress import Quiet
-from depl0.training.prune import _finetune, attach_for, model_factory, open_data_for, search_phase
+from depl0.training.prune import finetune
 from depl0.training.run_folder import RunFolder
+from depl0.training.search import search_phase
+from depl0.training.setup import attach_for, model_factory, open_data_for
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
 
@@ -145,7 +147,7 @@ def test_fine_tuning_a_gated_network_leaves_the_gates_alone(tmp_path: Path) -> N
     gated.fix_gates(gates)
     before = {name: value.clone() for name, value in gated.generator.state_dict().items()}
     weight = gated.host.conv1.weight.clone()
-    _finetune(session, gated, gated.host)
+    finetune(session, gated, gated.host)
     assert torch.equal(gated.evaluation_gates(), gates)
     assert all(torch.equal(value, before[name]) for name, value in gated.generator.state_dict().items())
     assert not torch.equal(gated.host.conv1.weight, weight)
@@ -224,7 +226,7 @@ def test_phases_share_nothing() -> None:
 def test_mixed_precision_leaves_no_trace_on_the_network(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, run__precision="bf16", finetune__epochs=1)
     compact = gated.extract()
-    _finetune(session, compact, compact)
+    finetune(session, compact, compact)
     assert "forward" not in vars(compact)
     assert not any("accelerate" in name or "original" in name for name in vars(compact))
     assert session.engine._models == []

@@ -41,14 +41,14 @@ def what_matters(folder: Path) -> tuple[list[dict[str, Any]], str, dict[str, Any
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("seconds")
-    summary = json.loads((folder / "summary.json").read_text())
+    summary, gates = json.loads((folder / "summary.json").read_text()), folder / "gates.jsonl"
     summary.pop("seconds")
     for size in ("dense", "compact"):
         summary[size].pop("latency_ms")
         summary[size].pop("latency_ms_32")
     return (
         lines,
-        (folder / "gates.jsonl").read_text(),
+        gates.read_text() if gates.exists() else "",  # methods without learned gates have none
         summary,
         (folder / "compact" / "compact.safetensors").read_bytes(),
     )

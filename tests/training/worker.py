@@ -17,7 +17,7 @@ from depl0.cli.app import main
 
 
 def note_network(folder: Path) -> None:
-    conclude = prune._conclude
+    conclude = prune.conclude
 
     def noting(session: Any, gated: Any, compact: Any, example: Any) -> Any:
         digest = hashlib.sha256()
@@ -32,7 +32,7 @@ def note_network(folder: Path) -> None:
         (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))
         return summary
 
-    prune._conclude = noting
+    prune.conclude = noting
 
 
 if __name__ == "__main__":

@@ -35,8 +35,10 @@ from depl0.training import memory_format
 from depl0.training.engine import make_engine
 from depl0.training.loop import Phase, Session, hand_over, train_step
 from depl0.training.progress import Quiet
-from depl0.training.prune import attach_for, plain_phase, search_phase
+from depl0.training.prune import plain_phase
 from depl0.training.run_folder import RunFolder, environment
+from depl0.training.search import search_phase
+from depl0.training.setup import attach_for
 
 STEPS_PER_EPOCH = 391
 """as CIFAR-10 has at batch 128: a budget moves its threshold once in every step of such a search"""

@@ -16,8 +16,8 @@ from depl0.recipes import catalog
 from depl0.recipes.toml import read_recipe, with_overrides
 from depl0.training.engine import make_engine
 from depl0.training.evaluate import check_classes, evaluate
-from depl0.training.prune import model_factory, open_data_for
 from depl0.training.run_folder import find_compact
+from depl0.training.setup import model_factory, open_data_for
 
 
 def eval_command(

@@ -18,8 +18,8 @@ from depl0.latency.compare import Omitted, Timing, time_calls
 from depl0.latency.fresh import built_small as make_built_small
 from depl0.models.spec import factory
 from depl0.recipes.toml import read_recipe
-from depl0.training.prune import open_data_for
 from depl0.training.run_folder import find_compact
+from depl0.training.setup import open_data_for
 from depl0.training.untrained import attach_untrained, cut_untrained
 
 

@@ -56,6 +56,8 @@ class Watch:
         if round(epoch * self._steps) % self._every or not history.get("released") or "gates" in history:
             return None
         log_alpha = self._log_alpha()
+        if not bool(log_alpha.isfinite().all()):  # said by those who watch over numbers, with the step and the cause
+            return None
         if "convergence" not in history and self._has_converged(log_alpha, epoch):
             self._note_convergence(epoch)
             if mode == "once":

@@ -11,8 +11,9 @@ from depl0.training.engine import make_engine
 from depl0.training.evaluate import check_classes, evaluate
 from depl0.training.loop import Session, run_phase
 from depl0.training.progress import Quiet, Reporter
-from depl0.training.prune import model_factory, open_data_for, plain_phase
+from depl0.training.prune import plain_phase
 from depl0.training.run_folder import RunFolder, open_run
+from depl0.training.setup import model_factory, open_data_for
 
 
 def train_dense(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.surgery.rounding import round_gates
+from depl0.surgery.rounding import Fits, round_gates
 from depl0.training.blocks import whole_blocks
 
 
@@ -83,37 +83,37 @@ def open_within(
     scores = scores.cpu()
     order = scores.argsort(descending=True, stable=True)
     order = order[~gated.gone[order]]
-    keep = _largest_prefix(gated, order, budget, of)
+    fits = partial(_fits, gated, budget, of, gated.log_alpha().detach().cpu())
+    keep = _largest_prefix(gated.plan.num_gates, order, fits)
     is_open = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     is_open[order[:keep]] = True
     if round_to > 1:
-        fits = partial(_fits, gated, budget, of)
         return round_gates(gated.plan, is_open, scores, round_to, fits, may_vanish=remove_blocks)
     rest = order[keep:]
     if remove_blocks:
         rest = rest[~whole_blocks(gated, is_open)[rest]]
-    _fill(gated, is_open, rest, budget, of)
+    _fill(is_open, rest, fits)
     return is_open
 
 
-def _fits(gated: GatedModel, budget: float, of: str, kept: Tensor) -> bool:
-    return gated.share_of(kept, of) <= budget
+def _fits(gated: GatedModel, budget: float, of: str, log_alpha: Tensor, kept: Tensor) -> bool:
+    return gated.share_of(kept, of, log_alpha) <= budget
 
 
-def _largest_prefix(gated: GatedModel, order: Tensor, budget: float, of: str) -> int:
+def _largest_prefix(num_gates: int, order: Tensor, fits: Fits) -> int:
     """Return how many of the best gates can stay open within the budget."""
     low, high = 0, len(order)
     while low < high:
         middle = (low + high + 1) // 2
-        gates = torch.zeros(gated.plan.num_gates)
+        gates = torch.zeros(num_gates)
         gates[order[:middle]] = 1.0
-        low, high = (middle, high) if gated.share_of(gates, of) <= budget else (low, middle - 1)
+        low, high = (middle, high) if fits(gates) else (low, middle - 1)
     return low
 
 
-def _fill(gated: GatedModel, is_open: Tensor, candidates: Tensor, budget: float, of: str, tries: int = 200) -> None:
+def _fill(is_open: Tensor, candidates: Tensor, fits: Fits, tries: int = 200) -> None:
     """Open the best closed gates that still fit, in place."""
     for gate in candidates[:tries].tolist():
         is_open[gate] = True
-        if gated.share_of(is_open.float(), of) > budget:
+        if not fits(is_open.float()):
             is_open[gate] = False
