@@ -9,8 +9,9 @@ from depl0.recipes.recipe import Recipe
 from depl0.training import memory_format
 from depl0.training.engine import make_engine
 from depl0.training.evaluate import check_classes, evaluate
-from depl0.training.loop import Session, run_phase
-from depl0.training.progress import Quiet, Reporter
+from depl0.training.loop import run_phase
+from depl0.training.opening import opened
+from depl0.training.progress import Reporter
 from depl0.training.prune import plain_phase
 from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.setup import model_factory, open_data_for
@@ -30,18 +31,11 @@ def train_dense(
     example = next(iter(data.test.epoch(0)))[0][:1]
     check_classes(host, example, data.info.num_classes)
     dense_cost = cost(host, example)
-    session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
-    if goes_on:
-        session.take_up()
-    memory_format.choose(session, host, dense_cost.macs)
-    if not goes_on and engine.is_main_process:
-        folder.begin(recipe)
-    engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
-    try:
+    with opened(
+        recipe, engine, data, folder, host, dense_cost.macs, goes_on=goes_on, resume=resume, reporter=reporter
+    ) as session:
         run_phase(session, plain_phase(session, "dense", host, recipe.search.epochs + recipe.finetune.epochs))
         accuracy = evaluate(engine, host, data.test.epoch(0))
-    finally:
-        engine.end_training()
     summary = {
         "name": recipe.name,
         "model": recipe.model.spec,

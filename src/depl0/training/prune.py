@@ -15,16 +15,15 @@ from depl0.errors import DivergedError
 from depl0.gated import GatedModel
 from depl0.recipes.recipe import Recipe
 from depl0.surgery.record import apply_record, remember
-from depl0.training import memory_format
 from depl0.training.compaction import cut, cut_again
 from depl0.training.conclude import conclude, record_for
 from depl0.training.distill import Distillation
 from depl0.training.engine import make_engine
 from depl0.training.evaluate import evaluate
 from depl0.training.loop import Phase, Session, run_phase
+from depl0.training.opening import opened
 from depl0.training.optimizers import finetune_optimizer, weight_optimizer
-from depl0.training.processes import alone_in, explained
-from depl0.training.progress import Quiet, Reporter
+from depl0.training.progress import Reporter
 from depl0.training.rollback import roll_back
 from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.search import search
@@ -44,37 +43,18 @@ def prune(
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     make_host = model_factory(recipe, data)
     gated, example = gated_network(recipe, engine, data, make_host)
-    with alone_in(folder.path, engine), explained(engine, folder.path):
-        session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
-        if goes_on:
-            session.take_up()
-        else:
-            _begin(session, resume)
-        memory_format.choose(session, gated.host, gated.dense_cost.macs)
+    host, macs = gated.host, gated.dense_cost.macs
+    with opened(recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter) as session:
         if recipe.search.distill > 0:
-            session.distillation = Distillation(gated.host, recipe.search.distill, recipe.search.distill_temperature)
-        engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
-        try:
-            while True:
-                try:
-                    _measure_dense(session, gated.host)
-                    compact = _search_and_extract(session, gated, make_host)
-                    return folder, conclude(session, gated, compact, example)
-                except DivergedError as trouble:
-                    session = roll_back(session, trouble)
-                    gated, example = gated_network(recipe, engine, data, make_host)
-        finally:
-            engine.end_training()
-
-
-def _begin(session: Session, resume: bool) -> None:
-    """Write down what is going to happen, unless another process did so since we looked."""
-    folder = session.folder
-    if resume:
-        session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
-    if session.engine.is_main_process:
-        open_run(str(folder.path), session.recipe, resume=False)
-        folder.begin(session.recipe)
+            session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
+        while True:
+            try:
+                _measure_dense(session, gated.host)
+                compact = _search_and_extract(session, gated, make_host)
+                return folder, conclude(session, gated, compact, example)
+            except DivergedError as trouble:
+                session = roll_back(session, trouble)
+                gated, example = gated_network(recipe, engine, data, make_host)
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:

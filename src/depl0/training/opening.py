@@ -1,0 +1,55 @@
+"""The beginning and the end of every run, with gates or without: lock, session, layout of weights, trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from accelerate import Accelerator
+from torch import nn
+
+from depl0.data import Data
+from depl0.recipes.recipe import Recipe
+from depl0.training import memory_format
+from depl0.training.loop import Session
+from depl0.training.processes import alone_in, explained
+from depl0.training.progress import Quiet, Reporter
+from depl0.training.run_folder import RunFolder, open_run
+
+
+@contextmanager
+def opened(
+    recipe: Recipe,
+    engine: Accelerator,
+    data: Data,
+    folder: RunFolder,
+    host: nn.Module,
+    macs: int,
+    *,
+    goes_on: bool,
+    resume: bool,
+    reporter: Reporter | None,
+) -> Iterator[Session]:
+    """Give the session of a run, taken up where it stopped if it ``goes_on``; no other process is in the folder."""
+    with alone_in(folder.path, engine), explained(engine, folder.path):
+        session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
+        if goes_on:
+            session.take_up()
+        else:
+            _begin(session, resume)
+        memory_format.choose(session, host, macs)
+        engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
+        try:
+            yield session
+        finally:
+            engine.end_training()
+
+
+def _begin(session: Session, resume: bool) -> None:
+    """Write down what is going to happen, unless another process did so since we looked."""
+    folder = session.folder
+    if resume:
+        session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
+    if session.engine.is_main_process:
+        open_run(str(folder.path), session.recipe, resume=False)
+        folder.begin(session.recipe)
