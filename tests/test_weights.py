@@ -255,7 +255,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path, source, target, trace, 
     assert refused(target, file) == (
         f"weights file {file} is refused: it holds posix.system, which would run code when it is read. "
         "Only tensors are read.\n"
-        "hint: save the state dict alone where the file comes from: torch.save(model.state_dict(), path)."
+        "hint: save the state dict alone where the file comes from, with safetensors.torch.save_file."
     )
     assert not trace.exists()
 

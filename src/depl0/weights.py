@@ -91,7 +91,7 @@ def _read_pytorch(path: Path) -> object:
         raise InputError(
             f"weights file {path} is refused: it holds {foreign[1]}, which would run code when it is read. "
             "Only tensors are read.",
-            hint="save the state dict alone where the file comes from: torch.save(model.state_dict(), path).",
+            hint="save the state dict alone where the file comes from, with safetensors.torch.save_file.",
         ) from error
     except Exception as error:  # what a damaged file runs into is not documented: RuntimeError, EOFError, KeyError, …
         reason = str(error).partition(". ")[0].partition("\n")[0] or "it ends too early"
