@@ -24,7 +24,8 @@ from depl0.recipes import (
     WeightOptimizerSection,
 )
 from depl0.recipes.checks import Maybe
-from depl0.recipes.recipe import EVALUATION_RULES, check_of
+from depl0.recipes.section import check_of
+from depl0.recipes.sections import EVALUATION_RULES
 
 
 def recipe(**sections):

@@ -13,7 +13,7 @@ from depl0.errors import InputError
 from depl0.methods import METHODS, Learned
 from depl0.recipes import SECTIONS, Recipe, get, parse_recipe, read_recipe, with_overrides, write_recipe
 from depl0.recipes.checks import Check, Either, Flag, ListOf, Maybe, Number, OneOf, Text, Whole
-from depl0.recipes.recipe import check_of
+from depl0.recipes.section import check_of
 
 SMALL = """
 name = "small"

@@ -8,17 +8,17 @@ True
 """
 
 from depl0.recipes.catalog import describe, find, get, names
-from depl0.recipes.recipe import (
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.section import Section
+from depl0.recipes.sections import (
     SECTIONS,
     DataSection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
     ModelSection,
-    Recipe,
     RunSection,
     SearchSection,
-    Section,
     TargetSection,
     WeightOptimizerSection,
 )

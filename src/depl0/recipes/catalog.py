@@ -18,13 +18,13 @@ from types import MappingProxyType
 from typing import Any, final
 
 from depl0.errors import InputError
-from depl0.recipes.recipe import (
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.sections import (
     DataSection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
     ModelSection,
-    Recipe,
     SearchSection,
     TargetSection,
     WeightOptimizerSection,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from depl0.methods import Learned, find_method
-from depl0.recipes.recipe import GatesSection, Recipe
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.sections import GatesSection
 
 
 def for_method(recipe: Recipe, name: str) -> dict[str, object]:

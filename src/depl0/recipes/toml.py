@@ -18,7 +18,9 @@ import tomli_w
 
 from depl0.errors import InputError
 from depl0.recipes.checks import Check, shown
-from depl0.recipes.recipe import SECTIONS, Recipe, Section, check_of
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.section import Section, check_of
+from depl0.recipes.sections import SECTIONS
 
 if sys.version_info >= (3, 11):
     import tomllib
