@@ -21,13 +21,16 @@ DIGITS = catalog.get("digits")
 def test_every_generator_there_is_takes_part() -> None:
     assert sorted(ablation.GENERATORS) == sorted(GENERATORS)
     recipes = [DIGITS, catalog.get("lenet5-fashion-mnist")]
-    members = Ablation(recipes).members()
-    assert list(members) == [f"{recipe.name}/{name}" for recipe in recipes for name in ablation.GENERATORS]
+    members = Ablation(recipes, seeds=2).members()
+    assert list(members) == [
+        f"{recipe.name}/{name}/seed-{seed}" for recipe in recipes for seed in (0, 1) for name in ablation.GENERATORS
+    ]
     for name, recipe in members.items():
         assert recipe.gates.generator == name.split("/")[1]
+        assert f"seed-{recipe.run.seed}" == name.split("/")[2]
         assert recipe.gates.direction == "forward"
         assert not recipe.search.dense_baseline
-    reference = members["digits/independent"]
+    reference = members["digits/independent/seed-0"]
     same = {"gates.method": "dep-l0", "gates.generator": "fc", "search.dense_baseline": True}
     assert with_overrides(reference, same) == DIGITS
 
@@ -39,31 +42,45 @@ def test_where_the_images_are() -> None:
 
 def test_a_recipe_twice() -> None:
     with pytest.raises(InputError, match="has recipe digits more than once"):
-        Ablation([DIGITS, DIGITS])
+        Ablation([DIGITS, DIGITS], seeds=1)
 
 
 MARKDOWN = """\
 # Generators of the paper's appendix B
 
-| recipe | generator | accuracy | MACs left | parameters left | time | status |
+| recipe | generator | n | accuracy | MACs left | parameters left | time |
 |---|---|---|---|---|---|---|
-| digits | independent | 98.50 % | 25.0% | 12.5% | 61 s | finished |
-| digits | fc | – | – | – | – | half done |
-| digits | fc-relu | – | – | – | – | not started |
-| digits | fc-tanh | – | – | – | – | not started |
-| digits | conv1d | – | – | – | – | not started |
-| digits | conv1d-deep | – | – | – | – | not started |
-| digits | lstm | – | – | – | – | not started |
+| digits | independent | 2 | 98.00 ± 0.71 % | 25.0 ± 0.0% | 12.5 ± 0.0% | 61 ± 0 s |
+| digits | fc | 1 of 2 | 99.00 % | 24.0% | 12.0% | 61 s |
+| digits | fc-relu | 0 of 2 | – | – | – | – |
+| digits | fc-tanh | 0 of 2 | – | – | – | – |
+| digits | conv1d | 0 of 2 | – | – | – | – |
+| digits | conv1d-deep | 0 of 2 | – | – | – | – |
+| digits | lstm | 0 of 2 | – | – | – | – |
 
-One run each (n = 1), seed 0, walked forward; independent is L0-HC, the reference.
+Walked forward; mean ± sample standard deviation over n seeds. independent is L0-HC, the reference.
+
+Not in the table: {missing}
 """
 
 
 def test_the_table(tmp_path: Path) -> None:
-    study = Ablation([DIGITS])
-    outcomes = [Outcome(name, "not started") for name in study.members()]
-    outcomes[0] = Outcome("digits/independent", "finished", summary=a_summary(98.5, 0.25, dense=None))
-    outcomes[1] = Outcome("digits/fc", "half done")
-    result = study.summarise(outcomes, tmp_path)
-    assert tabulate(result).markdown() == MARKDOWN
-    assert result["members"][0]["direction"] == "forward"
+    study = Ablation([DIGITS], seeds=2)
+    outcomes = {name: Outcome(name, "not started") for name in study.members()}
+    for name, accuracy, left in (
+        ("independent/seed-0", 98.5, 0.25),
+        ("independent/seed-1", 97.5, 0.25),
+        ("fc/seed-0", 99.0, 0.24),
+    ):
+        outcomes[f"digits/{name}"] = Outcome(
+            f"digits/{name}", "finished", summary=a_summary(accuracy, left, dense=None)
+        )
+    outcomes["digits/fc/seed-1"] = Outcome("digits/fc/seed-1", "half done")
+    result = study.summarise(list(outcomes.values()), tmp_path)
+    late = [f"digits/{name}/seed-{seed}: not started" for seed in (0, 1) for name in ablation.GENERATORS[2:]]
+    missing = "; ".join([*late[:5], "digits/fc/seed-1: half done", *late[5:]])
+    assert tabulate(result).markdown() == MARKDOWN.format(missing=missing)
+    assert result["generators"][0]["direction"] == "forward"
+    found = {member["name"]: member["accuracy"] for member in result["members"]}
+    assert found["digits/fc/seed-0"] == 99.0
+    assert found["digits/fc/seed-1"] is None

@@ -26,11 +26,12 @@ def ablation_command(
     data: Annotated[
         str | None, typer.Option(help="Folder of the images, for recipes whose images lie in one: Fashion-MNIST.")
     ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each generator, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="ablation"))] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Prune with every generator of the paper's appendix B, in one table. Called again, it goes on."""
+    """Prune with every generator of the paper's appendix B; tabulate mean ± spread. Called again, it goes on."""
     reporter = make_reporter(quiet)
     if recipes is None and data is None:
         reporter.note("digits only: --data DIR adds LeNet-5 on Fashion-MNIST")
@@ -38,7 +39,7 @@ def ablation_command(
     chosen = [chosen_recipe(recipe=name.strip(), **options) for name in names.split(",")]
     if data is not None:
         chosen = [with_data_folder(recipe, data) for recipe in chosen]
-    ablation = Ablation(chosen)
+    ablation = Ablation(chosen, seeds)
     study = Study("ablation", ablation.members(), study_folder(out, "ablation", "generators"))
     result, table = carry_out(study, reporter, lambda outcomes: ablation.summarise(outcomes, study.folder), tabulate)
     finish(study, result, table, as_json)

@@ -9,7 +9,16 @@ from typing import final
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
-from depl0.studies.measures import describe, made_with, made_with_note, status
+from depl0.studies.measures import (
+    MEASURES,
+    describe,
+    made_with,
+    made_with_note,
+    number_of,
+    over_seeds,
+    seeds_from,
+    unfinished_note,
+)
 from depl0.studies.publish import Result
 from depl0.studies.study import Outcome
 from depl0.studies.table import Table, percent, seconds, share
@@ -32,74 +41,85 @@ def with_data_folder(recipe: Recipe, folder: str) -> Recipe:
 
 @final
 class Ablation:
-    """Every generator on every recipe, and the table."""
+    """Every generator on every recipe, with several seeds, and the table."""
 
-    def __init__(self, recipes: Sequence[Recipe]) -> None:
+    def __init__(self, recipes: Sequence[Recipe], seeds: int) -> None:
         names = [recipe.name for recipe in recipes]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError(
                 f"the ablation has recipe {', '.join(twice)} more than once.", hint="name each recipe once."
             )
-        self._rows = {
-            f"{recipe.name}/{generator}": (recipe, generator) for recipe in recipes for generator in GENERATORS
-        }
+        self.recipes = tuple(recipes)
+        self._seeds = {recipe.name: seeds_from(recipe.run.seed, seeds) for recipe in recipes}
 
     def members(self) -> dict[str, Recipe]:
-        """Return the members. The dense network is the same for all generators, so none trains it."""
+        """Return the members, seed by seed. The dense network is the same for all generators, so none trains it."""
         return {
-            name: with_overrides(
+            _name(recipe, generator, seed): with_overrides(
                 recipe,
                 {
                     "gates.method": "l0-hc" if generator == REFERENCE else "dep-l0",
                     "gates.generator": generator,
                     "search.dense_baseline": False,
+                    "run.seed": seed,
                 },
             )
-            for name, (recipe, generator) in self._rows.items()
+            for recipe in self.recipes
+            for seed in self._seeds[recipe.name]
+            for generator in GENERATORS
         }
 
     def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
         """Return what ``ablation.json`` holds."""
-        rows = []
-        for outcome in outcomes:
-            recipe, generator = self._rows[outcome.name]
-            settings = {
+        described = {outcome.name: describe(outcome) for outcome in outcomes}
+        rows = [
+            {
                 "recipe": recipe.name,
                 "generator": generator,
                 "direction": recipe.gates.direction,
-                "seed": recipe.run.seed,
+                "seeds": list(self._seeds[recipe.name]),
+                **over_seeds([described[_name(recipe, generator, seed)] for seed in self._seeds[recipe.name]]),
             }
-            rows.append({**settings, **describe(outcome)})
+            for recipe in self.recipes
+            for generator in GENERATORS
+        ]
         return {
             "study": "ablation",
-            "members": rows,
-            "made_with": made_with(folder / outcome.name for outcome in outcomes),
+            "generators": rows,
+            "members": list(described.values()),
+            "made_with": made_with(folder / name for name in described),
         }
+
+
+def _name(recipe: Recipe, generator: str, seed: int) -> str:
+    return f"{recipe.name}/{generator}/seed-{seed}"
 
 
 def tabulate(result: Result) -> Table:
     """Return the table of the ablation."""
-    rows = [
-        (
-            member["recipe"],
-            member["generator"],
-            percent(member["accuracy"]),
-            share(member["macs_left"]),
-            share(member["params_left"]),
-            seconds(member["seconds"]),
-            status(member),
+    rows = []
+    for row in result["generators"]:
+        cells = {name: (row[name]["mean"], row[name]["sd"]) for name in MEASURES}
+        rows.append(
+            (
+                row["recipe"],
+                row["generator"],
+                number_of(row),
+                percent(*cells["accuracy"]),
+                share(*cells["macs_left"]),
+                share(*cells["params_left"]),
+                seconds(*cells["seconds"]),
+            )
         )
-        for member in result["members"]
-    ]
-    seeds = ", ".join(sorted({str(member["seed"]) for member in result["members"]}))
-    directions = " and ".join(sorted({member["direction"] for member in result["members"]}))
+    directions = " and ".join(sorted({row["direction"] for row in result["generators"]}))
     return Table(
         "Generators of the paper's appendix B",
-        ("recipe", "generator", "accuracy", "MACs left", "parameters left", "time", "status"),
+        ("recipe", "generator", "n", "accuracy", "MACs left", "parameters left", "time"),
         tuple(rows),
         (
-            f"One run each (n = 1), seed {seeds}, walked {directions}; independent is L0-HC, the reference.",
+            f"Walked {directions}; mean ± sample standard deviation over n seeds. independent is L0-HC, the reference.",
+            *unfinished_note(result["members"]),
             *made_with_note(result["made_with"]),
         ),
     )

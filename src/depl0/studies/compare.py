@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from depl0.errors import InputError
 from depl0.generators import GENERATORS
 from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
-from depl0.studies.measures import MEASURES, describe, made_with, made_with_note, status
+from depl0.studies.measures import (
+    MEASURES,
+    describe,
+    made_with,
+    made_with_note,
+    number_of,
+    over_seeds,
+    seeds_from,
+    unfinished_note,
+)
 from depl0.studies.publish import Result
 from depl0.studies.study import Outcome
 from depl0.studies.table import COSTS, Table, percent, points, seconds, share
@@ -67,11 +75,9 @@ class Comparison:
                 f"fixed λ {recipe.target.penalty_weight:g} instead.",
                 hint="add for instance --budget 0.5.",
             )
-        if seeds < 1:
-            raise InputError(f"--seeds must be at least 1, got {seeds} instead.", hint="3 seeds give a spread.")
         self.recipe = recipe
         self.methods = tuple(methods)
-        self.seeds = tuple(recipe.run.seed + number for number in range(seeds))
+        self.seeds = seeds_from(recipe.run.seed, seeds)
         self._names = {
             (method, seed): f"{method.replace(':', '-')}/seed-{seed}" for method in methods for seed in self.seeds
         }
@@ -99,25 +105,12 @@ class Comparison:
             "finetune_epochs": self.recipe.finetune.epochs,
             "seeds": list(self.seeds),
             "methods": [
-                {"method": method, **_mean([described[self._names[method, seed]] for seed in self.seeds])}
+                {"method": method, **over_seeds([described[self._names[method, seed]] for seed in self.seeds])}
                 for method in self.methods
             ],
             "members": list(described.values()),
             "made_with": made_with(folder / name for name in described),
         }
-
-
-def _mean(members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return number, mean and sample standard deviation of what is finished; no deviation of fewer than two."""
-    finished = [member for member in members if member["status"] == "finished"]
-    row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
-    for name in MEASURES:
-        values = [member[name] for member in finished if member[name] is not None]
-        row[name] = {
-            "mean": statistics.fmean(values) if values else None,
-            "sd": statistics.stdev(values) if len(values) > 1 else None,
-        }
-    return row
 
 
 def tabulate(result: Result) -> Table:
@@ -128,7 +121,7 @@ def tabulate(result: Result) -> Table:
         rows.append(
             (
                 row["method"],
-                str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}",
+                number_of(row),
                 percent(*cells["accuracy"]),
                 points(*cells["change"]),
                 share(*cells["macs_left"]),
@@ -136,15 +129,13 @@ def tabulate(result: Result) -> Table:
                 seconds(*cells["seconds"]),
             )
         )
-    missing = [f"{member['name']}: {status(member)}" for member in result["members"] if member["status"] != "finished"]
-    notes = [
+    note = (
         f"Budget {result['budget']:g} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
-        f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds.",
-        *([f"Not in the table: {'; '.join(missing)}"] if missing else []),
-    ]
+        f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
+    )
     return Table(
         f"{result['recipe']}: methods compared",
         ("method", "n", "accuracy", "change", "MACs left", "parameters left", "time"),
         tuple(rows),
-        (*notes, *made_with_note(result["made_with"])),
+        (note, *unfinished_note(result["members"]), *made_with_note(result["made_with"])),
     )
