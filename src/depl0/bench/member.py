@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from depl0.errors import Depl0Error
 from depl0.recipes.toml import read_recipe
 from depl0.training.dense import train_dense
 from depl0.training.progress import make_reporter
 from depl0.training.prune import prune
+from depl0.training.run_folder import RunFolder
 
 KINDS = {"dense": train_dense, "prune": prune}
 
 
 def main(kind: str, recipe_file: str, out: str) -> int:
     """Carry out a recipe, from where it was left off if it was begun before; return the exit code."""
+    goes_on = RunFolder(Path(out)).has_begun
     try:
-        KINDS[kind](read_recipe(recipe_file), out, resume=True, reporter=make_reporter())
+        KINDS[kind](read_recipe(recipe_file), out, resume=goes_on, reporter=make_reporter())
     except Depl0Error as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

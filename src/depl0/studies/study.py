@@ -105,7 +105,7 @@ class Study:
         path = self.path_of(name)
         self._failures.pop(name, None)
         try:
-            prune(recipe, str(path), resume=(path / "recipe.toml").exists(), reporter=reporter)
+            prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter)
         except RunInterruptedError:
             raise
         except Depl0Error as error:
@@ -123,8 +123,7 @@ class Study:
             return Outcome(name, "finished", summary=RunFolder(self.path_of(name)).summary())
         if name in self._failures:
             return Outcome(name, "failed", failure=self._failures[name])
-        started = (self.path_of(name) / "recipe.toml").exists()
-        return Outcome(name, "half done" if started else "not started")
+        return Outcome(name, "half done" if RunFolder(self.path_of(name)).has_begun else "not started")
 
     # -- study.json --------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,11 @@ class RunFolder:
         self._metrics = Lines(path / "metrics.jsonl")
         self.gates = Lines(path / "gates.jsonl")
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return (self.path / "recipe.toml").exists()
+
     def begin(self, recipe: Recipe) -> None:
         """Make the folder and say what is going to happen in it."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -86,8 +91,7 @@ def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, 
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, not a folder for a run.", hint="choose another --out.")
-    started = (path / "recipe.toml").exists()
-    if not started:
+    if not folder.has_begun:
         if path.exists() and any(not _is_ours(entry.name) for entry in path.iterdir()):
             raise InputError(f"{path} is not empty and holds no run.", hint="choose another --out.")
         return folder, False
