@@ -38,10 +38,8 @@ def settle(session: Session, gated: GatedModel, epoch: float, scores: Tensor | N
         frozen = freeze(gated, target.budget, target.of, **rules)
     else:
         frozen = freeze_by(gated, scores, target.budget, target.of, **rules)
-    after = evaluate(session.engine, gated, session.data.test.epoch(0))
     renewed = _renew_statistics(session, gated)
-    if renewed:
-        after = evaluate(session.engine, gated, session.data.test.epoch(0))
+    after = evaluate(session.engine, gated, session.data.test.epoch(0))
     history["gates"] = frozen.gates.tolist()
     check_same(session.engine, "which gates are open", json.dumps(history["gates"]))
     history["freezing"] = {
