@@ -245,7 +245,7 @@ class GatedModel(Gated):
         if budget is not None:
             fits = lambda kept: self.share_of(kept, budget.of) <= budget.share  # noqa: E731
         is_open = gates.cpu() > 0
-        kept = round_gates(self.plan, is_open, self._score(), round_to, fits, may_vanish=remove_blocks)
+        kept = round_gates(self.plan, is_open, self._score(), round_to, fits, may_vanish=remove_blocks, gone=self.gone)
         return torch.where(kept.to(gates.device), torch.where(gates > 0, gates, 1.0), 0.0)
 
     def fix_gates(self, values: Tensor) -> None:

@@ -15,6 +15,7 @@ import depl0
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
 from depl0.surgery.record import record_of
+from depl0.surgery.rounding import in_whole_steps, round_gates
 from depl0.training.freeze import check_budget, freeze, least_share
 
 ROUND_TO = [1, 2, 3, 4, 8, 16, 32]
@@ -55,17 +56,21 @@ def given_scores(seed: int, mean: float = 0.0) -> GatedModel:
 
 
 def check_counts(gated: GatedModel, gates: Tensor, round_to: int) -> None:
-    """Every convolution's kept channels are a multiple of N, or all of the layer's."""
+    """Every convolution's kept channels are a multiple of N, or all of the layer's, and the best of their groups."""
+    check_widths(gated, gates, round_to)
     scores = gated.log_alpha().detach()
+    for group in gated.plan.groups:
+        opened = gates[group.gates] > 0
+        if bool(opened.any()) and not bool(opened.all()):
+            assert scores[group.gates][opened].min() >= scores[group.gates][~opened].max(), group.name
+
+
+def check_widths(gated: GatedModel, gates: Tensor, round_to: int) -> None:
     widths = {"stem": 20, "expand": 36, "depthwise": 36, "project": 20, "wide": 24, "grouped": 48, "small": 5}
     for layer, width in widths.items():
         axis = gated.plan.axes[(f"{layer}.weight", 0)]
         kept = int((gates[axis] > 0).sum())
         assert kept == width or (kept > 0 and kept % round_to == 0), (layer, kept)
-    for group in gated.plan.groups:
-        opened = gates[group.gates] > 0
-        if bool(opened.any()) and not bool(opened.all()):
-            assert scores[group.gates][opened].min() >= scores[group.gates][~opened].max(), group.name
 
 
 @given(st.integers(0, 10_000), st.sampled_from(ROUND_TO), st.floats(0.25, 1.0), st.sampled_from(["macs", "params"]))
@@ -105,6 +110,38 @@ def test_room_that_is_left_is_used() -> None:
         closed = (more[group.gates] == 0).nonzero().flatten()[:4] + group.offset
         more[closed] = 1.0
         assert not len(closed) or gated.share_of(more, "macs") > 0.6, group.name
+
+
+@pytest.mark.parametrize("round_to", ROUND_TO)
+@pytest.mark.parametrize("seed", range(3))
+def test_gates_that_go_early_leave_whole_steps(seed: int, round_to: int) -> None:
+    gated = given_scores(seed)
+    scores, plan = gated.log_alpha().detach(), gated.plan
+    gone, draw = torch.zeros(plan.num_gates, dtype=torch.bool), torch.Generator().manual_seed(seed)
+    for share in (0.3, 0.6, 0.9):
+        going = (torch.rand(plan.num_gates, generator=draw) < share) & ~gone
+        can_go = in_whole_steps(plan, going, gone, scores, round_to)
+        assert not bool((can_go & ~going).any())
+        for group in plan.groups:
+            stays = going & ~can_go
+            assert int(stays[group.gates].sum()) <= round_to or not bool(can_go[group.gates].any())
+            if bool(stays[group.gates].any()) and bool(can_go[group.gates].any()):  # the best of them stay
+                assert scores[group.gates][stays[group.gates]].min() >= scores[group.gates][can_go[group.gates]].max()
+        gone |= can_go
+        check_widths(gated, (~gone).float(), round_to)
+
+
+def test_what_is_gone_is_not_opened_to_make_a_multiple() -> None:
+    gated = given_scores(2)
+    scores = gated.log_alpha().detach()
+    gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    gone[scores.argsort()[: gated.plan.num_gates // 2]] = True
+    is_open = ~gone & (scores > scores.median() + 0.2)
+    rounded = round_gates(gated.plan, is_open, scores, 4, gone=gone)
+    assert not bool((rounded & gone).any())
+    for group in gated.plan.groups:
+        alive = group.size - int(gone[group.gates].sum())
+        assert int(rounded[group.gates].sum()) <= alive
 
 
 def test_a_gate_of_a_grouped_convolution_counts_its_channels() -> None:

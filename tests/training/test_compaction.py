@@ -30,6 +30,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "search__clip_norm": 1.0,
     },
     "progressive, gated fine-tuning": {"finetune__gated": True, "target__budget": 0.3},
+    "progressive, rounded": {"target__round_to": 2},
     "once": {"run__compact": "once", **SETTLES},
     "never": {"run__compact": "never", **SETTLES},
 }
@@ -63,7 +64,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "summary.json").read_text()))
 
 
-@pytest.mark.parametrize("name", ["progressive", "progressive, penalty", "progressive, gated fine-tuning"])
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("progressive")])
 def test_the_network_shrinks_by_a_tenth_or_more_at_a_time(name: str, whole: dict[str, Path]) -> None:
     summary = summary_of(whole[name])
     found = events(whole[name], "compaction")
@@ -88,6 +89,16 @@ def test_the_budget_is_kept_and_used(whole: dict[str, Path]) -> None:
         assert budget - 0.1 < reached <= budget, name
         last = epochs(whole[name], "search")[-1]
         assert last["expected"]["macs_share"] == pytest.approx(budget, abs=0.1)
+
+
+def test_rounded_networks_have_rounded_sizes_all_the_way(whole: dict[str, Path]) -> None:
+    folder = whole["progressive, rounded"]
+    assert events(folder, "compaction")[0]["phase"] == "search"
+    for line in (json.loads(text) for text in (folder / "gates.jsonl").read_text().splitlines()):
+        assert all(len(gates) % 2 == 0 for gates in line["open"].values())
+    summary = summary_of(folder)
+    assert all(group["open"] % 2 == 0 for group in summary["groups"].values())
+    assert 0.25 < summary["budget_reached"] <= 0.5  # steps of two channels are large in a network this small
 
 
 def test_once_freezes_when_the_search_has_converged_and_trains_on(whole: dict[str, Path]) -> None:
@@ -139,6 +150,7 @@ def test_the_files_of_a_run_give_the_same_network(name: str, whole: dict[str, Pa
         ("progressive", [-1, 10]),  # well before and in the end
         ("progressive, penalty", [1]),
         ("progressive, gated fine-tuning", [2, 14]),
+        ("progressive, rounded", [1]),
         ("once", [0]),
         ("once", [1]),
         ("never", [1]),

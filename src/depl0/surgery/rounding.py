@@ -31,7 +31,14 @@ def check_round_to(round_to: int) -> None:
 
 
 def round_gates(
-    plan: Plan, is_open: Tensor, scores: Tensor, round_to: int, fits: Fits | None = None, *, may_vanish: bool = False
+    plan: Plan,
+    is_open: Tensor,
+    scores: Tensor,
+    round_to: int,
+    fits: Fits | None = None,
+    *,
+    may_vanish: bool = False,
+    gone: Tensor | None = None,
 ) -> Tensor:
     """Return which gates are open when every group's channels are a multiple of ``round_to``, or all of the group.
 
@@ -42,12 +49,14 @@ def round_gates(
         round_to: N. A group of fewer channels keeps all of them; no other keeps fewer than N.
         fits: the budget; without one, every group goes to the nearest multiple.
         may_vanish: leave groups alone whose gates are all closed, because their layers are going to be removed.
+        gone: gates that cannot be opened any more.
     """
     check_round_to(round_to)
+    alive = torch.ones_like(is_open) if gone is None else ~gone
     ladders = [
         ladder
         for group, step in zip(plan.groups, _gates_per_step(plan, round_to), strict=True)
-        if (ladder := _Ladder.of(group, step, is_open, scores, may_vanish)) is not None
+        if (ladder := _Ladder.of(group, step, is_open, alive, scores, may_vanish)) is not None
     ]
     for ladder in ladders:
         ladder.to_nearest()
@@ -55,6 +64,33 @@ def round_gates(
         _close_until(fits, ladders, is_open)
         _open_while(fits, ladders, is_open)
     return _chosen(ladders, is_open)
+
+
+def in_whole_steps(plan: Plan, going: Tensor, gone: Tensor, scores: Tensor, round_to: int) -> Tensor:
+    """Return those of ``going`` that can go for good without taking a choice from :func:`round_gates`.
+
+    What is left of every group is a number that it may keep; the best of those that were to go make it up.
+    """
+    can_go = going & ~gone
+    for group, step in zip(plan.groups, _gates_per_step(plan, round_to), strict=True):
+        own = can_go[group.gates]
+        alive = group.size - int(gone[group.gates].sum())
+        left = alive - int(own.sum())
+        wanted = next((rung for rung in _rungs(step, group.size, alive) if rung >= left), alive)
+        by_score = scores[group.gates].argsort(descending=True, stable=True)
+        staying = by_score[own[by_score]][: wanted - left]
+        can_go[staying + group.offset] = False
+    return can_go
+
+
+def _rungs(step: int, size: int, alive: int) -> list[int]:
+    """Return the numbers of gates that a group may keep of those that can be opened.
+
+    >>> _rungs(8, size=20, alive=20), _rungs(8, size=20, alive=17), _rungs(8, size=5, alive=4)
+    ([8, 16, 20], [8, 16], [4])
+    """
+    multiples = list(range(step, alive + 1, step))
+    return multiples if multiples and (alive < size or multiples[-1] == size) else [*multiples, alive]
 
 
 def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
@@ -85,16 +121,18 @@ class _Ladder:
     open_before: int
 
     @classmethod
-    def of(cls, group: Group, step: int, is_open: Tensor, scores: Tensor, may_vanish: bool) -> _Ladder | None:
+    def of(
+        cls, group: Group, step: int, is_open: Tensor, alive: Tensor, scores: Tensor, may_vanish: bool
+    ) -> _Ladder | None:
         """Return a group's ladder; None for one that shall be left alone."""
         own, opened = scores[group.gates], is_open[group.gates]
         count = int(opened.sum())
         if may_vanish and count == 0:
             return None
         by_score = own.argsort(descending=True, stable=True)
+        by_score = by_score[alive[group.gates][by_score]]
         order = by_score[opened[by_score].long().argsort(descending=True, stable=True)]  # whatever is open comes first
-        rungs = [*range(step, group.size, step), group.size]
-        return cls(order + group.offset, own[order], rungs, 0, count)
+        return cls(order + group.offset, own[order], _rungs(step, group.size, len(order)), 0, count)
 
     def to_nearest(self) -> None:
         """Choose the number nearest to what is open now; of two, the larger."""

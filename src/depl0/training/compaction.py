@@ -28,6 +28,7 @@ from torch import Tensor
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.surgery.carry import carry_over
+from depl0.surgery.rounding import in_whole_steps
 from depl0.training.convergence import Stay, may_begin
 from depl0.training.loop import Phase, Session
 
@@ -69,9 +70,9 @@ class Watch:
         return None
 
     def _may_cut_early(self) -> bool:
-        """Tell whether gates may go before the freezing: rounding and timing choose among all gates of the network."""
+        """Tell whether gates may go before the freezing: timing chooses among all gates of the network."""
         target = self._session.recipe.target
-        return target.round_to == 1 and (target.budget is None or target.of != "latency")
+        return target.budget is None or target.of != "latency"
 
     def _log_alpha(self) -> Tensor:
         with torch.no_grad():
@@ -116,14 +117,16 @@ class Watch:
         """Return the gates that have been nearly closed for some looks, this one included.
 
         One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
-        be cut in two for good.
+        be cut in two for good. Where gates will be rounded, what is left of a group is a number that it may keep.
         """
         history = self._session.history
         below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
         before: Tensor = history.get("looks_below", torch.zeros(len(below), dtype=torch.long))
         looks = torch.where(below, before + 1, 0)
         history["looks_below"] = looks
-        return self._gated.can_go((looks >= LOOKS_BELOW) & ~self._gated.gone)
+        closing = self._gated.can_go((looks >= LOOKS_BELOW) & ~self._gated.gone)
+        round_to = self._session.recipe.target.round_to
+        return in_whole_steps(self._gated.plan, closing, self._gated.gone, log_alpha, round_to)
 
     def _is_worth_it(self, closing: Tensor) -> bool:
         if not bool(closing.any()):

@@ -88,7 +88,7 @@ def open_within(
     is_open = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     is_open[order[:keep]] = True
     if round_to > 1:
-        return round_gates(gated.plan, is_open, scores, round_to, fits, may_vanish=remove_blocks)
+        return round_gates(gated.plan, is_open, scores, round_to, fits, may_vanish=remove_blocks, gone=gated.gone)
     rest = order[keep:]
     if remove_blocks:
         rest = rest[~whole_blocks(gated, is_open)[rest]]
