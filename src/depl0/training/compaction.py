@@ -126,6 +126,8 @@ class Watch:
         history["looks_below"] = looks
         closing = self._gated.can_go((looks >= LOOKS_BELOW) & ~self._gated.gone)
         round_to = self._session.recipe.target.round_to
+        if round_to == 1:
+            return closing
         return in_whole_steps(self._gated.plan, closing, self._gated.gone, log_alpha, round_to)
 
     def _is_worth_it(self, closing: Tensor) -> bool:
