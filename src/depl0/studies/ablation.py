@@ -9,17 +9,9 @@ from typing import final
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
-from depl0.studies.measures import (
-    MEASURES,
-    describe,
-    made_with,
-    made_with_note,
-    number_of,
-    over_seeds,
-    seeds_from,
-    unfinished_note,
-)
+from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
+from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
 from depl0.studies.table import Table, percent, seconds, share
 
@@ -100,7 +92,7 @@ def tabulate(result: Result) -> Table:
     """Return the table of the ablation."""
     rows = []
     for row in result["generators"]:
-        cells = {name: (row[name]["mean"], row[name]["sd"]) for name in MEASURES}
+        cells = cells_of(row)
         rows.append(
             (
                 row["recipe"],

@@ -11,17 +11,9 @@ from depl0.generators import GENERATORS
 from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
-from depl0.studies.measures import (
-    MEASURES,
-    describe,
-    made_with,
-    made_with_note,
-    number_of,
-    over_seeds,
-    seeds_from,
-    unfinished_note,
-)
+from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
+from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
 from depl0.studies.table import COSTS, Table, percent, points, seconds, share
 
@@ -117,7 +109,7 @@ def tabulate(result: Result) -> Table:
     """Return the table of a comparison."""
     rows = []
     for row in result["methods"]:
-        cells = {name: (row[name]["mean"], row[name]["sd"]) for name in MEASURES}
+        cells = cells_of(row)
         rows.append(
             (
                 row["method"],

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from depl0.errors import InputError
 from depl0.studies.study import Outcome
 
 MEASURES = ("accuracy", "dense_accuracy", "change", "cost_left", "macs_left", "params_left", "seconds")
@@ -35,44 +33,15 @@ def describe(outcome: Outcome) -> dict[str, Any]:
     return {"name": outcome.name, "status": outcome.status, **numbers, "error": error}
 
 
-def over_seeds(members: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return number, mean and sample standard deviation of what is finished; no deviation of fewer than two."""
-    finished = [member for member in members if member["status"] == "finished"]
-    row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
-    for name in MEASURES:
-        values = [member[name] for member in finished if member[name] is not None]
-        row[name] = {
-            "mean": statistics.fmean(values) if values else None,
-            "sd": statistics.stdev(values) if len(values) > 1 else None,
-        }
-    return row
-
-
-def number_of(row: dict[str, Any]) -> str:
-    """Return the cell that says how many seeds a mean is of."""
-    return str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}"
+def status(row: dict[str, Any]) -> str:
+    """Return the cell that says what has become of a member."""
+    return str(row["status"]) if row["error"] is None else f"{row['status']}: {row['error']}"
 
 
 def unfinished_note(members: Iterable[dict[str, Any]]) -> tuple[str, ...]:
     """Return the line below a table that says which members its means are without."""
     missing = [f"{member['name']}: {status(member)}" for member in members if member["status"] != "finished"]
     return (f"Not in the table: {'; '.join(missing)}",) if missing else ()
-
-
-def seeds_from(first: int, number: int) -> tuple[int, ...]:
-    """Return the seeds of a study that has ``--seeds`` so many.
-
-    >>> seeds_from(5, 3)
-    (5, 6, 7)
-    """
-    if number < 1:
-        raise InputError(f"--seeds must be at least 1, got {number} instead.", hint="3 seeds give a spread.")
-    return tuple(first + step for step in range(number))
-
-
-def status(row: dict[str, Any]) -> str:
-    """Return the cell that says what has become of a member."""
-    return str(row["status"]) if row["error"] is None else f"{row['status']}: {row['error']}"
 
 
 def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
