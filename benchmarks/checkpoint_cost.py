@@ -16,7 +16,7 @@ import torch
 import depl0
 from depl0.models.spec import factory
 from depl0.recipes.recipe import RunSection
-from depl0.training.checkpoint import save_checkpoint
+from depl0.runs.checkpoint import save_checkpoint
 
 SIDES = {"resnet50": 224}
 REPEATS = 5

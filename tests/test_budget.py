@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import depl0
-from depl0.budget import Budget
+from depl0.budgets.threshold import Budget
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import open_probability

@@ -10,7 +10,7 @@ True
 
 from depl0 import models
 from depl0.analysis.plan import Group, Plan
-from depl0.cost import Cost, cost
+from depl0.costs import Cost, cost
 from depl0.errors import (
     CertificateError,
     Depl0Error,

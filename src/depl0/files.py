@@ -19,8 +19,8 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
-from depl0.analysis.trace import canonical_names
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
+from depl0._host import canonical_names
 from depl0.errors import FormatError, InputError
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal

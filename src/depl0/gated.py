@@ -9,22 +9,22 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from depl0._host import ExampleInputs, Gated, check_host
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
-from depl0.analysis.trace import ExampleInputs, Gated, check_host
-from depl0.budget import Budget
-from depl0.cost.count import Cost, cost
-from depl0.cost.expected import KINDS, ExpectedCost
-from depl0.cost.latency_table import ExpectedLatency
+from depl0.budgets.rounding import check_round_to, round_gates
+from depl0.budgets.threshold import Budget
+from depl0.costs.count import Cost, cost
+from depl0.costs.expected import KINDS, ExpectedCost
+from depl0.costs.latency_table import ExpectedLatency
 from depl0.errors import GateError, InputError
 from depl0.gates import hard_concrete
 from depl0.generators import Generator, Preset, make_generator
 from depl0.latency.network import expected_latency
 from depl0.planning import plan as make_plan
-from depl0.surgery.extract import extract
+from depl0.surgery.certificate import reacts
+from depl0.surgery.extraction import extract
 from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow, present_gates
-from depl0.surgery.reaction import reacts
-from depl0.surgery.rounding import check_round_to, round_gates
 from depl0.surgery.scaling import SiteScaling
 from depl0.surgery.slicing import kept_gates
 
@@ -310,7 +310,7 @@ class GatedModel(Gated):
         """Replace the host by a smaller one, without the channels of gates that are gone. The former is not modified.
 
         Outputs are compared before anything is replaced. Optimizers and running means hold the former host's
-        parameters: :func:`depl0.surgery.carry.carry_over` takes them along. A group of which no gate is left keeps one
+        parameters: :func:`depl0.surgery.narrow.carry_over` takes them along. A group of which no gate is left keeps one
         channel, at 0; ``present`` says which, where the same was done before (:attr:`present`).
         """
         if present is None:

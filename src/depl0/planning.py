@@ -13,27 +13,17 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from depl0._host import ExampleInputs, check_host, module_stack, path_of, private_copy, run_checked
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import LAYERS
 from depl0.analysis.plan import Plan
+from depl0.analysis.recording import Graph, operator_name, record, user_line
 from depl0.analysis.selection import GroupChoice
-from depl0.analysis.trace import (
-    ExampleInputs,
-    Graph,
-    check_host,
-    module_stack,
-    operator_name,
-    path_of,
-    private_copy,
-    record,
-    run_checked,
-    user_line,
-)
 from depl0.analysis.values import Channels
 from depl0.errors import InputError, TraceError
 from depl0.surgery.certificate import TOLERANCE, first_difference, gives_the_same_twice, max_error, random_cases
-from depl0.surgery.extract import cut
+from depl0.surgery.extraction import cut
 from depl0.surgery.slicing import kept_gates, kept_positions
 
 

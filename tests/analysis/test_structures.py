@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.analysis.trace import ExampleInputs
+from depl0._host import ExampleInputs
 from tests.analysis.helpers import call, cast, distance, flat, liven, pruned, same_cost
 from tests.analysis.structures import STRUCTURES, NormAct, PartlyFrozenParameters, Structure
 

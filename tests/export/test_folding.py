@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from depl0.analysis.trace import operator_name
+from depl0.analysis.recording import operator_name
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
 from tests.analysis.helpers import call, distance, liven

@@ -21,7 +21,7 @@ import depl0.training.loop as loop
 import depl0.training.settle as settle
 from depl0.cli.app import main
 from depl0.recipes.toml import write_recipe
-from depl0.training.sync_norm import synced_norms
+from depl0.runtime.sync_norm import synced_norms
 from tests.training.tiny import TinyNet, tiny_recipe
 
 

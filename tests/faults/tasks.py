@@ -9,7 +9,7 @@ import torch
 
 from depl0.cli.app import main
 from depl0.recipes.toml import write_recipe
-from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.runs.checkpoint import load_newest, save_checkpoint
 from tests.faults import ranks
 from tests.faults.crash import Counter
 from tests.training.tiny import tiny_recipe

@@ -24,8 +24,8 @@ from depl0.errors import DataError, Depl0Error, FormatError, InputError
 from depl0.gated import GatedModel
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
-from depl0.training import checkpoint
-from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.runs import checkpoint
+from depl0.runs.checkpoint import load_newest, save_checkpoint
 from depl0.training.loop import Session, _restore, _save
 from depl0.training.search import search_phase
 from tests.data.layouts import write_cifar10

@@ -22,7 +22,7 @@ from depl0.cli.app import main
 from depl0.data import open_data
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
 from depl0.recipes.toml import read_recipe, write_recipe
-from depl0.training.checkpoint import load_newest, save_checkpoint
+from depl0.runs.checkpoint import load_newest, save_checkpoint
 from depl0.weights import load_weights
 from tests.data.layouts import write_cifar10
 from tests.training.tiny import TinyNet, run, tiny_gated, tiny_recipe

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from depl0.errors import InputError
-from depl0.training.lock import LOCK, locked
+from depl0.runs.lock import LOCK, locked
 from tests.faults.forkserver import ForkServer
 from tests.training.tiny import Noisy, run, tiny_recipe
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from depl0.errors import InputError
-from depl0.training.engine import waiting_time
-from depl0.training.sync_norm import check_norms
+from depl0.runtime.engine import waiting_time
+from depl0.runtime.sync_norm import check_norms
 from tests.faults.forkserver import ForkServer
 from tests.training.tiny import Noisy, TinyNet, run, tiny_recipe
 

@@ -13,8 +13,8 @@ import torch
 from depl0.cli.app import main
 from depl0.errors import DataError, DivergedError, InputError
 from depl0.recipes.toml import write_recipe
-from depl0.training.checkpoint import load_newest
-from depl0.training.trouble import Watch, wrong_parameter
+from depl0.runs.checkpoint import load_newest
+from depl0.runtime.guard import Watch, wrong_parameter
 from tests.training.tiny import Noisy, run, tiny_gated, tiny_recipe
 
 HERE = "tests.faults.networks:"

@@ -111,7 +111,7 @@ def test_failed_extract(host: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Non
     gated.fix_gates(random_gates(gated.plan.num_gates))
     portrait = Portrait(host)
     monkeypatch.setattr(
-        import_module("depl0.surgery.extract"), "slice_module", lambda model, positions: model.one.weight.zero_()
+        import_module("depl0.surgery.extraction"), "slice_module", lambda model, positions: model.one.weight.zero_()
     )
     with torch.no_grad(), pytest.raises(depl0.CertificateError):
         gated.extract()

@@ -13,10 +13,9 @@ from tests.analysis.structures import STRUCTURES, image
 from torch import Tensor, nn
 
 import depl0
-from depl0.analysis.trace import ExampleInputs
+from depl0._host import ExampleInputs
 from depl0.models import resnet20
-from depl0.surgery.carry import carry_over
-from depl0.surgery.narrow import Narrowed
+from depl0.surgery.narrow import Narrowed, carry_over
 from depl0.training.ema import Average
 
 NETWORKS = (

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from depl0._host import ExampleInputs
 from depl0.analysis.plan import Plan
-from depl0.analysis.trace import ExampleInputs
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.generators import GENERATORS, make_generator

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.analysis.trace import ExampleInputs
+from depl0._host import ExampleInputs
 from depl0.gated import GatedModel
 from depl0.latency.calls import record_calls
 from depl0.latency.measure import measure_latency

@@ -9,8 +9,8 @@ import pytest
 
 from depl0.errors import FormatError, InputError, RunInterruptedError
 from depl0.recipes.toml import with_overrides
+from depl0.runs.progress import Quiet
 from depl0.studies.study import Outcome, Study
-from depl0.training.progress import Quiet
 from tests.studies.summaries import a_summary, finish_run
 from tests.training.tiny import Noisy, interrupt, tiny_recipe
 

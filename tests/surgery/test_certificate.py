@@ -16,7 +16,7 @@ from depl0.surgery import record_of
 from depl0.surgery.certificate import max_error
 from depl0.surgery.slicing import slice_module
 
-extraction = import_module("depl0.surgery.extract")  # the package's attribute of that name is the function
+extraction = import_module("depl0.surgery.extraction")  # the package's attribute of that name is the function
 
 
 def test_certificate_is_kept_with_the_network() -> None:

@@ -12,9 +12,9 @@ import torch
 import depl0
 import depl0.training.compaction as compaction
 from depl0.errors import TrainingError
+from depl0.pruning.convergence import Stay, may_begin
+from depl0.pruning.freeze import freeze
 from depl0.surgery import record_of
-from depl0.training.convergence import Stay, may_begin
-from depl0.training.freeze import freeze
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
 

@@ -11,7 +11,8 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from depl0.errors import InputError, TrainingError
-from depl0.training import compiling, loop
+from depl0.runtime import compiling
+from depl0.training import loop
 from depl0.training.search import search_phase
 from tests.training.test_loop import make_session
 from tests.training.test_resume import what_matters

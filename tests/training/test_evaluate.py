@@ -8,7 +8,7 @@ from torch import nn
 
 from depl0.errors import InputError
 from depl0.latency import measure_latency
-from depl0.training.engine import make_engine
+from depl0.runtime.engine import make_engine
 from depl0.training.evaluate import check_classes, class_scores, evaluate
 from tests.training.tiny import SIDE, TinyNet, tiny_recipe
 

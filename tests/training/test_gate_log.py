@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import depl0
+from depl0.costs.memory import memory_bytes
 from depl0.files import file_size, save
-from depl0.memory import memory_bytes
-from depl0.training.gate_log import gates_line
+from depl0.runs.gate_log import gates_line
 from tests.training.tiny import SIDE, TinyNet, run, tiny_gated, tiny_recipe
 
 

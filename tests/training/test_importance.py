@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from depl0.methods.taylor import FEW
-from depl0.training.importance import TRUST, draw_together, standardise, taylor_scores
+from depl0.pruning.importance import TRUST, draw_together, standardise, taylor_scores
 from tests.training.tiny import SIDE, tiny_gated
 
 

@@ -16,12 +16,12 @@ import depl0.training.loop as loop
 from depl0.errors import TrainingError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from depl0.training.checkpoint import load_newest
-from depl0.training.engine import make_engine
+from depl0.runs.checkpoint import load_newest
+from depl0.runs.folder import RunFolder
+from depl0.runs.progress import Quiet
+from depl0.runtime.engine import make_engine
 from depl0.training.loop import Session
-from depl0.training.progress import Quiet
 from depl0.training.prune import finetune
-from depl0.training.run_folder import RunFolder
 from depl0.training.search import search_phase
 from depl0.training.setup import attach_for, model_factory, open_data_for
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe

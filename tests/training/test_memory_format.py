@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from depl0.errors import InputError, TrainingError
-from depl0.training import memory_format
-from depl0.training.engine import make_engine
+from depl0.runtime import memory_format
+from depl0.runtime.engine import make_engine
+from depl0.training import layout
 from tests.training.test_resume import what_matters
 from tests.training.tiny import SIDE, Noisy, TinyNet, interrupt, run, tiny_recipe
 
@@ -104,7 +105,7 @@ def test_a_short_run_is_not_measured_and_stays_as_it_was(tmp_path: Path, monkeyp
     def never(*_: Any) -> bool:
         raise AssertionError("measured")
 
-    monkeypatch.setattr(memory_format, "is_faster", never)
+    monkeypatch.setattr(layout, "is_faster", never)
     summary = run(tiny_recipe(), tmp_path / "auto")
     assert summary["channels_last"] is False
     run(tiny_recipe(run__channels_last="off"), tmp_path / "off")
@@ -112,11 +113,11 @@ def test_a_short_run_is_not_measured_and_stays_as_it_was(tmp_path: Path, monkeyp
 
 
 def test_a_long_run_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_format, "LEAST_STEPS", 0)
-    monkeypatch.setattr(memory_format, "LEAST_MACS", 0)
+    monkeypatch.setattr(layout, "LEAST_STEPS", 0)
+    monkeypatch.setattr(layout, "LEAST_MACS", 0)
     asked = []
     measure = memory_format.is_faster
-    monkeypatch.setattr(memory_format, "is_faster", lambda *args: asked.append(measure(*args)) or True)
+    monkeypatch.setattr(layout, "is_faster", lambda *args: asked.append(measure(*args)) or True)
     recipe, reporter = tiny_recipe(), Noisy(5, interrupt)
     with pytest.raises(TrainingError, match="interrupted"):
         run(recipe, tmp_path / "run", reporter)
@@ -157,4 +158,4 @@ def test_the_decision_is_in_every_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(TrainingError):
         run(recipe, tmp_path / "run", Noisy(2, interrupt))
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-*")
-    assert json.dumps(memory_format.KEY) in (checkpoint / "state.json").read_text()
+    assert json.dumps("channels_last") in (checkpoint / "state.json").read_text()

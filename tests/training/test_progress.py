@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from depl0.training.progress import Live, Plain, Quiet, Reporter, make_reporter
+from depl0.runs.progress import Live, Plain, Quiet, Reporter, make_reporter
 
 LINE: dict[str, Any] = {
     "epoch": 2,
@@ -73,6 +73,6 @@ def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3723, "1:02:03")])
 def test_clock(seconds: float, text: str) -> None:
-    from depl0.training.progress import _clock
+    from depl0.runs.progress import _clock
 
     assert _clock(seconds) == text

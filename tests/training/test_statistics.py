@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from depl0.training.statistics import reestimate, restore, statistics_of
+from depl0.pruning.statistics import reestimate, restore, statistics_of
 from tests.training.tiny import run, tiny_gated, tiny_recipe
 
 

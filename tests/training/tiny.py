@@ -16,7 +16,7 @@ from depl0.gated import GatedModel
 from depl0.recipes import catalog
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
-from depl0.training.progress import Reporter
+from depl0.runs.progress import Reporter
 from depl0.training.prune import prune
 
 CLASSES = 4

@@ -12,9 +12,9 @@ from depl0.analysis.labels import Reason
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
 from depl0.analysis.propagate import Axis, Propagation
+from depl0.analysis.recording import Graph, is_in_place, operator_name
 from depl0.analysis.rules import RULES, pointwise_rule, unknown_rule
 from depl0.analysis.selection import GroupChoice, select
-from depl0.analysis.trace import Graph, is_in_place, operator_name
 from depl0.analysis.values import Opaque, Stored, Value
 from depl0.analysis.zeros import Sites, place_sites
 from depl0.errors import NothingToPruneError

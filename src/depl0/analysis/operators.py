@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from depl0.analysis.trace import operator_name
+from depl0.analysis.recording import operator_name
 
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}

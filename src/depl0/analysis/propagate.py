@@ -9,7 +9,7 @@ from typing import TypeAlias
 from torch import Tensor, fx, nn
 
 from depl0.analysis.labels import Labels, Reason
-from depl0.analysis.trace import Graph, shape_of
+from depl0.analysis.recording import Graph, shape_of
 from depl0.analysis.values import Channels, Opaque, Stored, Value, labels_along, varying_dims
 
 Axis: TypeAlias = tuple[str, int]

@@ -29,7 +29,7 @@ from depl0.analysis.operators import (
     TRANSPOSED,
 )
 from depl0.analysis.propagate import LayerUse, Propagation, positions, tensor_inputs
-from depl0.analysis.trace import Graph, arguments, operator_name, shape_of
+from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.values import Channels, Opaque, Stored, Value, labels_along, varying_dims
 
 Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]

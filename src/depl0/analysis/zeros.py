@@ -24,7 +24,7 @@ from depl0.analysis.operators import (
     is_pointwise,
 )
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
-from depl0.analysis.trace import Graph, arguments, operator_name, shape_of
+from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.values import Channels, Stored
 
 _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}

@@ -18,8 +18,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from depl0._host import ExampleInputs
 from depl0.analysis.plan import Plan
-from depl0.analysis.trace import ExampleInputs
 from depl0.bench.operators import OperatorCount
 from depl0.bench.saved_memory import counting_saved_bytes
 from depl0.bench.table import markdown
@@ -31,12 +31,12 @@ from depl0.models.spec import factory
 from depl0.recipes import catalog
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
-from depl0.training import memory_format
-from depl0.training.engine import make_engine
+from depl0.runs.folder import RunFolder, environment
+from depl0.runs.progress import Quiet
+from depl0.runtime import memory_format
+from depl0.runtime.engine import make_engine
 from depl0.training.loop import Phase, Session, hand_over, train_step
-from depl0.training.progress import Quiet
 from depl0.training.prune import plain_phase
-from depl0.training.run_folder import RunFolder, environment
 from depl0.training.search import search_phase
 from depl0.training.setup import attach_for
 
@@ -113,7 +113,7 @@ class Stepper:
         labels = torch.randint(CLASSES, (batch,), generator=generator)
         self._images, self._labels = images.to(self._engine.device), labels.to(self._engine.device)
         session = self._session = _session(recipe, self._engine, OneBatch(self._images, self._labels))
-        session.history[memory_format.KEY] = channels_last
+        session.history["channels_last"] = channels_last
         host = factory(model, CLASSES, *IMAGE_SHAPE[:2])().to(self._engine.device)
         self.plan, self.groups = plan, 0
         if variant.fields is None:
@@ -122,7 +122,7 @@ class Stepper:
             gated = _gated(recipe, host, self._images[:1], plan)
             self._phase = search_phase(session, gated)
             self.plan, self.groups = gated.plan, len(gated.plan.groups)
-        memory_format.lay_out(self._phase.model, session.history)
+        memory_format.lay_out(self._phase.model, channels_last)
         self._wrapped = hand_over(self._engine, self._phase).train()
         self._taken = 0
 

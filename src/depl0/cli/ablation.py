@@ -9,10 +9,10 @@ import typer
 from depl0.cli.options import with_options_of
 from depl0.cli.prune import chosen_recipe
 from depl0.cli.study import OUT_HELP, finish, study_folder
+from depl0.runs.progress import make_reporter
 from depl0.studies.ablation import Ablation, tabulate, with_data_folder
 from depl0.studies.publish import carry_out
 from depl0.studies.study import Study
-from depl0.training.progress import make_reporter
 
 WITHOUT_DATA, WITH_DATA = "digits", "digits,lenet5-fashion-mnist"
 

@@ -23,7 +23,7 @@ from depl0.cli import (
     tables,
 )
 from depl0.errors import Depl0Error, DivergedError, InputError, RunInterruptedError
-from depl0.training.engine import is_first_process
+from depl0.runtime.engine import is_first_process
 
 app = typer.Typer(
     name="depl0",

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from depl0._atomic import write_whole
 from depl0.bench.step import bench_step, step_table
-from depl0.bench.tts import ALL, bench_tts, find_members, tts_table
 from depl0.cli.prune import complete
-from depl0.disk import write_whole
 from depl0.errors import InputError
 from depl0.models.spec import check_spec
 from depl0.recipes import catalog
-from depl0.training.progress import make_reporter
+from depl0.runs.progress import make_reporter
+from depl0.studies.tts import ALL, bench_tts, find_members, tts_table
 
 app = typer.Typer(help="Measure the speed of training with gates.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -9,10 +9,10 @@ import typer
 from depl0.cli.options import with_options_of
 from depl0.cli.prune import chosen_recipe
 from depl0.cli.study import OUT_HELP, finish, study_folder
+from depl0.runs.progress import make_reporter
 from depl0.studies.compare import Comparison, read_methods, tabulate
 from depl0.studies.publish import carry_out
 from depl0.studies.study import Study
-from depl0.training.progress import make_reporter
 
 
 @with_options_of(chosen_recipe, without=("penalty_weight", "method", "generator", "direction"))

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from depl0.cli.prune import read_assignments
-from depl0.cost.count import cost
+from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.files import load
 from depl0.recipes import catalog
 from depl0.recipes.toml import read_recipe, with_overrides
-from depl0.training.engine import make_engine
+from depl0.runs.folder import find_compact
+from depl0.runtime.engine import make_engine
 from depl0.training.evaluate import check_classes, evaluate
-from depl0.training.run_folder import find_compact
 from depl0.training.setup import model_factory, open_data_for
 
 

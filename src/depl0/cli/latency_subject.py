@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0.cost.count import cost
+from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.files import load
 from depl0.latency.backends import Call, Skipped, open_session
 from depl0.latency.compare import Omitted, Timing, time_calls
 from depl0.latency.fresh import built_small as make_built_small
 from depl0.models.spec import factory
+from depl0.pruning.untrained import attach_untrained, cut_untrained
 from depl0.recipes.toml import read_recipe
-from depl0.training.run_folder import find_compact
+from depl0.runs.folder import find_compact
 from depl0.training.setup import open_data_for
-from depl0.training.untrained import attach_untrained, cut_untrained
 
 
 @dataclass(frozen=True)

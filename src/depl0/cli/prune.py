@@ -16,8 +16,8 @@ from depl0.recipes import catalog
 from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
-from depl0.training.engine import is_first_process
-from depl0.training.progress import make_reporter
+from depl0.runs.progress import make_reporter
+from depl0.runtime.engine import is_first_process
 from depl0.training.prune import prune
 
 DISTILL_SHARE = 0.5

@@ -11,10 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from depl0.runtime.engine import is_first_process
 from depl0.studies.publish import Result, raise_if_failed
 from depl0.studies.study import Study
 from depl0.studies.table import Table
-from depl0.training.engine import is_first_process
 
 OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); the same command continues what it holds."
 WIDE = 200

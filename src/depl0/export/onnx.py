@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from depl0.analysis.trace import ExampleInputs, first_line, module_path, quiet
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
+from depl0._host import ExampleInputs, first_line
+from depl0.analysis.recording import module_path, quiet
 from depl0.errors import ExportError, InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import BATCH, capture, input_names, output_names

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-from depl0.analysis.trace import ExampleInputs, check_host, first_line, private_copy, quiet, run_checked, user_frame
+from depl0._host import ExampleInputs, check_host, first_line, private_copy, run_checked
+from depl0.analysis.recording import quiet, user_frame
 from depl0.errors import ExportError, TraceError
 
 BATCH = "batch"

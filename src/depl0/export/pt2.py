@@ -9,7 +9,8 @@ from typing import ClassVar, final
 import torch
 from torch.export import ExportedProgram
 
-from depl0.analysis.trace import ExampleInputs, quiet
+from depl0._host import ExampleInputs
+from depl0.analysis.recording import quiet
 from depl0.errors import InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture

@@ -16,8 +16,8 @@ from depl0.errors import InputError
 from depl0.files import load, read_record
 from depl0.models.spec import factory
 from depl0.recipes.toml import read_recipe
+from depl0.runs.folder import RunFolder, find_compact
 from depl0.surgery.record import CompactRecord
-from depl0.training.run_folder import RunFolder, find_compact
 
 METADATA_VERSION = 1
 _FACTORY = "pass what builds the dense network: --model FACTORY, e.g. resnet20, timm:resnet18 or path/to/file.py:make."

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from depl0._host import evaluation_mode
 from depl0.errors import ExportError, InputError
-from depl0.modes import evaluation_mode
 
 RANDOM_CASES = 3
 OTHER_BATCHES = (1, 3)

@@ -10,9 +10,9 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from depl0._suggest import unknown
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
-from depl0.generators.choices import unknown
 from depl0.generators.presets import REACH, Preset
 
 Direction = Literal["forward", "backward"]

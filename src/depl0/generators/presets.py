@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, final
 
+from depl0._suggest import unknown
 from depl0.errors import InputError
-from depl0.generators.choices import unknown
 
 REACH = 0.98
 """The share of the bound within which a first log α may be set; at the bound itself tanh has no inverse."""

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import torch
 
+from depl0._suggest import unknown
 from depl0.errors import InputError
 from depl0.generators.base import Generator
-from depl0.generators.choices import unknown
 from depl0.generators.presets import Preset, find_preset
 
 _G = TypeVar("_G", bound=Generator)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
 
 
 def cache_folder() -> Path:

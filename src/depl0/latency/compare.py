@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from depl0._host import evaluation_mode
 from depl0.latency.backends import BACKENDS, Call, Skipped, ToOnnx
 from depl0.latency.measure import interleave, ratio, summarise
-from depl0.modes import evaluation_mode
 
 
 @dataclass(frozen=True)

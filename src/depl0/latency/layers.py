@@ -8,7 +8,7 @@ from itertools import product
 import torch
 
 from depl0.analysis.propagate import LayerUse
-from depl0.cost.latency_table import LayerTable
+from depl0.costs.latency_table import LayerTable
 from depl0.latency.cache import keep, machine, recall
 from depl0.latency.calls import Call
 from depl0.latency.measure import interleave, undisturbed

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from depl0.analysis.trace import ExampleInputs
-from depl0.modes import evaluation_mode
+from depl0._host import ExampleInputs, evaluation_mode
 
 
 @dataclass(frozen=True)

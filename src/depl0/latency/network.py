@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depl0._host import ExampleInputs
 from depl0.analysis.plan import Plan
-from depl0.analysis.trace import ExampleInputs
-from depl0.cost.latency_table import Calibration, ExpectedLatency, TimedUse
+from depl0.costs.latency_table import Calibration, ExpectedLatency, TimedUse
 from depl0.latency.cache import keep, machine, recall
 from depl0.latency.calls import record_calls
 from depl0.latency.layers import VERSION, layer_table
 from depl0.latency.measure import time_networks, undisturbed
-from depl0.surgery.extract import cut
+from depl0.surgery.extraction import cut
 from depl0.surgery.slicing import kept_gates
 
 WIDTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1)

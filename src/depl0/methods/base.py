@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from depl0.analysis.plan import Plan
 from depl0.gated import GatedModel
-
-Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
-"""(outputs, labels) -> loss"""
-
-Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
-"""(images, labels)"""
+from depl0.pruning.importance import Batches as Batches
+from depl0.pruning.importance import Loss as Loss
 
 
 class Method(abc.ABC):

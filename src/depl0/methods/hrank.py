@@ -7,12 +7,12 @@ from typing import final
 import torch
 from torch import Tensor
 
+from depl0._host import evaluation_mode
 from depl0.gated import GatedModel
 from depl0.methods.base import Batches, Loss, Scored
 from depl0.methods.feature_maps import maps_at_sites
 from depl0.methods.filters import add_to_gates, no_scores
 from depl0.methods.registry import register
-from depl0.modes import evaluation_mode
 
 IMAGES = 500
 """images that ranks are averaged over, as in the paper"""

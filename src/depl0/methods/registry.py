@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
+from depl0._suggest import unknown
 from depl0.errors import InputError
-from depl0.generators.choices import unknown
 from depl0.methods.base import Method
 
 _M = TypeVar("_M", bound=Method)

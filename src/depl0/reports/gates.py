@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depl0.training.gate_log import SCALE
+from depl0.runs.gate_log import SCALE
 
 Matrix = npt.NDArray[np.float32]
 

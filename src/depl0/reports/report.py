@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
 from depl0.reports import results
 from depl0.reports.figures import curves, heat, structure
 from depl0.reports.figures.canvas import style, write

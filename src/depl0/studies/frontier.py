@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
 from depl0.studies.table import COSTS
 
 ON_FRONTIER, BESIDE, DENSE = "#1b7837", "#b2abd2", "#2166ac"

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
 from depl0.errors import TrainingError
+from depl0.runs.progress import Reporter
+from depl0.runtime.engine import is_first_process
 from depl0.studies.study import Outcome, Study, write_json
 from depl0.studies.table import Table
-from depl0.training.engine import is_first_process
-from depl0.training.progress import Reporter
 
 Result = dict[str, Any]
 

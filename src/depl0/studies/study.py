@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
 from depl0.errors import Depl0Error, FormatError, InputError, RunInterruptedError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, write_recipe
-from depl0.training.engine import is_first_process
-from depl0.training.progress import Reporter
+from depl0.runs.folder import RunFolder, first_difference
+from depl0.runs.progress import Reporter
+from depl0.runtime.engine import is_first_process
 from depl0.training.prune import prune
-from depl0.training.run_folder import RunFolder, first_difference
 
 VERSION = 1
 

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
+from depl0._host import ExampleInputs, private_copy
+from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
-from depl0.analysis.trace import ExampleInputs, private_copy
 from depl0.errors import CertificateError
 from depl0.surgery.constant import Removal, remove
+from depl0.surgery.scaling import scaled_parameters
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
 """largest allowed error; float64 is the rule, float32 for networks that insist on it"""
@@ -230,3 +232,19 @@ def _layer_outputs(model: nn.Module, run: Callable[[], Any]) -> list[tuple[str, 
         for handle in handles:
             handle.remove()
     return outputs
+
+
+def reacts(plan: Plan, host: nn.Module, gates: Tensor, example: ExampleInputs) -> bool:
+    """Tell whether the outputs differ between random inputs with these gates.
+
+    Closing a whole group leaves the shortcut around a block, but cuts a plain chain in two.
+    """
+    scaled = scaled_parameters(plan, host, gates)
+    copied = private_copy(host).eval()
+    outputs = []
+    with torch.no_grad():
+        for case in random_cases(example.on_device_of(host), 2):
+            result = torch.func.functional_call(copied, scaled, case.args, case.kwargs)
+            outputs.append([leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)])
+    first, *others = outputs
+    return any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

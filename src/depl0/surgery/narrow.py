@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depl0._host import ExampleInputs, canonical_names, evaluation_mode, private_copy
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
-from depl0.analysis.trace import ExampleInputs, canonical_names, private_copy
 from depl0.errors import CertificateError
-from depl0.modes import evaluation_mode
 from depl0.surgery.certificate import TOLERANCE, Certificate, max_error, random_cases
-from depl0.surgery.extract import scaled_parameters
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
+from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_positions, slice_module, sliced
 
 
@@ -145,3 +144,24 @@ def _call(plan: Plan, host: nn.Module, gates: Tensor, case: ExampleInputs, dtype
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:
+    """Give an optimizer the parameters of the smaller host, in place, with what it remembers of each cut alike.
+
+    Works for any optimizer whose state has, for each parameter, tensors of the parameter's shape (momentum, Adam's
+    moments) and anything else (step counts), which is kept. Other parameters are left as they are.
+    """
+    moved = {id(entry.before): entry for entry in narrowed.moved}
+    for group in optimizer.param_groups:
+        for place, parameter in enumerate(group["params"]):
+            entry = moved.get(id(parameter))
+            if entry is None:
+                continue
+            group["params"][place] = entry.after
+            remembered = optimizer.state.pop(parameter, None)
+            if remembered is not None:
+                optimizer.state[entry.after] = {
+                    key: entry.cut(value) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+                    for key, value in remembered.items()
+                }

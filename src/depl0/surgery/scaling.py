@@ -69,3 +69,13 @@ class SiteScaling(nn.Module):
 
 def _scale(tensor: Tensor, factor: Tensor) -> Tensor:
     return tensor * factor.to(tensor.dtype)
+
+
+def scaled_parameters(plan: Plan, host: nn.Module, gates: Tensor) -> dict[str, Tensor]:
+    """Return the host's gated parameters for these gates."""
+    parameters = dict(host.named_parameters())
+    device = next(iter(parameters.values())).device
+    scaling = SiteScaling(plan, parameters).to(device)
+    with torch.no_grad():
+        scaled: dict[str, Tensor] = scaling(parameters, gates.to(device))
+    return scaled

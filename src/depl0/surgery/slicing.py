@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from depl0._host import canonical_names
 from depl0.analysis.plan import FROZEN, Plan
 from depl0.analysis.propagate import Axis
-from depl0.analysis.trace import canonical_names
 
 
 def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:

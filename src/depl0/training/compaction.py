@@ -25,11 +25,11 @@ import torch
 from accelerate.utils import broadcast
 from torch import Tensor
 
+from depl0.budgets.rounding import in_whole_steps
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from depl0.surgery.carry import carry_over
-from depl0.surgery.rounding import in_whole_steps
-from depl0.training.convergence import Stay, may_begin
+from depl0.pruning.convergence import Stay, may_begin
+from depl0.surgery.narrow import carry_over
 from depl0.training.loop import Phase, Session
 
 LOOKS = 50

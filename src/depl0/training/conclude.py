@@ -9,17 +9,17 @@ from typing import Any
 from torch import Tensor, nn
 
 import depl0.files as files
-from depl0.cost.count import cost
+from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gated import GatedModel
+from depl0.pruning.latency_budget import measured_share
+from depl0.runs.summary import layer_table, measured
+from depl0.runtime import memory_format
+from depl0.runtime.processes import check_same
 from depl0.surgery.record import CompactRecord, record_of
-from depl0.training import memory_format
 from depl0.training.evaluate import evaluate
-from depl0.training.latency_budget import measured_share
 from depl0.training.loop import Session
-from depl0.training.processes import check_same
 from depl0.training.setup import model_factory
-from depl0.training.summary import layer_table, measured
 
 
 def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: T
         "groups": {g.name: {"gates": g.size, "open": int(sum(v > 0 for v in history["gates"][g.gates]))}
                    for g in gated.plan.groups},
         "layers": layer_table(gated.plan, record, dense_cost, compact_cost),
-        "channels_last": history[memory_format.KEY],
+        "channels_last": history["channels_last"],
         "steps": session.global_step,
         "rollbacks": len(history.get("rollbacks", ())),
         "seconds": session.seconds,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from depl0.cost.count import cost
+from depl0.costs.count import cost
 from depl0.recipes.recipe import Recipe
-from depl0.training import memory_format
-from depl0.training.engine import make_engine
+from depl0.runs.folder import RunFolder, open_run
+from depl0.runs.progress import Reporter
+from depl0.runtime.engine import make_engine
 from depl0.training.evaluate import check_classes, evaluate
 from depl0.training.loop import run_phase
 from depl0.training.opening import opened
-from depl0.training.progress import Reporter
 from depl0.training.prune import plain_phase
-from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.setup import model_factory, open_data_for
 
 
@@ -41,7 +40,7 @@ def train_dense(
         "model": recipe.model.spec,
         "data": recipe.data.spec,
         "dense": {"accuracy": accuracy, "macs": dense_cost.macs, "params": dense_cost.params},
-        "channels_last": session.history[memory_format.KEY],
+        "channels_last": session.history["channels_last"],
         "steps": session.global_step,
         "seconds": session.seconds,
         "seed": recipe.run.seed,

@@ -9,9 +9,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from depl0.analysis.trace import ExampleInputs, run_checked
+from depl0._host import ExampleInputs, evaluation_mode, run_checked
 from depl0.errors import InputError
-from depl0.modes import evaluation_mode
 
 
 def class_scores(outputs: Any) -> Tensor:

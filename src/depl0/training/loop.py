@@ -18,12 +18,12 @@ from depl0.data import Data
 from depl0.errors import RunInterruptedError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import write_recipe
-from depl0.training import memory_format
-from depl0.training.checkpoint import fitting, load_newest, save_checkpoint
-from depl0.training.compiling import compiled
-from depl0.training.distill import Distillation
-from depl0.training.ema import Average
-from depl0.training.engine import (
+from depl0.runs.checkpoint import fitting, load_newest, save_checkpoint
+from depl0.runs.folder import RunFolder
+from depl0.runs.progress import Reporter
+from depl0.runtime import memory_format
+from depl0.runtime.compiling import compiled
+from depl0.runtime.engine import (
     any_process,
     prepare,
     rng_states,
@@ -32,13 +32,13 @@ from depl0.training.engine import (
     share_buffers,
     take_back,
 )
+from depl0.runtime.guard import Watch, check, explained_batches, wrong_parameter
+from depl0.runtime.processes import check_same
+from depl0.runtime.sync_norm import synced_norms
+from depl0.training.distill import Distillation
+from depl0.training.ema import Average
 from depl0.training.evaluate import class_scores, evaluate
-from depl0.training.processes import check_same
-from depl0.training.progress import Reporter
-from depl0.training.run_folder import RunFolder
 from depl0.training.schedules import Schedule
-from depl0.training.sync_norm import synced_norms
-from depl0.training.trouble import Watch, check, explained_batches, wrong_parameter
 
 PHASES = ("dense", "search", "finetune")
 _LOOK_EVERY = 20
@@ -216,7 +216,7 @@ def _run_phase(session: Session, phase: Phase) -> None:
 
 def _ready(session: Session, phase: Phase) -> nn.Module:
     """Make a phase ready for its next step, when it begins or its network was rebuilt; return what a step calls."""
-    memory_format.lay_out(phase.model, session.history)
+    memory_format.lay_out(phase.model, session.history.get("channels_last", False))
     for rated in phase.optimizers:
         memory_format.lay_out_state(rated.optimizer)
     wrapped = hand_over(session.engine, phase)

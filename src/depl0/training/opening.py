@@ -10,11 +10,11 @@ from torch import nn
 
 from depl0.data import Data
 from depl0.recipes.recipe import Recipe
-from depl0.training import memory_format
+from depl0.runs.folder import RunFolder, open_run
+from depl0.runs.progress import Quiet, Reporter
+from depl0.runtime.processes import alone_in, explained
+from depl0.training.layout import choose_layout
 from depl0.training.loop import Session
-from depl0.training.processes import alone_in, explained
-from depl0.training.progress import Quiet, Reporter
-from depl0.training.run_folder import RunFolder, open_run
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def opened(
             session.take_up()
         else:
             _begin(session, resume)
-        memory_format.choose(session, host, macs)
+        choose_layout(session, host, macs)
         engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
         try:
             yield session

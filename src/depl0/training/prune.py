@@ -14,18 +14,18 @@ import depl0.files as files
 from depl0.errors import DivergedError
 from depl0.gated import GatedModel
 from depl0.recipes.recipe import Recipe
+from depl0.runs.folder import RunFolder, open_run
+from depl0.runs.progress import Reporter
+from depl0.runtime.engine import make_engine
 from depl0.surgery.record import apply_record, remember
 from depl0.training.compaction import cut, cut_again
 from depl0.training.conclude import conclude, record_for
 from depl0.training.distill import Distillation
-from depl0.training.engine import make_engine
 from depl0.training.evaluate import evaluate
 from depl0.training.loop import Phase, Session, run_phase
 from depl0.training.opening import opened
 from depl0.training.optimizers import finetune_optimizer, weight_optimizer
-from depl0.training.progress import Reporter
 from depl0.training.rollback import roll_back
-from depl0.training.run_folder import RunFolder, open_run
 from depl0.training.search import search
 from depl0.training.settle import settle
 from depl0.training.setup import gated_network, model_factory, open_data_for, task_loss

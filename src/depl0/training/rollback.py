@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from depl0.errors import DivergedError
-from depl0.training.checkpoint import fitting, load_newest, save_checkpoint
+from depl0.runs.checkpoint import fitting, load_newest, save_checkpoint
 from depl0.training.loop import Session
 
 MOST = 3

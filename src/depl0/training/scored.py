@@ -9,11 +9,11 @@ from torch import Tensor
 
 from depl0.gated import GatedModel
 from depl0.methods import Batches, Loss, Scored
+from depl0.pruning.freeze import open_within
+from depl0.runtime.guard import diverged
 from depl0.training.ema import Average
-from depl0.training.freeze import open_within
 from depl0.training.loop import Phase, Session
 from depl0.training.optimizers import weight_optimizer
-from depl0.training.trouble import diverged
 
 
 def scored_phase(session: Session, gated: GatedModel, method: Scored, task_loss: Loss) -> Phase:

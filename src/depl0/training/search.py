@@ -11,18 +11,18 @@ from torch import Tensor
 
 from depl0.gated import GatedModel
 from depl0.methods import Scored
+from depl0.pruning.importance import taylor_scores
+from depl0.pruning.latency_budget import latency_share
+from depl0.runs.gate_log import gates_line
+from depl0.runtime.guard import diverged
 from depl0.training.compaction import Watch
 from depl0.training.ema import Average
-from depl0.training.gate_log import gates_line
-from depl0.training.importance import taylor_scores
-from depl0.training.latency_budget import latency_share
 from depl0.training.loop import Phase, Session, run_phase
 from depl0.training.optimizers import search_optimizers
 from depl0.training.penalised import Penalised
 from depl0.training.scored import final_scores, scored_phase
 from depl0.training.settle import settle
 from depl0.training.setup import method_of, task_loss
-from depl0.training.trouble import diverged
 
 IMPORTANCE_BATCHES = 32
 _IMPORTANCE_EPOCH = 1_000_000

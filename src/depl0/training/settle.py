@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from depl0.gated import GatedModel
+from depl0.pruning.freeze import freeze, freeze_by
+from depl0.pruning.latency_budget import latency_frozen
+from depl0.pruning.statistics import mean_loss, reestimate, restore, statistics_of
+from depl0.runtime.engine import share_buffers
+from depl0.runtime.processes import check_same
 from depl0.training.compaction import note_event
-from depl0.training.engine import share_buffers
 from depl0.training.evaluate import evaluate
-from depl0.training.freeze import freeze, freeze_by
-from depl0.training.latency_budget import latency_frozen
 from depl0.training.loop import Session
-from depl0.training.processes import check_same
 from depl0.training.setup import task_loss
-from depl0.training.statistics import mean_loss, reestimate, restore, statistics_of
 
 STATISTICS_BATCHES = 32
 _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_001, 1_000_002

@@ -14,11 +14,11 @@ from depl0.data import Data, DataSettings, open_data
 from depl0.gated import GatedModel, attach
 from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
+from depl0.pruning.freeze import check_budget
 from depl0.recipes.recipe import Recipe
-from depl0.training.engine import seed_everything
+from depl0.runtime.engine import seed_everything
+from depl0.runtime.sync_norm import check_norms
 from depl0.training.evaluate import check_classes, class_scores
-from depl0.training.freeze import check_budget
-from depl0.training.sync_norm import check_norms
 from depl0.weights import load_weights
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, read_recipe, write_recipe
-from depl0.training.checkpoint import fitting, load_newest
-from depl0.training.lines import Lines
-from depl0.training.lock import LOCK
+from depl0.runs.checkpoint import fitting, load_newest
+from depl0.runs.lines import Lines
+from depl0.runs.lock import LOCK
 
 FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan")
 """fields that may change when a run goes on: they say how it is looked after, not what it does"""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0.modes import evaluation_mode
+from depl0._host import evaluation_mode
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from depl0.analysis.trace import ExampleInputs, check_host, private_copy, run_checked
+from depl0._host import ExampleInputs, check_host, private_copy, run_checked
 
 
 @dataclass(frozen=True)

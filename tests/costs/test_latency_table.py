@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import depl0
-from depl0.cost.latency_table import Calibration, ExpectedLatency, LayerTable, TimedUse
+from depl0.costs.latency_table import Calibration, ExpectedLatency, LayerTable, TimedUse
 from depl0.gated import GatedModel
 from depl0.latency.layers import monotone
 

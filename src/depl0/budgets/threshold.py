@@ -20,7 +20,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from depl0.cost.expected import ExpectedCost
+from depl0.costs.expected import ExpectedCost
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
 

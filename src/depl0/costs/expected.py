@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
-from depl0.cost.axes import AxisTable
-from depl0.cost.latency_table import ExpectedLatency
+from depl0.costs.axes import AxisTable
+from depl0.costs.latency_table import ExpectedLatency
 from depl0.errors import InputError
 
 KINDS = ("params", "macs", "groups", "latency")

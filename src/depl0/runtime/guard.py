@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
-from depl0.training.engine import any_process
+from depl0.runtime.engine import any_process
 
 
 class Watch:

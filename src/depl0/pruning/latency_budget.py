@@ -15,10 +15,10 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast
 from torch import Tensor, nn
 
-from depl0.analysis.trace import ExampleInputs
+from depl0._host import ExampleInputs
 from depl0.gated import GatedModel
 from depl0.latency.measure import ratio, time_networks
-from depl0.training.freeze import Frozen, freeze, freeze_by, least_share
+from depl0.pruning.freeze import Frozen, freeze, freeze_by, least_share
 
 TRIES = 6
 CLOSE = 0.03

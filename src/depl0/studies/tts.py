@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from depl0._atomic import write_whole
 from depl0.bench.step import machine_load
 from depl0.bench.table import markdown
-from depl0.disk import write_whole
 from depl0.errors import InputError, TrainingError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import read_recipe, with_overrides, write_recipe
-from depl0.training.run_folder import RunFolder, environment
+from depl0.runs.folder import RunFolder, environment
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _run(member: Member, recipe: Recipe, folder: Path, threads: int | None, note
     folder.parent.mkdir(parents=True, exist_ok=True)
     file = folder.parent / f"{folder.name}.toml"
     write_whole(file, write_recipe(recipe).encode())
-    command = [sys.executable, "-m", "depl0.bench.member", member.kind, str(file), str(folder)]
+    command = [sys.executable, "-m", "depl0.studies.member", member.kind, str(file), str(folder)]
     variables = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
     before, busy_before = _children_seconds(), machine_load()
     process = subprocess.Popen(command, env=variables)

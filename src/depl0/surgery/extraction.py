@@ -5,24 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from depl0._host import ExampleInputs, private_copy
 from depl0.analysis.plan import Plan
-from depl0.analysis.trace import ExampleInputs, private_copy
-from depl0.cost.count import cost
+from depl0.costs.count import cost
 from depl0.surgery.certificate import certify
 from depl0.surgery.constant import removable, remove
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
-from depl0.surgery.scaling import SiteScaling
+from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_gates, kept_positions, slice_module
-
-
-def scaled_parameters(plan: Plan, host: nn.Module, gates: Tensor) -> dict[str, Tensor]:
-    """Return the host's gated parameters for these gates."""
-    parameters = dict(host.named_parameters())
-    device = next(iter(parameters.values())).device
-    scaling = SiteScaling(plan, parameters).to(device)
-    with torch.no_grad():
-        scaled: dict[str, Tensor] = scaling(parameters, gates.to(device))
-    return scaled
 
 
 def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:

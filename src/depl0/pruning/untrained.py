@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from depl0.gated import GatedModel, attach
-from depl0.training.freeze import check_budget, freeze
-from depl0.training.latency_budget import FrozenToLatency, freeze_to_latency
+from depl0.pruning.freeze import check_budget, freeze
+from depl0.pruning.latency_budget import FrozenToLatency, freeze_to_latency
 
 
 def rank_scores(gated: GatedModel) -> Tensor:

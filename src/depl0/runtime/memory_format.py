@@ -9,55 +9,20 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
+from depl0._host import evaluation_mode
 from depl0.errors import InputError
-from depl0.modes import evaluation_mode
-from depl0.training.engine import rng_states, set_rng_state
-from depl0.training.evaluate import class_scores
-
-if TYPE_CHECKING:
-    from depl0.training.loop import Session
-
-KEY = "channels_last"
-"""where a run's history keeps the decision"""
+from depl0.runtime.engine import rng_states, set_rng_state
 
 ROUNDS = 3
 LEAST_GAIN = 0.03
 """the share of a step's time that channels last must save, so that noise does not decide"""
-
-LEAST_STEPS, LEAST_MACS = 400, 1e12
-"""a training shorter than this (about a minute on one core) does not pay for the measurement"""
-
-
-def choose(session: Session, host: nn.Module, macs: int) -> None:
-    """Decide for a whole run, keep the decision in its history, and lay the host out. ``macs``: for one image."""
-    if KEY not in session.history:
-        session.history[KEY] = _decide(session, host, macs)
-    lay_out(host, session.history)
-
-
-def _decide(session: Session, host: nn.Module, macs: int) -> bool:
-    recipe = session.recipe
-    wanted, data = recipe.run.channels_last, session.data
-    steps = data.train.steps * (recipe.search.epochs + recipe.finetune.epochs)
-    is_long = steps >= LEAST_STEPS and steps * recipe.data.batch_size * macs >= LEAST_MACS
-    if session.resumed is not None or wanted == "off":  # a run from before there was a choice has none to change
-        return False
-    if wanted == "on":
-        _check_runs(session.engine, host, data.info.image_shape)
-        return True
-    if not is_long:
-        return False
-    batch = max(1, recipe.data.batch_size // session.engine.num_processes)
-    faster = is_faster(session.engine, host, (batch, *data.info.image_shape))
-    session.reporter.note(f"channels last is {'faster' if faster else 'not faster'} here")
-    return faster
 
 
 def is_faster(engine: Accelerator, host: nn.Module, shape: tuple[int, ...]) -> bool:
@@ -83,7 +48,8 @@ def is_faster(engine: Accelerator, host: nn.Module, shape: tuple[int, ...]) -> b
 def _step_seconds(engine: Accelerator, network: nn.Module, images: Tensor) -> float:
     start = time.perf_counter()
     with engine.autocast():
-        loss = class_scores(network(images)).float().square().mean()
+        outputs = [t for t in pytree.tree_leaves(network(images)) if isinstance(t, Tensor) and t.is_floating_point()]
+        loss = torch.stack([t.float().square().mean() for t in outputs]).sum()
     loss.backward()
     network.zero_grad(set_to_none=True)
     if images.device.type == "cuda":
@@ -91,7 +57,7 @@ def _step_seconds(engine: Accelerator, network: nn.Module, images: Tensor) -> fl
     return time.perf_counter() - start
 
 
-def _check_runs(engine: Accelerator, host: nn.Module, image_shape: tuple[int, ...]) -> None:
+def check_runs(engine: Accelerator, host: nn.Module, image_shape: tuple[int, ...]) -> None:
     """Refuse channels last for a network that depends on the order of its feature maps in memory."""
     network = set_channels_last(copy.deepcopy(host))
     try:
@@ -111,9 +77,9 @@ def _random_images(shape: tuple[int, ...], device: torch.device) -> Tensor:
 # -- layouts ---------------------------------------------------------------------------------------------------------
 
 
-def lay_out(model: nn.Module, history: Mapping[str, Any]) -> None:
+def lay_out(model: nn.Module, channels_last: bool) -> None:
     """Give a network the layout that was decided on. Call it before optimizers have state, and on every new host."""
-    if history.get(KEY):
+    if channels_last:
         set_channels_last(model)
 
 

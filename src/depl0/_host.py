@@ -1,27 +1,18 @@
-"""The graph of a network, in evaluation and in training mode, recorded by ``torch.export``."""
+"""The user's network, as everything here handles it: what it is called with, copied, run and named."""
 
 from __future__ import annotations
 
 import copy
-import io
-import logging
-import operator
-import traceback
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0.errors import InputError, TraceError
-
-_TORCH = Path(torch.__file__).parent
-_DEPL0 = Path(__file__).parents[1]
+from depl0.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -80,71 +71,6 @@ class ExampleInputs:
         return self.map_tensors(lambda t: torch.cat([t, t]) if t.dim() > 0 and t.shape[0] == 1 else t)
 
 
-@dataclass
-class Graph:
-    """One recorded forward pass."""
-
-    mode: str
-    nodes: list[fx.Node]
-    tensors: dict[fx.Node, str]
-    """placeholder -> canonical name of the parameter or buffer it stands for"""
-    inputs: set[fx.Node]
-    layer: dict[fx.Node, str] = field(default_factory=dict)
-    """node -> path of the innermost module it was called in"""
-
-
-def operator_name(node: fx.Node) -> str:
-    """Return the aten name of a node's operator, without the underscore of in-place forms.
-
-    A node that is no aten operator gives the name of its Python function, or "".
-    """
-    if node.op != "call_function":
-        return ""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return "getitem" if node.target is operator.getitem else getattr(node.target, "__name__", str(node.target))
-    name = str(schema.name).removeprefix("aten::")
-    return name if name.startswith("__") else name.rstrip("_")
-
-
-def is_in_place(node: fx.Node) -> bool:
-    """Tell whether a node writes into its first argument."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.arguments:
-        return False
-    alias = schema.arguments[0].alias_info
-    return alias is not None and bool(alias.is_write)
-
-
-def arguments(node: fx.Node) -> dict[str, Any]:
-    """Return a node's arguments by the names of its operator's schema, defaults filled in."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    values: dict[str, Any] = {}
-    for position, argument in enumerate(schema.arguments):
-        if position < len(node.args):
-            values[argument.name] = node.args[position]
-        elif argument.name in node.kwargs:
-            values[argument.name] = node.kwargs[argument.name]
-        else:
-            values[argument.name] = argument.default_value if argument.has_default_value() else None
-    return values
-
-
-def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """Return the shape of a node's tensor."""
-    return tuple(int(size) for size in node.meta["val"].shape)
-
-
-def canonical_names(model: nn.Module) -> dict[str, str]:
-    """Map every name of every parameter and buffer to the first name of the same tensor (tied parameters)."""
-    first: dict[int, str] = {}
-    names: dict[str, str] = {}
-    for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
-        for name, tensor in named:
-            names[name] = first.setdefault(id(tensor), name)
-    return names
-
-
 class Gated(nn.Module):
     """What every gated network is; it cannot be a host itself."""
 
@@ -186,6 +112,16 @@ def private_copy(model: nn.Module) -> nn.Module:
         ) from error
 
 
+def canonical_names(model: nn.Module) -> dict[str, str]:
+    """Map every name of every parameter and buffer to the first name of the same tensor (tied parameters)."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in named:
+            names[name] = first.setdefault(id(tensor), name)
+    return names
+
+
 @contextmanager
 def module_stack() -> Iterator[list[nn.Module]]:
     """Follow which modules are running; after an exception the list still ends with the module that raised it."""
@@ -207,19 +143,6 @@ def module_stack() -> Iterator[list[nn.Module]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep torch.export's own logs and prints away from the user: what matters of them is in our errors."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(previous)
 
 
 def run_checked(model: nn.Module, example: ExampleInputs) -> Any:
@@ -246,78 +169,20 @@ def path_of(model: nn.Module, running: list[nn.Module]) -> str:
     return next((names[module] for module in reversed(running) if module in names), "")
 
 
-def record(model: nn.Module, example: ExampleInputs) -> list[Graph]:
-    """Record the evaluation pass and the training pass of a private copy of the host.
-
-    Both are needed: auxiliary heads, stochastic depth and the like exist in training only, and slicing a layer that
-    feeds them must slice them too.
-    """
-    model.eval()
-    evaluation = _export(model, example, "evaluation")
-    model.train()
-    try:
-        training = _export(model, example, "training")
-    except TraceError:
-        doubled = example.twice()
-        if all(a is b for a, b in zip(example.leaves(), doubled.leaves(), strict=True)):
-            raise
-        training = _export(model, doubled, "training")
-    return [evaluation, training]
-
-
-def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
-    try:
-        with quiet():
-            program = torch.export.export(model, example.args, example.kwargs, strict=False)
-    except Exception as error:
-        raise TraceError(
-            f"the {mode} pass of {type(model).__name__} cannot be recorded: {first_line(error)}{user_frame(error)}",
-            hint="forward must not branch on the values of tensors (if x.sum() > 0, .item(), .tolist()); "
-            "move such code out of forward, or replace it by torch.where.",
-        ) from error
-    names = canonical_names(model)
-    signature = program.graph_signature
-    by_placeholder = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    nodes = list(program.graph.nodes)
-    user_inputs = set(signature.user_inputs)
-    graph = Graph(
-        mode=mode,
-        nodes=nodes,
-        tensors={n: names[by_placeholder[n.name]] for n in nodes if n.op == "placeholder" and n.name in by_placeholder},
-        inputs={n for n in nodes if n.op == "placeholder" and n.name in user_inputs},
-    )
-    for node in nodes:
-        graph.layer[node] = module_path(node)
-    return graph
-
-
-def module_path(node: fx.Node) -> str:
-    """Return the path of the innermost module that a node was called in."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ""
-    path = str(list(stack.values())[-1][0])
-    path = path.removeprefix("L['self']").removeprefix(".")
-    return path.split("@")[0]
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text: those of torch run over pages."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def user_frame(error: BaseException) -> str:
-    """Name the last line of the user's own code in a traceback."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not Path(frame.filename).is_relative_to(_TORCH) and not Path(frame.filename).is_relative_to(_DEPL0):
-            return f" (in {frame.name}, {frame.filename}:{frame.lineno}: {frame.line})"
-    return ""
-
-
-def user_line(error: BaseException) -> str:
-    """Return the line of forward that raised, in the form in which recorded nodes remember theirs."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not Path(f.filename).is_relative_to(_DEPL0)]
-    inner = next((f for f in reversed(frames) if f.name == "forward"), None)
-    frame = next((f for f in reversed(frames) if not Path(f.filename).is_relative_to(_TORCH)), inner)
-    return f'File "{frame.filename}", line {frame.lineno}, ' if frame is not None else "unknown line"
+@contextmanager
+def evaluation_mode(*models: nn.Module) -> Iterator[None]:
+    """Put networks in evaluation mode for a while; every module's own mode comes back."""
+    modes = {module: module.training for model in models for module in model.modules()}
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from depl0.budgets.rounding import Fits, round_gates
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.surgery.rounding import Fits, round_gates
-from depl0.training.blocks import whole_blocks
+from depl0.pruning.blocks import whole_blocks
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def freeze(
     Without a budget these are the evaluation gates. With one, the best gates in order of their scores are open, as many
     as the budget allows for the compact network, and then the next ones that still fit where whole channels leave room.
     With ``remove_blocks``, closed groups that the network can do without stay closed.
-    With ``round_to`` every group keeps a multiple of so many channels, or all (:mod:`depl0.surgery.rounding`).
+    With ``round_to`` every group keeps a multiple of so many channels, or all (:mod:`depl0.budgets.rounding`).
     """
     if budget is None:
         gates = gated.rounded_gates(round_to, remove_blocks=remove_blocks).cpu()

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from depl0.disk import write_whole
+from depl0._atomic import write_whole
 
 
 class Lines:

@@ -14,12 +14,20 @@ closing one costs nothing, closing all costs everything. So differences between 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
 import torch
 from torch import Tensor
 
+from depl0._host import evaluation_mode
 from depl0.gated import GatedModel
-from depl0.methods import Batches, Loss
-from depl0.methods.taylor import squared_gradients
+
+Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
+"""(outputs, labels) -> loss"""
+
+Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+"""(images, labels)"""
 
 TRUST = 0.5
 """the part of the differences between groups that counts"""
@@ -49,3 +57,24 @@ def standardise(scores: Tensor) -> Tensor:
     """Give scores mean 0 and standard deviation 1, and cut what lies further out than 4."""
     spread = scores.std().nan_to_num() if scores.numel() > 1 else scores.new_zeros(())
     return ((scores - scores.mean()) / spread.clamp_min(1e-6)).clamp(-4, 4)
+
+
+FEW = 16
+"""images that a gradient is averaged over"""
+
+
+def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor:
+    """Return E[(∂L/∂z_j)²] of every gate z_j at open gates, over few images at a time.
+
+    Over many images of a trained network the gradients cancel, and only noise would be left. Modes, weights, gates and
+    statistics are left as they are.
+    """
+    with evaluation_mode(gated):
+        gates = torch.ones(gated.plan.num_gates, device=next(gated.host.parameters()).device)
+        total, count = torch.zeros_like(gates), 0
+        for images, labels in batches:
+            for few, few_labels in zip(images.split(FEW), labels.split(FEW), strict=True):
+                leaf = gates.clone().requires_grad_()
+                (gradient,) = torch.autograd.grad(loss(gated.with_gates(leaf, few), few_labels), leaf)
+                total, count = total + gradient.square(), count + 1
+    return total / max(count, 1)

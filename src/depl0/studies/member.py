@@ -1,4 +1,4 @@
-"""One member of a benchmark as a process of its own: ``python -m depl0.bench.member dense|prune RECIPE.toml OUT``."""
+"""One member of a benchmark as a process of its own: ``python -m depl0.studies.member dense|prune RECIPE.toml OUT``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from depl0.errors import Depl0Error
 from depl0.recipes.toml import read_recipe
+from depl0.runs.folder import RunFolder
+from depl0.runs.progress import make_reporter
 from depl0.training.dense import train_dense
-from depl0.training.progress import make_reporter
 from depl0.training.prune import prune
-from depl0.training.run_folder import RunFolder
 
 KINDS = {"dense": train_dense, "prune": prune}
 

@@ -17,8 +17,8 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from depl0.errors import Depl0Error, InputError, RunInterruptedError, TrainingError
-from depl0.training.engine import any_process
-from depl0.training.lock import locked
+from depl0.runs.lock import locked
+from depl0.runtime.engine import any_process
 
 _LOST = re.compile(
     r"closed by (remote )?peer|reset by peer|connection (closed|refused|reset)|broken pipe|timed? ?out|gloo|nccl"

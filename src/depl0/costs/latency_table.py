@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import LayerUse
-from depl0.cost.axes import AxisTable
+from depl0.costs.axes import AxisTable
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,162 @@
+"""The graph of a network, in evaluation and in training mode, recorded by ``torch.export``."""
+
+from __future__ import annotations
+
+import io
+import logging
+import operator
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from depl0._host import ExampleInputs, canonical_names, first_line
+from depl0.errors import TraceError
+
+_TORCH = Path(torch.__file__).parent
+_DEPL0 = Path(__file__).parents[1]
+
+
+@dataclass
+class Graph:
+    """One recorded forward pass."""
+
+    mode: str
+    nodes: list[fx.Node]
+    tensors: dict[fx.Node, str]
+    """placeholder -> canonical name of the parameter or buffer it stands for"""
+    inputs: set[fx.Node]
+    layer: dict[fx.Node, str] = field(default_factory=dict)
+    """node -> path of the innermost module it was called in"""
+
+
+def operator_name(node: fx.Node) -> str:
+    """Return the aten name of a node's operator, without the underscore of in-place forms.
+
+    A node that is no aten operator gives the name of its Python function, or "".
+    """
+    if node.op != "call_function":
+        return ""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return "getitem" if node.target is operator.getitem else getattr(node.target, "__name__", str(node.target))
+    name = str(schema.name).removeprefix("aten::")
+    return name if name.startswith("__") else name.rstrip("_")
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Tell whether a node writes into its first argument."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.arguments:
+        return False
+    alias = schema.arguments[0].alias_info
+    return alias is not None and bool(alias.is_write)
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """Return a node's arguments by the names of its operator's schema, defaults filled in."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    values: dict[str, Any] = {}
+    for position, argument in enumerate(schema.arguments):
+        if position < len(node.args):
+            values[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            values[argument.name] = node.kwargs[argument.name]
+        else:
+            values[argument.name] = argument.default_value if argument.has_default_value() else None
+    return values
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Return the shape of a node's tensor."""
+    return tuple(int(size) for size in node.meta["val"].shape)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch.export's own logs and prints away from the user: what matters of them is in our errors."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)
+
+
+def record(model: nn.Module, example: ExampleInputs) -> list[Graph]:
+    """Record the evaluation pass and the training pass of a private copy of the host.
+
+    Both are needed: auxiliary heads, stochastic depth and the like exist in training only, and slicing a layer that
+    feeds them must slice them too.
+    """
+    model.eval()
+    evaluation = _export(model, example, "evaluation")
+    model.train()
+    try:
+        training = _export(model, example, "training")
+    except TraceError:
+        doubled = example.twice()
+        if all(a is b for a, b in zip(example.leaves(), doubled.leaves(), strict=True)):
+            raise
+        training = _export(model, doubled, "training")
+    return [evaluation, training]
+
+
+def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
+    try:
+        with quiet():
+            program = torch.export.export(model, example.args, example.kwargs, strict=False)
+    except Exception as error:
+        raise TraceError(
+            f"the {mode} pass of {type(model).__name__} cannot be recorded: {first_line(error)}{user_frame(error)}",
+            hint="forward must not branch on the values of tensors (if x.sum() > 0, .item(), .tolist()); "
+            "move such code out of forward, or replace it by torch.where.",
+        ) from error
+    names = canonical_names(model)
+    signature = program.graph_signature
+    by_placeholder = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    nodes = list(program.graph.nodes)
+    user_inputs = set(signature.user_inputs)
+    graph = Graph(
+        mode=mode,
+        nodes=nodes,
+        tensors={n: names[by_placeholder[n.name]] for n in nodes if n.op == "placeholder" and n.name in by_placeholder},
+        inputs={n for n in nodes if n.op == "placeholder" and n.name in user_inputs},
+    )
+    for node in nodes:
+        graph.layer[node] = module_path(node)
+    return graph
+
+
+def module_path(node: fx.Node) -> str:
+    """Return the path of the innermost module that a node was called in."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    path = path.removeprefix("L['self']").removeprefix(".")
+    return path.split("@")[0]
+
+
+def user_frame(error: BaseException) -> str:
+    """Name the last line of the user's own code in a traceback."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not Path(frame.filename).is_relative_to(_TORCH) and not Path(frame.filename).is_relative_to(_DEPL0):
+            return f" (in {frame.name}, {frame.filename}:{frame.lineno}: {frame.line})"
+    return ""
+
+
+def user_line(error: BaseException) -> str:
+    """Return the line of forward that raised, in the form in which recorded nodes remember theirs."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not Path(f.filename).is_relative_to(_DEPL0)]
+    inner = next((f for f in reversed(frames) if f.name == "forward"), None)
+    frame = next((f for f in reversed(frames) if not Path(f.filename).is_relative_to(_TORCH)), inner)
+    return f'File "{frame.filename}", line {frame.lineno}, ' if frame is not None else "unknown line"

@@ -1,0 +1,1 @@
+"""Decide which channels go: scores, freezing, convergence, and the search that any loop drives."""
