@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from depl0.cli.prune import recipe_for
+from depl0.cli.prune import chosen_recipe, recipe_for
+from depl0.errors import InputError
 from depl0.recipes import get
 
 
@@ -27,3 +28,12 @@ def test_own_network_or_data_gets_a_name_of_its_own(model: str | None, data: str
     assert recipe.name == name
     assert not recipe.search.dense_baseline, "nobody asked for a second training"
     assert dataclasses.replace(recipe, name="custom") == get("custom")
+
+
+def test_the_task_of_the_command_line() -> None:
+    recipe = chosen_recipe(task="segmentation", set_=["task.settings={ignore_index=0}"])
+    assert (recipe.task.spec, recipe.task.settings) == ("segmentation", (("ignore_index", 0),))
+    assert chosen_recipe(model="small_cnn", task="my_tasks.py:Own").task.spec == "my_tasks.py:Own"
+    assert chosen_recipe().task.spec == "classification"
+    with pytest.raises(InputError, match=r"task\.spec must be a task's name or module:class, got 'regresion' instead"):
+        chosen_recipe(task="regresion")

@@ -21,6 +21,7 @@ from depl0.recipes import (
     RunSection,
     SearchSection,
     TargetSection,
+    TaskSection,
     WeightOptimizerSection,
 )
 from depl0.recipes.checks import Maybe
@@ -147,6 +148,10 @@ def test_what_fine_tuning_takes_from_the_weights_optimizer():
 
 
 METHODS = "one of 'dep-l0', 'fpgm', 'hrank', 'l0-hc', 'l1-norm', 'random', 'sfp', 'slimming', 'taylor'"
+TABLE = (
+    "a table of names in which every value is true or false, or a whole number from -9223372036854775808 to "
+    "9223372036854775807, or a finite number, or a line of text"
+)
 WHOLE = "a whole number of at least"
 SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
 
@@ -171,6 +176,12 @@ REFUSED = [
     (ModelSection, "model.weights", 3, "a file's name, or empty"),
     (ModelSection, "model.weights", "a\nb", "a file's name, or empty"),
     (ModelSection, "model.weights", "\ud800", "a file's name, or empty"),
+    (TaskSection, "task.spec", "", "a task's name or module:class"),
+    (TaskSection, "task.spec", "segmentaton", "a task's name or module:class"),
+    (TaskSection, "task.spec", "tasks.py:", "a task's name or module:class"),
+    (TaskSection, "task.settings", {"a b": 1}, f"{TABLE}, or left out"),
+    (TaskSection, "task.settings", {"a": [1]}, f"{TABLE}, or left out"),
+    (TaskSection, "task.settings", 3, f"{TABLE}, or left out"),
     (DataSection, "data.spec", "", "the name of a data set"),
     (DataSection, "data.batch_size", 0, f"{WHOLE} 1"),
     (DataSection, "data.eval_batch_size", 0, f"{WHOLE} 1"),
@@ -340,6 +351,20 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
             lambda: ModelSection(spec="resnet65"),
             "recipe field model.spec must be a model's name or module:callable, got 'resnet65' instead.\n"
             "hint: did you mean resnet56 or resnet50 or resnet44?",
+        ),
+        (
+            lambda: TaskSection(spec="segmentaton"),
+            "recipe field task.spec must be a task's name or module:class, got 'segmentaton' instead.\n"
+            "hint: did you mean 'segmentation'?",
+        ),
+        (
+            lambda: TaskSection(spec="segmentation", settings={"ignore": 3}),
+            "recipe field task.settings cannot be used: The setting of segmentation must be one of 'ignore_index', "
+            "'label_smoothing', got 'ignore' instead.\nhint: did you mean 'ignore_index'?",
+        ),
+        (
+            lambda: TaskSection(spec="segmentation", settings={"ignore_index": 0.5}),
+            "The setting 'ignore_index' of task 'segmentation' must be a whole number, got 0.5 instead.",
         ),
         (
             lambda: recipe(search=FinetuneSection()),

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from depl0.errors import InputError
 from depl0.methods import METHODS, Learned
-from depl0.recipes import SECTIONS, Recipe, get, parse_recipe, read_recipe, with_overrides, write_recipe
-from depl0.recipes.checks import Check, Either, Flag, ListOf, Maybe, Number, OneOf, Text, Whole
+from depl0.recipes import SECTIONS, Recipe, get, parse_recipe, read_recipe, task_of, with_overrides, write_recipe
+from depl0.recipes.checks import Check, Either, Flag, ListOf, Maybe, Named, Number, OneOf, Text, Whole
 from depl0.recipes.section import check_of
+from depl0.tasks import find_task
 
 SMALL = """
 name = "small"
@@ -39,6 +40,9 @@ def values(check: Check) -> st.SearchStrategy:
             return st.floats(*(bounds or [None]), *(tops or [None]), allow_nan=False, allow_infinity=False).filter(
                 check.accepts
             )
+        case Named():
+            names = st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(str.isidentifier)
+            return st.dictionaries(names, values(check.entry), max_size=3)
         case Flag():
             return st.booleans()
         case OneOf():
@@ -63,6 +67,8 @@ def fit_together(title: str, drawn: dict) -> dict:
     match title:
         case "model":
             drawn["spec"] = f"{drawn['spec']}:make"
+        case "task":
+            drawn["spec"] = f"{drawn['spec']}:Name"
         case "run":
             drawn["device"] = "cuda:1" if len(drawn["device"]) > 1 else "cpu"
         case "data" if drawn["mean"] is None or drawn["std"] is None:
@@ -172,8 +178,8 @@ ERRORS = [
     ),
     (
         "zebra = 3\n" + SMALL,
-        "recipe has no field or section zebra.\nhint: the sections are model, data, gates, target, search, "
-        "weight_optimizer, gate_optimizer, finetune, run.",
+        "recipe has no field or section zebra.\nhint: the sections are model, data, task, gates, target, "
+        "search, weight_optimizer, gate_optimizer, finetune, run.",
     ),
     (
         SMALL + "[target.zebra]",
@@ -333,3 +339,47 @@ def test_wrong_overrides(key, value, message):
     with pytest.raises(InputError) as caught:
         with_overrides(get("digits"), {key: value})
     assert str(caught.value).startswith(message)
+
+
+def test_a_file_from_before_there_were_tasks_is_of_a_classifier():
+    assert "[task]" not in SMALL
+    recipe = parse_recipe(SMALL)
+    assert (recipe.task.spec, recipe.task.settings) == ("classification", None)
+    assert task_of(recipe).metric.name == "accuracy"
+
+
+def test_the_task_and_its_settings_are_written_as_a_table():
+    text = SMALL + '[task]\nspec = "segmentation"\nsettings = {ignore_index = 0}\n'
+    recipe = parse_recipe(text)
+    assert task_of(recipe) == find_task("segmentation", ignore_index=0)
+    assert '[task]\nspec = "segmentation"\n\n[task.settings]\nignore_index = 0\n' in write_recipe(recipe)
+    assert parse_recipe(write_recipe(recipe)) == recipe
+    assert hash(recipe)
+    changed = with_overrides(recipe, {"task.settings": "{ignore_index = 3}"})
+    assert task_of(changed) == find_task("segmentation", ignore_index=3)
+    assert with_overrides(recipe, {"task.settings": "none"}).task.settings is None
+
+
+def test_label_smoothing_goes_to_tasks_that_have_labels():
+    smooth = with_overrides(get("digits"), {"search.label_smoothing": 0.1})
+    assert task_of(smooth) == find_task("classification", label_smoothing=0.1)
+    assert task_of(with_overrides(smooth, {"task.spec": "segmentation"})).label_smoothing == 0.1
+    with pytest.raises(InputError, match=r"label_smoothing must be 0 where task\.spec is 'regression', got 0\.1"):
+        task_of(with_overrides(smooth, {"task.spec": "regression"}))
+    with pytest.raises(InputError, match=r"cannot have label_smoothing\.\nhint: set search\.label_smoothing"):
+        task_of(with_overrides(get("digits"), {"task.settings": "{label_smoothing = 0.1}"}))
+
+
+def test_only_tasks_that_say_how_are_distilled(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from depl0.tasks import Metric, Task\n"
+        "class Own(Task):\n"
+        "    metric = Metric('score')\n"
+        "    def loss(self, outputs, targets): return outputs.sum()\n"
+        "    def measure(self, outputs, targets): return outputs.sum().view(1)\n"
+        "    def value(self, sums): return float(sums[0])\n"
+    )
+    taught = with_overrides(get("digits"), {"model.weights": "w.pt", "search.distill": 0.5})
+    assert task_of(taught).distills
+    with pytest.raises(InputError, match=r"search\.distill must be 0 where task\.spec is '.*own.py:Own', got 0.5"):
+        task_of(with_overrides(taught, {"task.spec": f"{tmp_path / 'own.py'}:Own"}))

@@ -76,6 +76,7 @@ def test_the_json(result: dict[str, Any]) -> None:
         "data": "digits",
         "seed": 0,
         "of": "macs",
+        "metric": {"name": "accuracy", "unit": "%", "higher_is_better": True},
         "dense_accuracy": 99.0,
         "made_with": {"commit": ["0123456789abcdef"], "depl0": ["0.1.0"], "torch": ["2.13.0"]},
     }

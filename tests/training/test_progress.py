@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from depl0.runs.progress import Live, Plain, Quiet, Reporter, make_reporter
+from depl0.tasks import Metric
 
 LINE: dict[str, Any] = {
     "epoch": 2,
@@ -43,6 +44,13 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert note == "a [note]"
     assert epoch.startswith("search 2/4  loss 0.512  accuracy 91.70 %  MACs expected 51.2% kept 49.8%")
     assert epoch.endswith(" left")
+
+
+def test_epochs_of_another_task(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Plain()
+    reporter.begin("search", epochs=4, steps=3, done=0, metric=Metric("rmse", "mm", higher_is_better=False))
+    reporter.epoch({"epoch": 1, "loss": 0.5, "test_rmse": 0.125})
+    assert capsys.readouterr().err.startswith("search 1/4  loss 0.500  RMSE 0.125 mm  ")
 
 
 def test_a_live_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

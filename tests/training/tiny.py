@@ -17,6 +17,7 @@ from depl0.recipes import catalog
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
 from depl0.runs.progress import Reporter
+from depl0.tasks import ACCURACY, Metric
 from depl0.training.prune import prune
 
 CLASSES = 4
@@ -100,7 +101,7 @@ class Noisy(Reporter):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         self.phases.append(phase)
 
     def step(self) -> None:

@@ -17,7 +17,9 @@ from depl0.studies.study import Study
 WITHOUT_DATA, WITH_DATA = "digits", "digits,lenet5-fashion-mnist"
 
 
-@with_options_of(chosen_recipe, without=("recipe", "model", "data", "weights", "penalty_weight", "method", "generator"))
+@with_options_of(
+    chosen_recipe, without=("recipe", "model", "data", "task", "weights", "penalty_weight", "method", "generator")
+)
 def ablation_command(
     options: dict[str, Any],
     recipes: Annotated[

@@ -94,7 +94,7 @@ def run_subject(path: Path, model: str | None, sizes: Sizes, built_small: bool) 
         recipe = read_recipe(recipe_file)
         info = open_data_for(recipe, "cpu").info
         shape = (info.image_shape[0], *(([sizes.image_size] * 2) if sizes.image_size else info.image_shape[1:]))
-        make = factory(recipe.model.spec, info.num_classes, info.image_shape[0], info.image_shape[1])
+        make = factory(recipe.model.spec, info.num_outputs, info.image_shape[0], info.image_shape[1])
     else:
         raise InputError(
             f"{path} is a compact network without its run.",

@@ -39,6 +39,10 @@ def chosen_recipe(
         str | None,
         typer.Option(help="digits, mnist:DIR, fashion-mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR, module:make."),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="classification, segmentation, regression, package.module:Name or file.py:Name."),
+    ] = None,
     weights: Annotated[
         str | None, typer.Option(help="Trained weights to start from: .safetensors, .pt or .pth.")
     ] = None,
@@ -97,6 +101,7 @@ def chosen_recipe(
         {
             "model.spec": model,
             "data.spec": data,
+            "task.spec": task,
             "model.weights": weights,
             "target.of": of,
             "target.round_to": round_to,

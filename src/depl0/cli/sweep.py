@@ -1,4 +1,4 @@
-"""``depl0 sweep``: several budgets, and the frontier of accuracy against cost."""
+"""``depl0 sweep``: several budgets, and the frontier of the metric against cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sweep_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Prune at several budgets; write table, JSON and picture of accuracy against cost. Called again, it goes on."""
+    """Prune at several budgets; write table, JSON and picture of the metric against cost. Called again, it goes on."""
     shares = read_budgets(budgets)
     recipe = chosen_recipe(**options)
     study = Study("sweep", sweep_members(recipe, shares), study_folder(out, "sweep", recipe.name))

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from depl0.tasks import Metric, metric_in
+
 
 def result_table(summary: dict[str, Any], folder: Path) -> str:
     """Return the table dense → compact, and where the files are."""
-    dense, compact = summary["dense"], summary["compact"]
+    dense, compact, metric = summary["dense"], summary["compact"], metric_in(summary)
     rows = [
         ("", "dense", "compact", ""),
-        ("accuracy", _percent(dense["accuracy"]), _percent(compact["accuracy"]), _points(dense, compact)),
+        _metric_row(metric, dense[metric.name], compact[metric.name]),
         ("MACs", f"{dense['macs']:,}", f"{compact['macs']:,}", f"{compact['macs'] / dense['macs']:.1%} left"),
         (
             "parameters",
@@ -37,11 +39,7 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _percent(accuracy: float | None) -> str:
-    return "not trained" if accuracy is None else f"{accuracy:.2f} %"
-
-
-def _points(dense: dict[str, Any], compact: dict[str, Any]) -> str:
-    if dense["accuracy"] is None:
-        return ""
-    return f"{compact['accuracy'] - dense['accuracy']:+.2f} points"
+def _metric_row(metric: Metric, dense: float | None, compact: float) -> tuple[str, str, str, str]:
+    if dense is None:
+        return metric.label, "not trained", metric.show(compact), ""
+    return metric.label, metric.show(dense), metric.show(compact), metric.difference(dense, compact)

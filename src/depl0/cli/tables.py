@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from depl0.cli.choice import one_of
-from depl0.reports.literature import TABLES, other_data, table
+from depl0.reports.literature import TABLES, other_data, other_metric, table
 from depl0.reports.run import read_runs
 from depl0.reports.table import FORMATS, render
 
@@ -26,4 +26,7 @@ def tables_command(
         data = other_data(name, run)
         if data is not None:
             typer.echo(f"note: {run.label} is a run on {data}; its numbers do not compare with these.", err=True)
+        metric = other_metric(name, run)
+        if metric is not None:
+            typer.echo(f"note: {run.label} is judged by {metric}; this table has accuracies.", err=True)
     typer.echo(render(table(name, own), format_), nl=False)

@@ -24,7 +24,8 @@ class DataInfo:
     """What a data set holds, as its batches give it."""
 
     name: str
-    num_classes: int
+    num_classes: int | None
+    """None where targets are no class numbers."""
     class_names: tuple[str, ...] | None
     image_shape: tuple[int, int, int]
     """Channels, height and width of the images in a batch."""
@@ -34,12 +35,25 @@ class DataInfo:
     mean: tuple[float, ...] | None = None
     """What images in [0, 1] are normalised by, one number for each channel."""
     std: tuple[float, ...] | None = None
+    target_shape: tuple[int, ...] | None = ()
+    """The shape of one image's target: () is a number, None several tensors."""
+    labels: tuple[int, ...] | None = None
+    """The whole numbers that occur in label maps, where they are known."""
+
+    @property
+    def num_outputs(self) -> int | None:
+        """Return how many outputs a network for these data has: classes, or numbers in a vector; None: nobody knows."""
+        if self.num_classes is not None or self.target_shape is None or len(self.target_shape) > 1:
+            return self.num_classes
+        return (*self.target_shape, 1)[0]
 
     def description(self) -> dict[str, Any]:
         """Return what someone must know who feeds images to a trained network, as plain lists and numbers."""
         return {
             "image_shape": list(self.image_shape),
             "num_classes": self.num_classes,
+            "num_outputs": self.num_outputs,
+            "target_shape": None if self.target_shape is None else list(self.target_shape),
             "class_names": None if self.class_names is None else list(self.class_names),
             "mean": None if self.mean is None else list(self.mean),
             "std": None if self.std is None else list(self.std),
@@ -123,7 +137,7 @@ class Target:
 
 
 class Batches(abc.ABC):
-    """Batches of normalised images and their labels, epoch after epoch.
+    """Batches of normalised images and their labels or other targets, epoch after epoch.
 
     There is no state: an epoch begun again, or at a later step, gives the same batches bit by bit, and PyTorch's global
     random numbers are neither used nor changed.
@@ -137,10 +151,11 @@ class Batches(abc.ABC):
         self.size = size
         self.steps = steps
 
-    def epoch(self, number: int, first_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int, first_step: int = 0) -> Iterator[tuple[Tensor, Any]]:
         """Give the batches of one epoch, from one of its steps on.
 
-        Each is a float tensor (batch, channels, height, width) and an int64 tensor (batch,), both on the device.
+        Each is a float tensor (batch, channels, height, width) and its targets, both on the device: an int64 tensor
+        (batch,) of class numbers, or what else the task takes, a tensor or a dict or tuple of tensors.
         """
         if type(number) is not int or number < 0:
             raise InputError(f"An epoch must be a whole number of at least 0, got {number!r} instead.")
@@ -153,7 +168,7 @@ class Batches(abc.ABC):
         return self.batches_from(number, first_step)
 
     @abc.abstractmethod
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Any]]:
         """Give the batches of one epoch from a step on; both numbers have been checked."""
 
 

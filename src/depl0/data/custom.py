@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from depl0.data.base import Data, DataSettings, Target
 from depl0.data.memory import Arrays, Part, check_images, check_labels, open_arrays, statistics
+from depl0.data.targets import are_classes, read_targets
 from depl0.errors import DataError, Depl0Error, InputError
 
 SPEC = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
@@ -44,9 +46,13 @@ def open_custom(spec: str, make: Callable[..., object], settings: DataSettings, 
     """Call the user's function, and make batches of what it gives.
 
     It may take any of the keywords ``settings``, ``device``, ``rank`` and ``world``. It gives either a
-    :class:`~depl0.data.Data`, or uint8 images (number, channels, height, width) and labels, both for training and for
+    :class:`~depl0.data.Data`, or uint8 images (number, channels, height, width) and targets, both for training and for
     testing; these are then handled like a built-in data set, and normalised by their own mean and standard deviation
-    unless the settings have others. The classes are 0 to the largest label.
+    unless the settings have others.
+
+    Targets that are one whole number for each image are class numbers, from 0 to the largest. All others are left to
+    the task: numbers (number,) or (number, length) as floats, label maps (number, height, width), and dicts or tuples
+    of tensors, each of which has the images as its first dimension.
     """
     offered = {"settings": settings, "device": target.device, "rank": target.rank, "world": target.world}
     parameters = inspect.signature(make).parameters
@@ -63,16 +69,20 @@ def open_custom(spec: str, make: Callable[..., object], settings: DataSettings, 
         (train_images, train_labels), (test_images, test_labels) = pairs
     except (TypeError, ValueError):
         raise DataError(f"{spec} must give {WANTED}, got {type(made).__name__} instead.") from None
-    train = _tensor(spec, train_images), _tensor(spec, train_labels)
-    test = _tensor(spec, test_images), _tensor(spec, test_labels)
+    refuse = partial(_no_array, spec)
+    train = _tensor(spec, train_images), read_targets(train_labels, refuse)
+    test = _tensor(spec, test_images), read_targets(test_labels, refuse)
     return open_arrays(_arrays(spec, train, test), settings, target)
 
 
 def _arrays(spec: str, train: Part, test: Part) -> Arrays:
-    check_images(*train, f"training images of {spec}")
-    num_classes = int(train[1].max()) + 1
-    check_labels(train[1], num_classes, f"the training labels of {spec}")
+    check_images(train[0], f"training images of {spec}")
     mean, std = statistics(train[0])
+    num_classes = None
+    if are_classes(train[1]) and len(train[1]):
+        num_classes = int(train[1].max()) + 1
+        hint = "numbers to predict, rather than classes, are given as floats."
+        check_labels(train[1], num_classes, f"the training labels of {spec}", hint)
     return Arrays(spec, train, test, num_classes, mean, std, augment="none")
 
 
@@ -82,7 +92,11 @@ def _tensor(spec: str, values: Any) -> Tensor:
     try:
         return torch.from_numpy(np.array(values))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{spec} must give {WANTED}, of tensors or arrays: {error}.") from error
+        raise _no_array(spec, error) from error
+
+
+def _no_array(spec: str, error: object) -> DataError:
+    return DataError(f"{spec} must give {WANTED}, of tensors or arrays: {error}.")
 
 
 def _imported(name: str) -> ModuleType | None:

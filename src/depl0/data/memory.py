@@ -13,10 +13,21 @@ from torch import Tensor
 from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target
 from depl0.data.pixels import Normalise, crop_and_flip, normalisation, resize
 from depl0.data.schedule import CROP, InOrder, Schedule, Shuffled, limited, random_stream
+from depl0.data.targets import (
+    Targets,
+    are_classes,
+    check_alike,
+    check_stay,
+    check_targets,
+    labels_in,
+    mapped,
+    of_images,
+    target_shape,
+)
 from depl0.errors import DataError, InputError
 
-Part = tuple[Tensor, Tensor]
-"""Images, uint8 (number, channels, height, width), and their labels (number,)."""
+Part = tuple[Tensor, Targets]
+"""Images, uint8 (number, channels, height, width), and their class numbers (number,) or other targets."""
 
 
 @final
@@ -27,7 +38,8 @@ class Arrays:
     name: str
     train: Part
     test: Part
-    num_classes: int
+    num_classes: int | None
+    """None where targets are no class numbers."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: str
@@ -59,12 +71,12 @@ class MemoryBatches(Batches):
 
     def __init__(self, part: Part, schedule: Schedule, normalise: Normalise, crops: Crops | None = None) -> None:
         super().__init__(schedule.size, schedule.steps)
-        self._images, self._labels = part
+        self._images, self._targets = part
         self._schedule = schedule
         self._normalise = normalise
         self._crops = crops
 
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Targets]]:
         """Give the batches of one epoch from a step on."""
         device = self._images.device
         draws = None if self._crops is None else self._crops.draw(epoch).to(device)
@@ -76,7 +88,7 @@ class MemoryBatches(Batches):
             if self._crops is not None and draws is not None:
                 top, left, flip = draws[:, step]
                 images = crop_and_flip(images, top, left, flip > 0, self._crops.padding)
-            yield self._normalise(images), self._labels.index_select(0, chosen)
+            yield self._normalise(images), of_images(self._targets, chosen)
 
 
 def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
@@ -88,12 +100,16 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
             hint="use 'crop-flip', 'crop' or 'none'.",
         )
     _check(arrays)
+    if augment != "none":
+        check_stay(arrays.train[1], arrays.name, "augment", augment, "'none'")
+    if settings.image_size is not None:
+        check_stay(arrays.train[1], arrays.name, "image_size", settings.image_size, "left out")
     mean, std = normalisation(settings.mean, settings.std, (arrays.mean, arrays.std))
     chosen = limited(len(arrays.train[0]), settings.limit_train)
-    train_images, train_labels = arrays.train
+    train_images, train_targets = arrays.train
     if chosen is not None:
-        train_images, train_labels = train_images[chosen], train_labels[chosen]
-    train = _placed(train_images, train_labels, settings, target)
+        train_images, train_targets = train_images[chosen], mapped(train_targets, lambda tensor: tensor[chosen])
+    train = _placed(train_images, train_targets, settings, target)
     test = _placed(*arrays.test, settings, target)
 
     normalise = Normalise(mean, std, target.device)
@@ -112,6 +128,8 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
             test_size=len(test[0]),
             mean=mean,
             std=std,
+            target_shape=target_shape(arrays.train[1]),
+            labels=labels_in(arrays.train[1], arrays.test[1]),
         ),
         train=MemoryBatches(train, shuffled, normalise, crops),
         test=MemoryBatches(test, InOrder(len(test[0]), settings, target), normalise),
@@ -135,16 +153,22 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(means), tuple(spreads)
 
 
-def _placed(images: Tensor, labels: Tensor, settings: DataSettings, target: Target) -> Part:
+def _placed(images: Tensor, targets: Targets, settings: DataSettings, target: Target) -> Part:
     if settings.image_size is not None:
         images = resize(images, settings.image_size)
-    return images.to(target.device).contiguous(), labels.to(target.device, torch.int64)
+    return images.to(target.device).contiguous(), mapped(targets, lambda tensor: tensor.to(target.device))
 
 
 def _check(arrays: Arrays) -> None:
-    for part, (images, labels) in (("training", arrays.train), ("test", arrays.test)):
-        check_images(images, labels, f"{part} images of {arrays.name}")
-        check_labels(labels, arrays.num_classes, f"the labels of the {part} images of {arrays.name}")
+    for part, (images, targets) in (("training", arrays.train), ("test", arrays.test)):
+        which = f"{part} images of {arrays.name}"
+        check_images(images, which)
+        if arrays.num_classes is None:
+            check_targets(targets, len(images), which)
+        else:
+            _check_classes(targets, len(images), which)
+            check_labels(targets, arrays.num_classes, f"the labels of the {which}")
+    check_alike(arrays.train[1], arrays.test[1], arrays.name)
     if arrays.train[0].shape[1:] != arrays.test[0].shape[1:]:
         raise DataError(
             f"Training and test images of {arrays.name} must have one shape, got "
@@ -152,8 +176,8 @@ def _check(arrays: Arrays) -> None:
         )
 
 
-def check_images(images: Tensor, labels: Tensor, which: str) -> None:
-    """Refuse what are not uint8 images with one whole number each."""
+def check_images(images: Tensor, which: str) -> None:
+    """Refuse what are not uint8 images."""
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise DataError(
             f"The {which} must be uint8 of shape (number, channels, height, width), "
@@ -162,13 +186,14 @@ def check_images(images: Tensor, labels: Tensor, which: str) -> None:
         )
     if 0 in images.shape:
         raise DataError(f"The {which} must be at least one, got shape {tuple(images.shape)} instead.")
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise DataError(
-            f"The labels of the {which} must be whole numbers of shape (number,), "
-            f"got {_dtype(labels)} of shape {tuple(labels.shape)} instead."
-        )
-    if len(labels) != len(images):
-        raise DataError(f"The {which} must have one label each, got {len(images)} images and {len(labels)} labels.")
+
+
+def _check_classes(targets: Targets, images: int, which: str) -> None:
+    if not are_classes(targets):
+        found = f"{_dtype(targets)} of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else repr(targets)
+        raise DataError(f"The labels of the {which} must be whole numbers of shape (number,), got {found} instead.")
+    if len(targets) != images:
+        raise DataError(f"The {which} must have one label each, got {images} images and {len(targets)} labels.")
 
 
 def check_labels(labels: Tensor, num_classes: int, where: str, hint: str | None = None) -> None:

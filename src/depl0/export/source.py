@@ -18,6 +18,7 @@ from depl0.models.spec import factory
 from depl0.recipes.toml import read_recipe
 from depl0.runs.folder import RunFolder, find_compact
 from depl0.surgery.record import CompactRecord
+from depl0.tasks import metric_in
 
 METADATA_VERSION = 1
 _FACTORY = "pass what builds the dense network: --model FACTORY, e.g. resnet20, timm:resnet18 or path/to/file.py:make."
@@ -76,17 +77,21 @@ def _factory(
         raise InputError(f"the network of {path} cannot be built. {error.message}", hint=_FACTORY) from error
 
 
-def _sizes(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> tuple[int, int, int]:
-    """Return classes, channels and image size; without a summary, the last tensor of a classifier tells its classes."""
+def _sizes(
+    record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]
+) -> tuple[int | None, int, int]:
+    """Return outputs, channels and image size; without a summary, the last tensor of a network tells its outputs."""
     shape = example[0].shape
     known = summary.get("input", {})
     last = next((sizes for sizes in reversed(list(record.dense_shapes.values())) if sizes), (1,))
-    return int(known.get("num_classes", last[0])), int(shape[1] if len(shape) > 1 else 1), int(shape[-1])
+    outputs = known.get("num_outputs", known.get("num_classes", last[0]))
+    return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), int(shape[-1])
 
 
 def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> dict[str, str]:
     """Return what the file says of itself. Values that are not known are left out; lists are JSON."""
     images, dense, compact = (summary.get(part, {}) for part in ("input", "dense", "compact"))
+    metric = metric_in(summary).name
     facts = {
         "metadata_version": METADATA_VERSION,
         "version": depl0.__version__,
@@ -97,8 +102,9 @@ def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[
         "input_mean": images.get("mean"),
         "input_std": images.get("std"),
         "class_names": images.get("class_names"),
-        "accuracy": compact.get("accuracy"),
-        "dense_accuracy": dense.get("accuracy"),
+        "metric": metric if metric in compact else None,
+        metric: compact.get(metric),
+        f"dense_{metric}": dense.get(metric),
         "budget": summary.get("budget"),
         "budget_of": summary.get("budget_of"),
         "params": record.compact_cost[0],

@@ -20,8 +20,10 @@ from depl0.recipes.sections import (
     RunSection,
     SearchSection,
     TargetSection,
+    TaskSection,
     WeightOptimizerSection,
 )
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import parse_recipe, read_recipe, with_overrides, write_recipe
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "SearchSection",
     "Section",
     "TargetSection",
+    "TaskSection",
     "WeightOptimizerSection",
     "describe",
     "find",
@@ -43,6 +46,7 @@ __all__ = [
     "names",
     "parse_recipe",
     "read_recipe",
+    "task_of",
     "with_overrides",
     "write_recipe",
 ]

@@ -36,6 +36,10 @@ class Check(ABC):
     def read(self, value: object) -> object:
         """Give the value as it is stored, or raise Refused."""
 
+    def write(self, value: object) -> object:
+        """Give a stored value as a TOML file has it."""
+        return value
+
     def accepts(self, value: object) -> bool:
         """Say whether a value is allowed."""
         try:
@@ -211,6 +215,37 @@ class ListOf(Check):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class Named(Check):
+    """Values by name, stored as a tuple of pairs in the order of their names, so that nobody can change them.
+
+    >>> Named(Whole(at_least=0)).read({"b": 2, "a": 1})
+    (('a', 1), ('b', 2))
+    """
+
+    entry: Check
+
+    @property
+    def words(self) -> str:
+        """Say what is allowed."""
+        return f"a table of names in which every value is {self.entry.words}"
+
+    def read(self, value: object) -> tuple[tuple[str, object], ...]:
+        """Give a tuple of pairs, of a table or of such a tuple."""
+        try:
+            table = dict(value)  # type: ignore[call-overload]
+        except (TypeError, ValueError):
+            raise Refused from None
+        if not all(isinstance(name, str) and name.isidentifier() for name in table):
+            raise Refused
+        return tuple((name, self.entry.read(table[name])) for name in sorted(table))
+
+    def write(self, value: object) -> object:
+        """Give a table."""
+        return dict(value)  # type: ignore[call-overload]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Maybe(Check):
     """A value or None; in a file the field is then left out."""
 
@@ -224,6 +259,10 @@ class Maybe(Check):
     def read(self, value: object) -> object:
         """Give the value or None."""
         return None if value is None else self.entry.read(value)
+
+    def write(self, value: object) -> object:
+        """Give the value as a file has it."""
+        return None if value is None else self.entry.write(value)
 
 
 @final

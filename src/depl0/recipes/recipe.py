@@ -23,6 +23,7 @@ from depl0.recipes.sections import (
     RunSection,
     SearchSection,
     TargetSection,
+    TaskSection,
     WeightOptimizerSection,
 )
 
@@ -40,6 +41,7 @@ class Recipe(Section):
     name: str = field(metadata=allow(Text("a line of text that is not empty")))
     model: ModelSection = field(default_factory=ModelSection, metadata=allow(Instance(ModelSection)))
     data: DataSection = field(default_factory=DataSection, metadata=allow(Instance(DataSection)))
+    task: TaskSection = field(default_factory=TaskSection, metadata=allow(Instance(TaskSection)))
     gates: GatesSection = field(default_factory=GatesSection, metadata=allow(Instance(GatesSection)))
     target: TargetSection = field(metadata=allow(Instance(TargetSection)))
     search: SearchSection = field(metadata=allow(Instance(SearchSection)))

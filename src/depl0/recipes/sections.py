@@ -15,8 +15,10 @@ from depl0.errors import InputError
 from depl0.generators import CONDITIONINGS, GENERATORS, PRESETS
 from depl0.methods import METHODS, Learned
 from depl0.models.spec import check_spec
-from depl0.recipes.checks import Either, Flag, ListOf, Maybe, Number, OneOf, Refused, Text, Whole, shown
+from depl0.recipes.checks import Either, Flag, ListOf, Maybe, Named, Number, OneOf, Refused, Text, Whole, shown
 from depl0.recipes.section import Section, allow, refusal
+from depl0.tasks import TASKS, find_task
+from depl0.tasks import check_spec as check_task
 
 EVALUATION_RULES = ("median", "paper")
 IMPORTANCES = ("taylor", "none")
@@ -36,6 +38,14 @@ def _is_model(spec: str) -> bool:
     return True
 
 
+def _is_task(spec: str) -> bool:
+    try:
+        check_task(spec)
+    except InputError as error:
+        raise Refused(error.hint) from error
+    return True
+
+
 def _is_device(name: str) -> bool:
     if name == "auto":
         return True
@@ -49,6 +59,7 @@ def _is_device(name: str) -> bool:
 _GROUPS = Either(OneOf(("all", "inner")), ListOf(entry=Text("a group's name"), at_least=1))
 _MILESTONES = ListOf(entry=Whole(at_least=1), rising=True)
 _FACTOR = Number(above=0, at_most=1)
+_SETTING = Either(Either(Flag(), Whole(at_least=-(2**63), at_most=2**63 - 1)), Either(Number(), Text()))
 
 
 def _check_steps(section: str, schedule: str, milestones: tuple[int, ...]) -> None:
@@ -113,6 +124,30 @@ class DataSection(Section):
                 "recipe fields data.mean and data.std must have one number per channel each, or both be left out, "
                 f"got mean {shown(self.mean)} and std {shown(self.std)} instead."
             )
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskSection(Section):
+    """What the network is trained for: loss and metric (:mod:`depl0.tasks`).
+
+    Attributes:
+        spec: ``classification``, ``segmentation``, ``regression``, or a task of your own:
+            ``my_package.tasks:Name`` or ``path/to/file.py:Name``.
+        settings: what the task takes, by name: ``{ignore_index = 0}``; left out: its defaults.
+    """
+
+    title: ClassVar[str] = "task"
+
+    spec: str = field(default="classification", metadata=allow(Text("a task's name or module:class", valid=_is_task)))
+    settings: tuple[tuple[str, object], ...] | None = field(default=None, metadata=allow(Maybe(Named(_SETTING))))
+
+    def _check_together(self) -> None:
+        if self.settings and self.spec in TASKS:
+            try:
+                find_task(self.spec, **dict(self.settings))
+            except InputError as error:
+                raise InputError(f"recipe field task.settings cannot be used: {error.message}", error.hint) from error
 
 
 @final
@@ -206,7 +241,7 @@ class SearchSection(Section):
         epochs: its length.
         gate_warmup: the share of it, at its start, during which all gates stay open and unpenalised.
         ramp: the share of it, after the warm-up, over which the target is lowered from all of the cost to the budget.
-        label_smoothing: the share of every label that is spread over all classes.
+        label_smoothing: the share of every label that is spread over all classes, where the task has classes.
         clip_norm: the norm to which larger gradients of the weights are cut; left out: none are.
         ema_decay: decay of a running mean of the weights, which is then what is evaluated; left out: no mean is kept.
         distill: the share of the loss that comes from the outputs of the dense network that the run starts from, during
@@ -379,6 +414,7 @@ SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
         for section in (
             ModelSection,
             DataSection,
+            TaskSection,
             GatesSection,
             TargetSection,
             SearchSection,

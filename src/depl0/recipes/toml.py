@@ -64,8 +64,9 @@ def parse_recipe(text: str, source: str = "recipe") -> Recipe:
 def write_recipe(recipe: Recipe) -> str:
     """Give the text of the TOML file that reads back as this recipe."""
     table: dict[str, Any] = {"name": recipe.name}
-    for title in SECTIONS:
-        values = dataclasses.asdict(getattr(recipe, title))
+    for title, kind in SECTIONS.items():
+        section = getattr(recipe, title)
+        values = {name: check_of(entry).write(getattr(section, name)) for name, entry in _fields(kind).items()}
         table[title] = {name: value for name, value in values.items() if value is not None}
     return tomli_w.dumps(table)
 

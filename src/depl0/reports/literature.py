@@ -60,6 +60,11 @@ def other_data(name: str, run: Run) -> str | None:
     return data if wanted is not None and data != wanted and data in known else None
 
 
+def other_metric(name: str, run: Run) -> str | None:
+    """Return what a run is judged by, if that is not accuracy, which these tables are about."""
+    return run.metric.label if name != "runtime" and run.metric.name != "accuracy" else None
+
+
 # -- published rows ------------------------------------------------------------------------------------------------
 
 

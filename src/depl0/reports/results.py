@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from depl0.reports.run import Run, dig
-from depl0.reports.show import count, duration, milliseconds, percent, points, share, size
+from depl0.reports.show import change as changed
+from depl0.reports.show import count, duration, milliseconds, share, size
 from depl0.reports.table import Column, Table
+from depl0.tasks import ACCURACY, Metric
 
 _Show = Callable[[float], str]
 _QUANTITIES: tuple[tuple[str, str, _Show], ...] = (
@@ -23,13 +25,14 @@ _QUANTITIES: tuple[tuple[str, str, _Show], ...] = (
 
 def dense_to_compact(run: Run) -> Table:
     """Return what the dense and the compact network are worth and cost."""
-    dense, compact = run.get("dense", "accuracy"), run.get("compact", "accuracy")
+    metric, dense, compact = run.metric, run.value("dense"), run.value("compact")
+    unit = " points" if metric.unit == "%" else f" {metric.unit}".rstrip()
     rows = [
         {
-            "quantity": "accuracy",
-            "dense": _shown(percent, dense),
-            "compact": _shown(percent, compact),
-            "change": _shown(lambda change: f"{points(change)} points", _difference(dense, compact)),
+            "quantity": metric.label if metric.higher_is_better else f"{metric.label} ({metric.direction})",
+            "dense": _shown(metric.show, dense),
+            "compact": _shown(metric.show, compact),
+            "change": _shown(lambda value: changed(metric, value) + unit, _difference(dense, compact)),
         }
     ]
     for name, key, show in _QUANTITIES:
@@ -64,12 +67,25 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def all_runs(runs: Sequence[Run]) -> Table:
-    """Return one row a run."""
-    return Table("All runs", _ALL_RUNS, [_run_row(run) for run in runs])
+    """Return one row a run; runs of several metrics have columns for each."""
+    metrics = list(dict.fromkeys(run.metric for run in runs))
+    changes = {metric: "change" if len(metrics) == 1 else f"{metric.name}_change" for metric in metrics}
+    rows = [_run_row(run, changes[run.metric]) for run in runs]
+    of_metrics = [column for metric in metrics for column in _metric_columns(metric, changes[metric])]
+    return Table("All runs", (*_BEFORE_METRICS, *of_metrics, *_AFTER_METRICS), rows)
 
 
-def _run_row(run: Run) -> dict[str, Any]:
-    dense, compact = run.get("dense", "accuracy"), run.get("compact", "accuracy")
+def _metric_columns(metric: Metric, change: str) -> tuple[Column, ...]:
+    short = "acc." if metric == ACCURACY else metric.label
+    return (
+        Column(f"dense_{metric.name}", f"dense {short}", metric.show, is_number=True),
+        Column(metric.name, f"compact {short}", metric.show, is_number=True),
+        Column(change, "change", lambda value: changed(metric, value), is_number=True),
+    )
+
+
+def _run_row(run: Run, change: str) -> dict[str, Any]:
+    name, dense, compact = run.metric.name, run.value("dense"), run.value("compact")
     row: dict[str, Any] = {
         "run": run.label,
         "name": run.get("name") or run.recipe.get("name"),
@@ -79,9 +95,9 @@ def _run_row(run: Run) -> dict[str, Any]:
         "seed": run.get("seed") if run.is_finished else dig(run.recipe, "run", "seed"),
         "budget": dig(run.recipe, "target", "budget"),
         "budget_of": run.get("budget_of"),
-        "dense_accuracy": dense,
-        "accuracy": compact,
-        "change": _difference(dense, compact),
+        f"dense_{name}": dense,
+        name: compact,
+        change: _difference(dense, compact),
         "macs_left": run.get("macs_left"),
         "params_left": run.get("params_left"),
         "seconds": run.get("seconds"),
@@ -94,7 +110,7 @@ def _run_row(run: Run) -> dict[str, Any]:
     return row
 
 
-_ALL_RUNS = (
+_BEFORE_METRICS = (
     Column("run", "run"),
     Column("name", "name", hidden=True),
     Column("method", "method"),
@@ -103,9 +119,8 @@ _ALL_RUNS = (
     Column("seed", "seed", is_number=True),
     Column("budget", "budget", share, is_number=True),
     Column("budget_of", "of", hidden=True),
-    Column("dense_accuracy", "dense acc.", percent, is_number=True),
-    Column("accuracy", "compact acc.", percent, is_number=True),
-    Column("change", "change", points, is_number=True),
+)
+_AFTER_METRICS = (
     Column("macs_left", "MACs left", share, is_number=True),
     Column("params_left", "params left", share, is_number=True),
     *(

@@ -12,6 +12,7 @@ from typing import Any
 
 from depl0.errors import InputError
 from depl0.reports.gates import GateHistory, read_gates
+from depl0.tasks import ACCURACY, TASKS, Metric, metric_in
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,6 +45,22 @@ class Run:
     def get(self, *keys: str) -> Any:
         """Return a value of the summary, or None if it, or anything on the way to it, is missing."""
         return dig(self.summary, *keys)
+
+    @property
+    def metric(self) -> Metric:
+        """Return what the network is judged by; of an unfinished run, as far as recipe and epochs tell."""
+        if self.summary:
+            return metric_in(self.summary)
+        spec = dig(self.recipe, "task", "spec")
+        if spec is None or spec in TASKS:
+            return ACCURACY if spec is None else TASKS[spec].metric
+        keys = [key for line in self.epochs[-1:] for key in line if key.startswith("test_")]
+        return Metric(keys[0].removeprefix("test_")) if keys else ACCURACY
+
+    def value(self, network: str) -> float | None:
+        """Return the metric of the ``dense`` or the ``compact`` network."""
+        found: float | None = self.get(network, self.metric.name)
+        return found
 
     @property
     def method(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from depl0.tasks import Metric
+
 
 def count(value: float) -> str:
     """Group the digits of a whole number by thousands.
@@ -36,15 +38,6 @@ def size(value: float) -> str:
     return f"{value:.0f} B"
 
 
-def percent(value: float) -> str:
-    """Show an accuracy.
-
-    >>> percent(93.5)
-    '93.50 %'
-    """
-    return f"{value:.2f} %"
-
-
 def share(value: float) -> str:
     """Show a share of one.
 
@@ -61,6 +54,15 @@ def points(value: float) -> str:
     ('−0.10', '0.00')
     """
     return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")
+
+
+def change(metric: Metric, value: float) -> str:
+    """Show a change of a metric, with its sign and without its unit.
+
+    >>> change(Metric("accuracy", "%"), -0.1), change(Metric("rmse"), -0.0125)
+    ('−0.10', '−0.0125')
+    """
+    return points(value) if metric.unit == "%" else metric.number(value, sign=bool(value)).replace("-", "−")
 
 
 def milliseconds(value: float) -> str:

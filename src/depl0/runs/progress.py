@@ -13,6 +13,8 @@ from typing import Any, final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from depl0.tasks import ACCURACY, Metric
+
 
 class Reporter(abc.ABC):
     """Is told what a run does."""
@@ -22,8 +24,8 @@ class Reporter(abc.ABC):
         """Say something once."""
 
     @abc.abstractmethod
-    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
-        """A phase begins, ``done`` of its steps having been done before."""
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
+        """A phase begins, ``done`` of its steps having been done before; ``metric`` is what its epochs report."""
 
     @abc.abstractmethod
     def step(self) -> None:
@@ -52,7 +54,7 @@ class Quiet(Reporter):
     def note(self, text: str) -> None:
         """Say nothing."""
 
-    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Say nothing."""
 
     def step(self) -> None:
@@ -72,13 +74,15 @@ class Plain(Reporter):
     def __init__(self) -> None:
         self._phase, self._epochs, self._start = "", 0, 0.0
         self._first_epoch: int | None = None
+        self._metric = ACCURACY
 
     def note(self, text: str) -> None:
         """Print a line."""
         print(text, file=sys.stderr, flush=True)
 
-    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Remember when the phase began."""
+        self._metric = metric
         self._phase, self._epochs, self._start, self._first_epoch = phase, epochs, time.monotonic(), None
 
     def step(self) -> None:
@@ -90,7 +94,7 @@ class Plain(Reporter):
             self._first_epoch = line["epoch"] - 1
         done = line["epoch"] - self._first_epoch
         left = (time.monotonic() - self._start) / max(done, 1) * (self._epochs - line["epoch"])
-        self.note(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line)}  {_clock(left)} left")
+        self.note(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}  {_clock(left)} left")
 
     def end(self) -> None:
         """Say nothing."""
@@ -104,14 +108,16 @@ class Live(Reporter):
         self._console = Console(stderr=True)
         self._progress: Progress | None = None
         self._task: Any = None
+        self._metric = ACCURACY
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
         (self._progress.console if self._progress else self._console).print(text, highlight=False, markup=False)
 
-    def begin(self, phase: str, epochs: int, steps: int, done: int) -> None:
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Show the bar."""
         self.end()
+        self._metric = metric
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console)
         self._task = self._progress.add_task(phase, total=max(epochs * steps, 1), completed=done, numbers="")
@@ -125,7 +131,7 @@ class Live(Reporter):
     def epoch(self, line: dict[str, Any]) -> None:
         """Show the epoch's numbers."""
         if self._progress is not None:
-            self._progress.update(self._task, numbers=f"epoch {line['epoch']}  {describe(line)}")
+            self._progress.update(self._task, numbers=f"epoch {line['epoch']}  {describe(line, self._metric)}")
 
     def end(self) -> None:
         """Take the bar away."""
@@ -134,9 +140,9 @@ class Live(Reporter):
             self._progress = None
 
 
-def describe(line: dict[str, Any]) -> str:
+def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
     """Put the most important numbers of an epoch in one line."""
-    parts = [f"loss {line['loss']:.3f}", f"accuracy {line['test_accuracy']:.2f} %"]
+    parts = [f"loss {line['loss']:.3f}", f"{metric.label} {metric.show(line[f'test_{metric.name}'])}"]
     if line.get("expected") and line.get("kept"):
         parts.append(f"MACs expected {line['expected']['macs_share']:.1%} kept {line['kept']['macs_share']:.1%}")
     return "  ".join(parts)

@@ -8,12 +8,14 @@ from typing import final
 
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
 from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
 from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
-from depl0.studies.table import Table, percent, seconds, share
+from depl0.studies.table import Table, direction_note, seconds, share, value
+from depl0.tasks import metric_in
 
 REFERENCE = "independent"
 GENERATORS = (REFERENCE, "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm")
@@ -44,6 +46,7 @@ class Ablation:
             )
         self.recipes = tuple(recipes)
         self._seeds = {recipe.name: seeds_from(recipe.run.seed, seeds) for recipe in recipes}
+        self._metrics = {recipe.name: task_of(recipe).metric for recipe in recipes}
 
     def members(self) -> dict[str, Recipe]:
         """Return the members, seed by seed. The dense network is the same for all generators, so none trains it."""
@@ -64,14 +67,24 @@ class Ablation:
 
     def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
         """Return what ``ablation.json`` holds."""
-        described = {outcome.name: describe(outcome) for outcome in outcomes}
+        metrics = {
+            _name(recipe, generator, seed): self._metrics[recipe.name]
+            for recipe in self.recipes
+            for seed in self._seeds[recipe.name]
+            for generator in GENERATORS
+        }
+        described = {outcome.name: describe(outcome, metrics[outcome.name]) for outcome in outcomes}
         rows = [
             {
                 "recipe": recipe.name,
                 "generator": generator,
                 "direction": recipe.gates.direction,
                 "seeds": list(self._seeds[recipe.name]),
-                **over_seeds([described[_name(recipe, generator, seed)] for seed in self._seeds[recipe.name]]),
+                "metric": self._metrics[recipe.name].to_dict(),
+                **over_seeds(
+                    [described[_name(recipe, generator, seed)] for seed in self._seeds[recipe.name]],
+                    self._metrics[recipe.name],
+                ),
             }
             for recipe in self.recipes
             for generator in GENERATORS
@@ -92,25 +105,36 @@ def tabulate(result: Result) -> Table:
     """Return the table of the ablation."""
     rows = []
     for row in result["generators"]:
-        cells = cells_of(row)
+        metric = metric_in(row)
+        cells = cells_of(row, metric)
         rows.append(
             (
                 row["recipe"],
                 row["generator"],
                 number_of(row),
-                percent(*cells["accuracy"]),
+                value(metric, *cells[metric.name]),
                 share(*cells["macs_left"]),
                 share(*cells["params_left"]),
                 seconds(*cells["seconds"]),
             )
         )
+    metrics = list(dict.fromkeys(metric_in(row) for row in result["generators"]))
     directions = " and ".join(sorted({row["direction"] for row in result["generators"]}))
     return Table(
         "Generators of the paper's appendix B",
-        ("recipe", "generator", "n", "accuracy", "MACs left", "parameters left", "time"),
+        (
+            "recipe",
+            "generator",
+            "n",
+            " / ".join(metric.label for metric in metrics),
+            "MACs left",
+            "parameters left",
+            "time",
+        ),
         tuple(rows),
         (
             f"Walked {directions}; mean ± sample standard deviation over n seeds. independent is L0-HC, the reference.",
+            *(note for metric in metrics for note in direction_note(metric)),
             *unfinished_note(result["members"]),
             *made_with_note(result["made_with"]),
         ),

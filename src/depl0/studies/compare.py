@@ -10,12 +10,14 @@ from depl0.errors import InputError
 from depl0.generators import GENERATORS
 from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
 from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
 from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
-from depl0.studies.table import COSTS, Table, percent, points, seconds, share
+from depl0.studies.table import COSTS, Table, change, direction_note, seconds, share, value
+from depl0.tasks import metric_in
 
 DIRECTIONS = ("forward", "backward")
 
@@ -68,6 +70,7 @@ class Comparison:
                 hint="add for instance --budget 0.5.",
             )
         self.recipe = recipe
+        self.metric = task_of(recipe).metric
         self.methods = tuple(methods)
         self.seeds = seeds_from(recipe.run.seed, seeds)
         self._names = {
@@ -84,20 +87,24 @@ class Comparison:
 
     def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
         """Return what ``comparison.json`` holds."""
-        described = {outcome.name: describe(outcome) for outcome in outcomes}
+        described = {outcome.name: describe(outcome, self.metric) for outcome in outcomes}
         target = self.recipe.target
         return {
             "study": "comparison",
             "recipe": self.recipe.name,
             "model": self.recipe.model.spec,
             "data": self.recipe.data.spec,
+            "metric": self.metric.to_dict(),
             "budget": target.budget,
             "of": target.of,
             "epochs": self.recipe.search.epochs,
             "finetune_epochs": self.recipe.finetune.epochs,
             "seeds": list(self.seeds),
             "methods": [
-                {"method": method, **over_seeds([described[self._names[method, seed]] for seed in self.seeds])}
+                {
+                    "method": method,
+                    **over_seeds([described[self._names[method, seed]] for seed in self.seeds], self.metric),
+                }
                 for method in self.methods
             ],
             "members": list(described.values()),
@@ -107,15 +114,15 @@ class Comparison:
 
 def tabulate(result: Result) -> Table:
     """Return the table of a comparison."""
-    rows = []
+    rows, metric = [], metric_in(result)
     for row in result["methods"]:
-        cells = cells_of(row)
+        cells = cells_of(row, metric)
         rows.append(
             (
                 row["method"],
                 number_of(row),
-                percent(*cells["accuracy"]),
-                points(*cells["change"]),
+                value(metric, *cells[metric.name]),
+                change(metric, *cells["change"]),
                 share(*cells["macs_left"]),
                 share(*cells["params_left"]),
                 seconds(*cells["seconds"]),
@@ -127,7 +134,7 @@ def tabulate(result: Result) -> Table:
     )
     return Table(
         f"{result['recipe']}: methods compared",
-        ("method", "n", "accuracy", "change", "MACs left", "parameters left", "time"),
+        ("method", "n", metric.label, "change", "MACs left", "parameters left", "time"),
         tuple(rows),
-        (note, *unfinished_note(result["members"]), *made_with_note(result["made_with"])),
+        (note, *direction_note(metric), *unfinished_note(result["members"]), *made_with_note(result["made_with"])),
     )

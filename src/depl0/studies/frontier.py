@@ -1,4 +1,4 @@
-"""The picture of a sweep: accuracy against the share of the cost that is left."""
+"""The picture of a sweep: the metric against the share of the cost that is left."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from matplotlib.transforms import Bbox
 
 from depl0._atomic import write_whole
 from depl0.studies.table import COSTS
+from depl0.tasks import Metric, metric_in
 
 ON_FRONTIER, BESIDE, DENSE = "#1b7837", "#b2abd2", "#2166ac"
 _OFFSETS = [(0, 9), (0, -19), (0, 22), (0, -32), (34, 12), (-34, 12), (34, -22), (-34, -22), (0, 36), (0, -46), (0, 50)]
@@ -24,43 +25,54 @@ _OFFSETS = [(0, 9), (0, -19), (0, 22), (0, -32), (34, 12), (-34, 12), (34, -22),
 
 def draw_frontier(result: dict[str, Any], folder: Path) -> None:
     """Write ``frontier.png`` and ``frontier.svg``; nothing, while no member is finished."""
-    finished = sorted((m for m in result["members"] if m["accuracy"] is not None), key=lambda m: m["cost_left"])
+    metric = metric_in(result)
+    name = metric.name
+    finished = sorted((m for m in result["members"] if m[name] is not None), key=lambda m: m["cost_left"])
     if not finished:
         return
     figure = Figure(figsize=(7.0, 4.6), dpi=150, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    best = [(m["cost_left"], m["accuracy"]) for m in finished if m["on_frontier"]]
-    dense = [] if result["dense_accuracy"] is None else [(1.0, result["dense_accuracy"])]
-    line = best + [point for point in dense if point[1] > max(y for _, y in best)]  # else it is not on the frontier
+    best = [(m["cost_left"], m[name]) for m in finished if m["on_frontier"]]
+    dense = [] if result[f"dense_{name}"] is None else [(1.0, result[f"dense_{name}"])]
+    # The line ends in the dense network only where that is on the frontier.
+    line = best + [point for point in dense if all(metric.better(point[1], y) for _, y in best)]
     axes.plot(*zip(*line, strict=True), color=ON_FRONTIER, linewidth=1.2, alpha=0.6, zorder=1)
     axes.plot(*zip(*best, strict=True), "o", color=ON_FRONTIER, label="on the frontier")
-    beside = [(m["cost_left"], m["accuracy"]) for m in finished if not m["on_frontier"]]
+    beside = [(m["cost_left"], m[name]) for m in finished if not m["on_frontier"]]
     if beside:
         axes.plot(*zip(*beside, strict=True), "o", color=BESIDE, label="another budget is better")
     if dense:
         axes.plot(*dense[0], "D", color=DENSE, label="dense")
     axes.set_title(f"{result['recipe']}: {result['model']} on {result['data'].partition(':')[0]}")
     axes.set_xlabel(f"share of the {COSTS[result['of']]} left")
-    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylabel(_axis_title(metric))
     axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.margins(x=0.10)
-    _set_height(axes, [m["accuracy"] for m in finished] + [y for _, y in dense])
+    _set_height(axes, metric, [m[name] for m in finished] + [y for _, y in dense])
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
-    labels = [(m["cost_left"], m["accuracy"], f"{m['budget']:g}: {m['accuracy']:.2f} %") for m in finished]
-    labels += [(x, y, f"dense: {y:.2f} %") for x, y in dense]
+    labels = [(m["cost_left"], m[name], f"{m['budget']:g}: {metric.show(m[name])}") for m in finished]
+    labels += [(x, y, f"dense: {metric.show(y)}") for x, y in dense]
     _place_labels(canvas, axes, labels, line)
     _write(figure, folder)
 
 
-def _set_height(axes: Axes, accuracies: list[float]) -> None:
-    """Leave room for labels, however close the accuracies are; none is above 100 %."""
-    low, high = min(accuracies), max(accuracies)
-    room = max(0.3 * (high - low), 0.2)
+def _axis_title(metric: Metric) -> str:
+    """Say what is drawn, and which way is better where that is not up."""
+    remarks = [metric.unit] * bool(metric.unit) + [metric.direction] * (not metric.higher_is_better)
+    return f"test {metric.label}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def _set_height(axes: Axes, metric: Metric, values: list[float]) -> None:
+    """Leave room for labels, however close the values are; none is above 100 %."""
+    low, high = min(values), max(values)
+    percent = metric.unit == "%"
+    room = max(0.3 * (high - low), 0.2 if percent else 0.02 * max(abs(low), abs(high), 1e-12))
     axes.set_ylim(low - room, high + room)
-    axes.set_yticks([tick for tick in axes.get_yticks() if low - room <= tick <= min(high + room, 100.0)])
+    top = min(high + room, 100.0) if percent else high + room
+    axes.set_yticks([tick for tick in axes.get_yticks() if low - room <= tick <= top])
 
 
 def _place_labels(

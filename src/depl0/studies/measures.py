@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from depl0.studies.study import Outcome
+from depl0.tasks import Metric, metric_in
 
-MEASURES = ("accuracy", "dense_accuracy", "change", "cost_left", "macs_left", "params_left", "seconds")
+
+def measure_names(metric: Metric) -> tuple[str, ...]:
+    """Return what the numbers of a run are called: the metric of both networks, their difference, costs and time."""
+    return (metric.name, f"dense_{metric.name}", "change", "cost_left", "macs_left", "params_left", "seconds")
 
 
 def measures(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a finished run."""
-    accuracy, dense = summary["compact"]["accuracy"], summary["dense"]["accuracy"]
+    """Return the numbers of a finished run; ``change`` is compact less dense, whichever way is better."""
+    name = metric_in(summary).name
+    compact, dense = summary["compact"][name], summary["dense"][name]
     return {
-        "accuracy": accuracy,
-        "dense_accuracy": dense,
-        "change": None if dense is None else accuracy - dense,
+        name: compact,
+        f"dense_{name}": dense,
+        "change": None if dense is None else compact - dense,
         "cost_left": summary["budget_reached"],  # of the cost that the budget counts
         "macs_left": summary["macs_left"],
         "params_left": summary["params_left"],
@@ -26,9 +31,9 @@ def measures(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe(outcome: Outcome) -> dict[str, Any]:
+def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
     """Return a member as the study's JSON file has it: status, numbers (None where there are none), error."""
-    numbers = dict.fromkeys(MEASURES) if outcome.summary is None else measures(outcome.summary)
+    numbers = dict.fromkeys(measure_names(metric)) if outcome.summary is None else measures(outcome.summary)
     error = None if outcome.failure is None else outcome.failure.message
     return {"name": outcome.name, "status": outcome.status, **numbers, "error": error}
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from depl0.errors import InputError
-from depl0.studies.measures import MEASURES
+from depl0.studies.measures import measure_names
+from depl0.tasks import Metric
 
 
 def seeds_from(first: int, number: int) -> tuple[int, ...]:
@@ -21,11 +22,11 @@ def seeds_from(first: int, number: int) -> tuple[int, ...]:
     return tuple(first + step for step in range(number))
 
 
-def over_seeds(members: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def over_seeds(members: Sequence[dict[str, Any]], metric: Metric) -> dict[str, Any]:
     """Return number, mean and sample standard deviation of what is finished; no deviation of fewer than two."""
     finished = [member for member in members if member["status"] == "finished"]
     row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
-    for name in MEASURES:
+    for name in measure_names(metric):
         values = [member[name] for member in finished if member[name] is not None]
         row[name] = {
             "mean": statistics.fmean(values) if values else None,
@@ -39,6 +40,6 @@ def number_of(row: dict[str, Any]) -> str:
     return str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}"
 
 
-def cells_of(row: dict[str, Any]) -> dict[str, tuple[float | None, float | None]]:
+def cells_of(row: dict[str, Any], metric: Metric) -> dict[str, tuple[float | None, float | None]]:
     """Return mean and deviation of every number, as the cells of tables are made of."""
-    return {name: (row[name]["mean"], row[name]["sd"]) for name in MEASURES}
+    return {name: (row[name]["mean"], row[name]["sd"]) for name in measure_names(metric)}

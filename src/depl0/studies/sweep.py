@@ -1,4 +1,4 @@
-"""A sweep: the same recipe at several budgets, and the frontier of accuracy against cost."""
+"""A sweep: the same recipe at several budgets, and the frontier of the metric against cost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
 from depl0.studies.measures import describe, made_with, made_with_note, status
 from depl0.studies.publish import Result
 from depl0.studies.study import Outcome
-from depl0.studies.table import COSTS, Table, percent, points, seconds, share
+from depl0.studies.table import COSTS, Table, change, direction_note, seconds, share, value
+from depl0.tasks import Metric, metric_in
 
 
 def read_budgets(text: str) -> tuple[float, ...]:
@@ -53,11 +55,13 @@ def sweep_members(recipe: Recipe, budgets: tuple[float, ...]) -> dict[str, Recip
 def summarise(recipe: Recipe, budgets: tuple[float, ...], outcomes: list[Outcome], folder: Path) -> Result:
     """Return what ``sweep.json`` holds."""
     members: list[dict[str, Any]] = []
+    metric = task_of(recipe).metric
+    dense = f"dense_{metric.name}"
     for budget, outcome in zip(budgets, outcomes, strict=True):
-        described = describe(outcome)
+        described = describe(outcome, metric)
         members.append({"name": described.pop("name"), "budget": budget, **described})
     for member in members:
-        member["on_frontier"] = _is_on_frontier(member, members)
+        member["on_frontier"] = _is_on_frontier(member, members, metric)
     return {
         "study": "sweep",
         "recipe": recipe.name,
@@ -65,45 +69,50 @@ def summarise(recipe: Recipe, budgets: tuple[float, ...], outcomes: list[Outcome
         "data": recipe.data.spec,
         "seed": recipe.run.seed,
         "of": recipe.target.of,
-        "dense_accuracy": next((m["dense_accuracy"] for m in members if m["dense_accuracy"] is not None), None),
+        "metric": metric.to_dict(),
+        dense: next((m[dense] for m in members if m[dense] is not None), None),
         "members": members,
         "made_with": made_with(folder / outcome.name for outcome in outcomes),
     }
 
 
-def _is_on_frontier(member: dict[str, Any], members: list[dict[str, Any]]) -> bool:
+def _is_on_frontier(member: dict[str, Any], members: list[dict[str, Any]], metric: Metric) -> bool:
     """Tell whether no other member is at least as good in both, and better in one."""
-    if member["accuracy"] is None:
+    if member[metric.name] is None:
         return False
-    mine = (member["accuracy"], -member["cost_left"])
-    others = [(m["accuracy"], -m["cost_left"]) for m in members if m["accuracy"] is not None]
-    return not any(a >= mine[0] and c >= mine[1] and (a, c) != mine for a, c in others)
+    mine = (member[metric.name], member["cost_left"])
+    others = [(m[metric.name], m["cost_left"]) for m in members if m[metric.name] is not None]
+    return not any(
+        not metric.better(mine[0], found) and cost <= mine[1] and (found, cost) != mine for found, cost in others
+    )
 
 
 def tabulate(result: Result) -> Table:
     """Return the table of a sweep."""
+    metric = metric_in(result)
     rows = [
         (
             f"{member['budget']:g}",
-            percent(member["accuracy"]),
-            points(member["change"]),
+            value(metric, member[metric.name]),
+            change(metric, member["change"]),
             share(member["macs_left"]),
             share(member["params_left"]),
             seconds(member["seconds"]),
-            "yes" if member["on_frontier"] else "no" if member["accuracy"] is not None else "",
+            "yes" if member["on_frontier"] else "no" if member[metric.name] is not None else "",
             status(member),
         )
         for member in result["members"]
     ]
-    dense = ("dense", percent(result["dense_accuracy"]), "", share(1.0), share(1.0), "", "", "")
+    dense = ("dense", value(metric, result[f"dense_{metric.name}"]), "", share(1.0), share(1.0), "", "", "")
     notes = (
         f"One run a budget, seed {result['seed']}; a budget is the share of the {COSTS[result['of']]} that may be "
         "left. "
-        "On the frontier: no other budget is better in accuracy or cost without being worse in the other.",
+        f"On the frontier: no other budget is better in {metric.label} or cost without being worse in the other.",
+        *direction_note(metric),
     )
     return Table(
-        f"{result['recipe']}: accuracy against cost",
-        ("budget", "accuracy", "change", "MACs left", "parameters left", "time", "frontier", "status"),
+        f"{result['recipe']}: {metric.label} against cost",
+        ("budget", metric.label, "change", "MACs left", "parameters left", "time", "frontier", "status"),
         (dense, *rows),
         notes + made_with_note(result["made_with"]),
     )

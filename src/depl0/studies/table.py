@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from depl0.tasks import Metric
+
 MISSING = "–"
 COSTS = {"macs": "MACs", "params": "parameters", "latency": "latency"}
 """What a budget counts, as tables and pictures call it."""
@@ -48,22 +50,32 @@ def _line(cells: tuple[str, ...]) -> str:
 # -- cells -----------------------------------------------------------------------------------------------------------
 
 
-def percent(accuracy: float | None, spread: float | None = None) -> str:
-    """Show an accuracy, and its spread over seeds.
+def value(metric: Metric, mean: float | None, spread: float | None = None) -> str:
+    """Show a metric's value, and its spread over seeds.
 
-    >>> percent(91.5, 0.25)
-    '91.50 ± 0.25 %'
+    >>> value(Metric("accuracy", "%"), 91.5, 0.25), value(Metric("rmse"), 0.0123)
+    ('91.50 ± 0.25 %', '0.0123')
     """
-    return MISSING if accuracy is None else f"{_spread(accuracy, spread, '.2f')} %"
+    if mean is None:
+        return MISSING
+    spreads = "" if spread is None else f" ± {metric.number(spread)}"
+    return metric.number(mean) + spreads + (f" {metric.unit}" if metric.unit else "")
 
 
-def points(change: float | None, spread: float | None = None) -> str:
-    """Show a difference of accuracies.
+def change(metric: Metric, mean: float | None, spread: float | None = None) -> str:
+    """Show the difference of two values of a metric.
 
-    >>> points(-0.5)
-    '-0.50'
+    >>> change(Metric("accuracy", "%"), -0.5), change(Metric("rmse"), 0.0123, 0.001)
+    ('-0.50', '+0.0123 ± 0.001')
     """
-    return MISSING if change is None else _spread(change, spread, "+.2f")
+    if mean is None:
+        return MISSING
+    return metric.number(mean, sign=True) + ("" if spread is None else f" ± {metric.number(spread)}")
+
+
+def direction_note(metric: Metric) -> tuple[str, ...]:
+    """Return the line below a table whose metric is better when it is lower, against the habit."""
+    return () if metric.higher_is_better else (f"{metric.title}: {metric.direction}.",)
 
 
 def share(value: float | None, spread: float | None = None) -> str:

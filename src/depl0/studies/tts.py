@@ -21,8 +21,10 @@ from depl0.bench.step import machine_load
 from depl0.bench.table import markdown
 from depl0.errors import InputError, TrainingError
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import read_recipe, with_overrides, write_recipe
 from depl0.runs.folder import RunFolder, environment
+from depl0.tasks import metric_in
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def bench_tts(
     return {
         "model": base.model.spec,
         "data": base.data.spec,
+        "metric": task_of(base).metric.to_dict(),
         "limit_train": base.data.limit_train,
         "batch": base.data.batch_size,
         "epochs": base.search.epochs + base.finetune.epochs,
@@ -180,12 +183,12 @@ def measured(name: str, seed: int, folder: Path) -> dict[str, Any]:
     converged = (summary.get("convergence") or {}).get("epoch")
     search = [line["seconds"] for line in epochs if line["phase"] == "search"]
     until = [line["seconds"] for line in epochs if line["phase"] == "search" and line["epoch"] <= (converged or 1e9)]
-    result = summary.get("compact", summary["dense"])
+    result, metric = summary.get("compact", summary["dense"]), metric_in(summary)
     attempts = _attempts(folder)
     return {
         "member": name,
         "seed": seed,
-        "accuracy": result["accuracy"],
+        metric.name: result[metric.name],
         "macs_left": summary.get("macs_left", 1.0),
         "params_left": summary.get("params_left", 1.0),
         "seconds": summary["seconds"],
@@ -216,6 +219,7 @@ def tts_table(result: dict[str, Any]) -> str:
 
 
 def _compaction_table(result: dict[str, Any], names: Iterable[str]) -> str:
+    metric = metric_in(result)
     rows = [
         [
             name,
@@ -226,14 +230,14 @@ def _compaction_table(result: dict[str, Any], names: Iterable[str]) -> str:
             f"{_mean(result, name, 'cpu_seconds'):.0f}",
             _share(result, name, DENSE.name, "cpu_seconds"),
             _share(result, name, NEVER.name, "cpu_seconds"),
-            f"{_mean(result, name, 'accuracy'):.2f} %",
+            metric.show(_mean(result, name, metric.name)),
             f"{_mean(result, name, 'macs_left'):.1%}",
             f"{statistics.fmean(len(row['compactions']) for row in _rows(result, name)):g}",
         ]
         for name in names
     ]
     shares = ["of dense", "of never"]
-    return markdown(["", "s", "±", *shares, "CPU s", *shares, "accuracy", "MACs left", "compactions"], rows)
+    return markdown(["", "s", "±", *shares, "CPU s", *shares, metric.label, "MACs left", "compactions"], rows)
 
 
 def _share(result: dict[str, Any], name: str, whole: str, figure: str) -> str:
@@ -245,7 +249,7 @@ def _share(result: dict[str, Any], name: str, whole: str, figure: str) -> str:
 def _method_table(result: dict[str, Any], names: Sequence[str]) -> str:
     if len(names) < 2:
         return ""
-    rows = []
+    rows, metric = [], metric_in(result)
     for name in names:
         found = _rows(result, name)
         epochs = [row["epochs_before_convergence"] for row in found]
@@ -256,10 +260,10 @@ def _method_table(result: dict[str, Any], names: Sequence[str]) -> str:
                 f"{statistics.fmean(epochs):.1f}" if None not in epochs else "not converged",
                 f"{_mean(result, name, 'seconds_per_epoch_before_convergence'):.1f}",
                 f"{_mean(result, name, 'seconds'):.0f}",
-                f"{_mean(result, name, 'accuracy'):.2f} %",
+                metric.show(_mean(result, name, metric.name)),
             ]
         )
-    head = ["", "epochs", "epochs before convergence", "s per epoch before", "time to solution, s", "accuracy"]
+    head = ["", "epochs", "epochs before convergence", "s per epoch before", "time to solution, s", metric.label]
     return markdown(head, rows)
 
 

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from depl0.reports.figures.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, new_figure
 from depl0.reports.run import Run, dig
+from depl0.tasks import Metric
 
 WIDTH, HEIGHT = 4.8, 3.2
 _EVENTS = {"convergence": (PURPLE, "-."), "compaction": (SKY, ":"), "freezing": (INK, "--")}
@@ -77,18 +78,33 @@ def loss(axes: Axes, run: Run) -> None:
     axes.set_ylim(bottom=0)
 
 
-def accuracy(axes: Axes, run: Run) -> None:
-    """Draw accuracy on training and test images, and the dense network's."""
-    _line(axes, run, "training", SKY, "train_accuracy", linewidth=1.2)
-    _line(axes, run, "test", BLUE, "test_accuracy")
-    dense = run.get("dense", "accuracy")
+def metric(axes: Axes, run: Run) -> None:
+    """Draw the metric on training and test images, and the dense network's."""
+    judged, dense = run.metric, run.value("dense")
+    _line(axes, run, "training", SKY, f"train_{judged.name}", linewidth=1.2)
+    _line(axes, run, "test", BLUE, f"test_{judged.name}")
     if dense is not None:
-        axes.axhline(dense, color=GREY, linestyle="--", linewidth=1.2, label=f"dense {dense:.2f} %")
-    _in_percent(axes, 1)
-    _, values = series(run, "test_accuracy")
-    if len(values) > 3:  # a first epoch at chance would press all others to the top
-        low = sorted(values)[len(values) // 8]
+        axes.axhline(dense, color=GREY, linestyle="--", linewidth=1.2, label=f"dense {judged.show(dense)}")
+    if judged.unit == "%":
+        _in_percent(axes, 1)
+    _, values = series(run, f"test_{judged.name}")
+    if len(values) > 3:  # a first epoch at chance would press all others to one side
+        _leave_out_the_worst(axes, judged, sorted(values))
+
+
+def _leave_out_the_worst(axes: Axes, judged: Metric, values: list[float]) -> None:
+    few = len(values) // 8
+    if judged.higher_is_better and judged.unit == "%":
+        low = values[few]
         axes.set_ylim(bottom=max(0.0, low - 0.6 * (101 - low)), top=100.5)
+    elif judged.higher_is_better:
+        room = 0.6 * (values[-1] - values[few])
+        if room > 0:
+            axes.set_ylim(bottom=values[few] - room)
+    else:
+        room = 0.6 * (values[-1 - few] - values[0])
+        if room > 0:
+            axes.set_ylim(top=values[-1 - few] + room)
 
 
 def cost(axes: Axes, run: Run) -> None:
@@ -128,9 +144,14 @@ def _cost_title(run: Run) -> str:
     return "Parameters left" if dig(run.recipe, "target", "of") == "params" else "MACs left"
 
 
+def _metric_title(run: Run) -> str:
+    better = "" if run.metric.higher_is_better else f" ({run.metric.direction})"
+    return run.metric.title + better
+
+
 PANELS = (
     Panel("loss", lambda run: "Loss", loss),
-    Panel("accuracy", lambda run: "Accuracy", accuracy),
+    Panel("metric", _metric_title, metric),
     Panel("cost", _cost_title, cost),
     Panel("lambda", lambda run: "λ", multiplier),
     Panel("undecided", lambda run: "Undecided gates", undecided),

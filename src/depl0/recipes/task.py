@@ -1,0 +1,25 @@
+"""The task of a recipe."""
+
+from __future__ import annotations
+
+from depl0.errors import InputError
+from depl0.recipes.recipe import Recipe
+from depl0.tasks import Task, find_task_for
+
+
+def task_of(recipe: Recipe) -> Task:
+    """Return the task that a recipe names, with its settings; a task of the user's own is imported here.
+
+    >>> from depl0.recipes import catalog
+    >>> task_of(catalog.get("digits"))
+    Classification(label_smoothing=0.0)
+    """
+    section = recipe.task
+    task = find_task_for(section.spec, dict(section.settings or ()), recipe.search.label_smoothing)
+    if recipe.search.distill > 0 and not task.distills:
+        raise InputError(
+            f"recipe field search.distill must be 0 where task.spec is {section.spec!r}, got "
+            f"{recipe.search.distill:g} instead: the task does not say how to learn from another network.",
+            hint="give the task a method distill(outputs, wanted, temperature), or leave --distill out.",
+        )
+    return task

@@ -1,0 +1,128 @@
+"""What a network is judged by: the metric's name, its unit, and which of two values is the better one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from depl0.errors import FormatError, InputError
+
+RESERVED = frozenset(
+    {
+        *("budget", "budget_of", "change", "commit", "cost_left", "data", "error", "file_bytes", "latency_ms"),
+        *("latency_ms_32", "macs", "macs_left", "memory_bytes", "memory_bytes_32", "method", "model", "name"),
+        *("on_frontier", "params", "params_left", "run", "seconds", "seed", "status", "steps"),
+    }
+)
+"""what summaries and studies call something else"""
+_ABBREVIATIONS = ("auc", "mae", "mse", "psnr", "rmse", "ssim")
+_TITLES = {"iou": "IoU", "miou": "mIoU", **{name: name.upper() for name in _ABBREVIATIONS}}
+
+
+@final
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how good a network is.
+
+    Args:
+        name: what files and tables call it, a Python name: ``accuracy``, ``miou``, ``rmse``.
+        unit: ``"%"``, another unit, or nothing.
+        higher_is_better: whether more is better; False for errors.
+
+    >>> accuracy, rmse = Metric("accuracy", "%"), Metric("rmse", higher_is_better=False)
+    >>> accuracy.show(91.731), rmse.show(0.12345)
+    ('91.73 %', '0.1235')
+    >>> accuracy.difference(91.73, 90.43), rmse.difference(0.12, 0.13)
+    ('-1.30 points', '+0.01')
+    >>> rmse.better(0.1, 0.2)
+    True
+    """
+
+    name: str
+    unit: str = ""
+    higher_is_better: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier() or self.name in RESERVED:
+            raise InputError(
+                f"The name of a metric must be a Python name that nothing else has in a summary, got {self.name!r} "
+                "instead.",
+                hint="for instance accuracy, miou or rmse.",
+            )
+        if not isinstance(self.unit, str) or not isinstance(self.higher_is_better, bool):
+            raise InputError(
+                f"The metric {self.name!r} must have a unit (a text, maybe empty) and say whether higher is better "
+                f"(True or False), got {self.unit!r} and {self.higher_is_better!r} instead."
+            )
+
+    @property
+    def title(self) -> str:
+        """Return the name as a heading has it.
+
+        >>> Metric("accuracy").title, Metric("miou").title, Metric("mean_error").title
+        ('Accuracy', 'mIoU', 'Mean error')
+        """
+        words = self.name.replace("_", " ")
+        return _TITLES.get(self.name, words[:1].upper() + words[1:])
+
+    @property
+    def label(self) -> str:
+        """Return the name as a sentence or a table has it.
+
+        >>> Metric("accuracy").label, Metric("miou").label, Metric("mean_error").label
+        ('accuracy', 'mIoU', 'mean error')
+        """
+        return _TITLES.get(self.name, self.name.replace("_", " "))
+
+    @property
+    def direction(self) -> str:
+        """Say which way is better."""
+        return "higher is better" if self.higher_is_better else "lower is better"
+
+    def number(self, value: float, sign: bool = False) -> str:
+        """Show a value without its unit; with its sign where it is a difference."""
+        plus = "+" if sign else ""
+        if self.unit == "%":
+            return format(value, f"{plus}.2f")
+        return format(value, f"{plus},.0f" if abs(value) >= 10_000 else f"{plus}.{3 if sign else 4}g")
+
+    def show(self, value: float) -> str:
+        """Show a value with its unit."""
+        return self.number(value) + (f" {self.unit}" if self.unit else "")
+
+    def difference(self, dense: float, compact: float) -> str:
+        """Show by how much the compact network's value is above the dense one's."""
+        unit = "points" if self.unit == "%" else self.unit
+        return self.number(compact - dense, sign=True) + (f" {unit}" if unit else "")
+
+    def better(self, value: float, other: float) -> bool:
+        """Tell whether a value is better than another."""
+        return value > other if self.higher_is_better else value < other
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``summary.json`` holds under ``metric``."""
+        return asdict(self)
+
+
+ACCURACY = Metric("accuracy", "%")
+
+
+def metric_in(summary: Mapping[str, Any]) -> Metric:
+    """Return the metric of a summary, or of the result of a study; one that names none is of a classifier.
+
+    >>> metric_in({"metric": {"name": "rmse", "unit": "", "higher_is_better": False}}).better(1, 2)
+    True
+    >>> metric_in({}).name
+    'accuracy'
+    """
+    found = summary.get("metric")
+    if found is None:
+        return ACCURACY
+    try:
+        return Metric(**found)
+    except (TypeError, InputError) as error:
+        raise FormatError(
+            f"a summary's metric must have a name, a unit and higher_is_better, got {found!r} instead.",
+            hint="copy summary.json again from where it was written.",
+        ) from error

@@ -1,0 +1,123 @@
+"""Tasks by name, or of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from depl0._suggest import unknown
+from depl0._user_code import UserCallable, load_callable, wanted
+from depl0.errors import InputError
+from depl0.tasks.base import Task
+from depl0.tasks.metric import Metric
+
+_T = TypeVar("_T", bound=Task)
+
+_registered: dict[str, type[Task]] = {}
+
+TASKS: Mapping[str, type[Task]] = MappingProxyType(_registered)
+"""Every built-in task by its name."""
+
+_OWN = "one of your own is my_package.tasks:Name or path/to/file.py:Name."
+
+
+def register(name: str) -> Callable[[type[_T]], type[_T]]:
+    """Make a task known by a name: ``@register("classification")``."""
+
+    def add(task: type[_T]) -> type[_T]:
+        known = _registered.get(name, task)
+        if known.__qualname__ != task.__qualname__:  # the same class again is a reloaded module
+            raise InputError(
+                f"Task {name!r} cannot be {task.__name__}: it is {known.__name__} already.", hint="choose another name."
+            )
+        _registered[name] = task
+        return task
+
+    return add
+
+
+def check_spec(spec: str) -> None:
+    """Refuse a text that cannot name a task; nothing is imported for it."""
+    where, colon, name = spec.rpartition(":")
+    if not colon and spec not in TASKS:
+        raise unknown("task", spec, sorted(TASKS), _OWN)
+    if colon and not (where and name.isidentifier()):
+        raise InputError(f"task {spec!r} must have a name on both sides of the colon.", hint=_OWN)
+
+
+def find_task(spec: str, **settings: object) -> Task:
+    """Return the task that a text names, with its settings.
+
+    Args:
+        spec: a built-in name, or a :class:`Task` of your own (the class, or a function that returns one):
+            ``my_package.tasks:Name`` or ``path/to/file.py:Name``.
+        settings: what the class or function takes.
+
+    >>> find_task("segmentation", ignore_index=0)
+    Segmentation(ignore_index=0, label_smoothing=0.0)
+    """
+    return _built(spec, _maker(spec), settings)
+
+
+def find_task_for(spec: str, settings: Mapping[str, object], label_smoothing: float) -> Task:
+    """Return a task as a recipe describes it: label smoothing goes to those that take it, and is refused elsewhere."""
+    make = _maker(spec)
+    passed = wanted(make.call if isinstance(make, UserCallable) else make, {"label_smoothing": label_smoothing})
+    if label_smoothing and not passed:
+        raise InputError(
+            f"recipe field search.label_smoothing must be 0 where task.spec is {spec!r}, got {label_smoothing:g} "
+            "instead.",
+            hint="there are no classes that a label could be spread over.",
+        )
+    if "label_smoothing" in settings and passed:
+        raise InputError(
+            "recipe field task.settings cannot have label_smoothing.", hint="set search.label_smoothing instead."
+        )
+    return _built(spec, make, {**passed, **settings})
+
+
+def _maker(spec: str) -> type[Task] | UserCallable:
+    check_spec(spec)
+    return TASKS[spec] if spec in TASKS else load_callable(spec, "task")
+
+
+def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, object]) -> Task:
+    if not isinstance(make, UserCallable):
+        _check_settings(spec, make, settings)
+        return make(**settings)
+    if inspect.isabstract(make.call):
+        missing = ", ".join(sorted(getattr(make.call, "__abstractmethods__", ())))
+        raise InputError(f"task {spec!r} lacks {missing}.", hint="docs/tasks.md has a whole one.")
+    make.check_call(settings, "what it takes is set by task.settings in a recipe.")
+    task = make(**settings)
+    if not isinstance(task, Task):
+        raise InputError(
+            f"task {spec!r} must be a depl0.tasks.Task or return one, got a {type(task).__name__} instead.",
+            hint="let the class inherit from depl0.tasks.Task.",
+        )
+    if not isinstance(getattr(task, "metric", None), Metric):
+        raise InputError(
+            f"task {spec!r} must have a depl0.tasks.Metric as its metric.",
+            hint='for instance metric = Metric("rmse", higher_is_better=False).',
+        )
+    return task
+
+
+def _check_settings(spec: str, kind: type[Task], settings: Mapping[str, object]) -> None:
+    """Refuse settings that a built-in task does not have, or of another type than its default."""
+    known = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
+    for name, value in settings.items():
+        if name not in known:
+            raise (
+                unknown(f"setting of {spec}", name, sorted(known), "leave it out.")
+                if known
+                else InputError(f"task {spec!r} takes no settings, got {name!r}.")
+            )
+        whole = isinstance(known[name], int)
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            raise InputError(
+                f"The setting {name!r} of task {spec!r} must be a {'whole ' if whole else ''}number, got {value!r} "
+                "instead."
+            )

@@ -1,0 +1,43 @@
+"""The table at the end of ``depl0 prune``, and what other commands say of runs with another metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from depl0.cli.table import result_table
+from tests.cli.conftest import Type
+from tests.reports.other_tasks import write_regression
+from tests.studies.summaries import a_summary
+
+
+def first_row(summary: dict[str, Any]) -> str:
+    whole = {**summary, "certificate": {"max_error": 0.0, "dtype": "float64"}}
+    for network in ("dense", "compact"):
+        whole[network] = {**whole[network], "latency_ms": 1.0}
+    return " ".join(result_table(whole, Path("run")).splitlines()[1].split())
+
+
+def test_accuracy_where_no_metric_is_named() -> None:
+    assert first_row(a_summary(90.43, 0.5, dense=91.73)) == "accuracy 91.73 % 90.43 % -1.30 points"
+    assert first_row(a_summary(90.43, 0.5, dense=None)) == "accuracy not trained 90.43 %"
+
+
+def test_another_metric() -> None:
+    summary = a_summary(0, 0.5)
+    summary |= {
+        "metric": {"name": "rmse", "unit": "mm", "higher_is_better": False},
+        "dense": {"rmse": 0.5, "macs": 10, "params": 10},
+        "compact": {"rmse": 0.4375, "macs": 5, "params": 5},
+    }
+    assert first_row(summary) == "RMSE 0.5 mm 0.4375 mm -0.0625 mm"
+
+
+def test_published_accuracies_beside_another_metric(type_command: Type, tmp_path: Path) -> None:
+    run = write_regression(tmp_path / "errors")
+    typed = type_command(f"tables cifar10 {run}")
+    assert typed.code == 0
+    assert "note: errors is judged by RMSE; this table has accuracies." in typed.err
+    typed = type_command(f"report {run} --format md")
+    assert typed.code == 0
+    assert "| RMSE (lower is better) | 0.5 mm | 0.525 mm | +0.025 mm |" in typed.out

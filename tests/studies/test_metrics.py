@@ -1,0 +1,132 @@
+"""Studies of a task whose metric is better when it is lower."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depl0.recipes import catalog
+from depl0.recipes.toml import with_overrides
+from depl0.studies import ablation, compare, frontier, sweep, tts
+from depl0.studies.study import Outcome
+from tests.bench.test_tts import figures
+from tests.studies.summaries import a_summary
+
+RECIPE = with_overrides(catalog.get("digits"), {"task.spec": "regression"})
+RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}
+BUDGETS = (0.7, 0.5, 0.4, 0.3)
+
+
+def an_error(value: float, left: float, dense: float | None = 0.1) -> dict[str, Any]:
+    summary = a_summary(0.0, left)
+    for network, error in (("compact", value), ("dense", dense)):
+        del summary[network]["accuracy"]
+        summary[network]["rmse"] = error
+    return {**summary, "metric": RMSE}
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> dict[str, Any]:
+    """Of four budgets, 0.4 is off by more than 0.3, which costs less."""
+    errors = [an_error(e, b) for e, b in zip((0.125, 0.15, 0.25, 0.2), BUDGETS, strict=True)]
+    outcomes = [Outcome(f"budget-{b}", "finished", summary=s) for b, s in zip(BUDGETS, errors, strict=True)]
+    return sweep.summarise(RECIPE, BUDGETS, outcomes, tmp_path)
+
+
+def test_low_errors_are_on_the_frontier(swept: dict[str, Any]) -> None:
+    assert [member["on_frontier"] for member in swept["members"]] == [True, True, False, True]
+    assert (swept["metric"], swept["dense_rmse"]) == (RMSE, 0.1)
+    assert swept["members"][0]["change"] == pytest.approx(0.025)
+    assert json.loads(json.dumps(swept)) == swept
+
+
+def test_the_table_of_a_sweep(swept: dict[str, Any]) -> None:
+    lines = sweep.tabulate(swept).markdown().splitlines()
+    assert lines[0] == "# digits: RMSE against cost"
+    assert lines[2].startswith("| budget | RMSE | change |")
+    assert lines[4].startswith("| dense | 0.1 |  |")
+    assert lines[5].startswith("| 0.7 | 0.125 | +0.025 | 70.0% |")
+    assert "RMSE: lower is better." in lines
+
+
+def test_the_picture_of_a_sweep(swept: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(frontier, "_write", lambda figure, folder: made.append(figure))
+    frontier.draw_frontier(swept, tmp_path)
+    (axes,) = made[0].axes
+    assert axes.get_ylabel() == "test RMSE (lower is better)"
+    line = axes.lines[0]
+    assert list(line.get_xdata()) == [0.3, 0.5, 0.7, 1.0]  # the dense network is better than all, so it is at the end
+    assert list(line.get_ydata()) == [0.2, 0.15, 0.125, 0.1]
+    assert {text.get_text() for text in axes.texts} >= {"0.7: 0.125", "dense: 0.1"}
+    low, high = axes.get_ylim()
+    assert 0.0 < low < 0.1 and 0.25 < high < 0.4
+
+
+def test_a_dense_network_that_is_worse_is_not_on_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(frontier, "_write", lambda figure, folder: made.append(figure))
+    outcomes = [Outcome("budget-0.5", "finished", summary=an_error(0.1, 0.5, dense=0.2))]
+    frontier.draw_frontier(sweep.summarise(RECIPE, (0.5,), outcomes, tmp_path), tmp_path)
+    assert list(made[0].axes[0].lines[0].get_xdata()) == [0.5]
+
+
+def test_a_comparison(tmp_path: Path) -> None:
+    comparison = compare.Comparison(RECIPE, ("dep-l0", "l1-norm"), 2)
+    summaries = {"dep-l0/seed-0": an_error(0.12, 0.5), "dep-l0/seed-1": an_error(0.14, 0.5)}
+    outcomes = [
+        Outcome(name, "finished" if name in summaries else "not started", summary=summaries.get(name))
+        for name in comparison.members()
+    ]
+    result = comparison.summarise(outcomes, tmp_path)
+    assert result["methods"][0]["rmse"]["mean"] == pytest.approx(0.13)
+    assert "accuracy" not in result["methods"][0]
+    lines = compare.tabulate(result).markdown().splitlines()
+    assert lines[2].startswith("| method | n | RMSE | change |")
+    assert lines[4].startswith("| dep-l0 | 2 | 0.13 ± 0.01414 | +0.03 ± 0.01414 |")
+    assert lines[5].startswith("| l1-norm | 0 of 2 | – | – |")
+    assert "RMSE: lower is better." in lines
+
+
+def test_an_ablation_over_two_tasks(tmp_path: Path) -> None:
+    other = with_overrides(catalog.get("digits"), {"name": "classes"})
+    study = ablation.Ablation([RECIPE, other], 1)
+    outcomes = [
+        Outcome(name, "finished", summary=an_error(0.2, 0.5) if name.startswith("digits/") else a_summary(97.0, 0.5))
+        for name in study.members()
+    ]
+    result = study.summarise(outcomes, tmp_path)
+    lines = ablation.tabulate(result).markdown().splitlines()
+    assert "| n | RMSE / accuracy | MACs left |" in lines[2]
+    assert lines[4].startswith("| digits | independent | 1 | 0.2 |")
+    assert any(line.startswith("| classes | independent | 1 | 97.00 % |") for line in lines)
+    assert "RMSE: lower is better." in lines
+
+
+def test_results_from_before_there_were_tasks(tmp_path: Path) -> None:
+    """What older studies wrote has no metric; it is read as accuracy."""
+    plain = catalog.get("digits")
+    result = sweep.summarise(plain, (0.5,), [Outcome("budget-0.5", "finished", summary=a_summary(98.0, 0.5))], tmp_path)
+    del result["metric"]
+    assert "| 0.5 | 98.00 % | -1.00 |" in sweep.tabulate(result).markdown()
+    frontier.draw_frontier(result, tmp_path)
+    assert (tmp_path / "frontier.svg").exists()
+
+
+def test_time_to_solution() -> None:
+    runs = [{**figures(member.name, 100.0, 4.0), "rmse": 0.25} for member in tts.ALL]
+    result = {"model": "net", "data": "mine.py:make", "limit_train": 0, "batch": 8, "epochs": 10, "budget": 0.5,
+              "seeds": [0], "runs": runs, "metric": RMSE}  # fmt: skip
+    text = tts.tts_table(result)
+    assert "| RMSE |" in text and "| 0.25 |" in text and "accuracy" not in text
+
+
+def test_time_to_solution_of_a_finished_run(tmp_path: Path) -> None:
+    folder = tmp_path / "once-0"
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps(an_error(0.2, 0.5)))
+    (folder / "metrics.jsonl").write_text("")
+    assert tts.measured("once", 0, folder)["rmse"] == 0.2

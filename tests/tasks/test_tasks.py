@@ -1,0 +1,196 @@
+"""The numbers of the built-in tasks by hand, and tasks of the user's own."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from depl0.errors import FormatError, InputError
+from depl0.tasks import ACCURACY, Metric, find_task, metric_in
+from depl0.tasks.classification import soft_loss
+
+OWN = """
+import torch
+from dataclasses import dataclass
+from depl0.tasks import Metric, Task
+
+@dataclass(frozen=True)
+class Points(Task):
+    metric = Metric("distance", "px", higher_is_better=False)
+    scale: float = 1.0
+
+    def loss(self, outputs, targets):
+        return self.scale * (outputs - targets["points"]).abs().mean()
+
+    def measure(self, outputs, targets):
+        distance = (outputs - targets["points"]).norm(dim=1)
+        return torch.stack([distance.sum(), torch.tensor(float(len(distance)))])
+
+    def value(self, sums):
+        return float(sums[0] / sums[1])
+
+def made(scale): return Points(scale)
+class Half(Task):
+    metric = Metric("half")
+    def loss(self, outputs, targets): ...
+class Unjudged(Points):
+    metric = "distance"
+def text(): return "a task"
+def fails(): raise KeyError("lost")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+# -- built in ----------------------------------------------------------------------------------------------------------
+
+
+def test_accuracy_and_its_loss() -> None:
+    task = find_task("classification", label_smoothing=0.1)
+    scores = torch.tensor([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [5.0, 0.0]])
+    labels = torch.tensor([0, 1, 1, 0])
+    assert task.measure(scores, labels).tolist() == [3, 4]
+    assert task.value(torch.tensor([3.0, 4.0])) == 75.0
+    wanted = nn.CrossEntropyLoss(label_smoothing=0.1)(scores, labels)
+    assert torch.equal(task.loss(scores, labels), wanted)  # to the last bit, as runs before there were tasks
+
+
+def test_mean_iou_is_that_of_all_images_together() -> None:
+    """Of the pixels that count, class 0 has 2 in both and 5 in either, class 1 has 1 and 4, classes 2 and 3 none."""
+    found = torch.tensor([[[0, 0, 1, 1]], [[0, 1, 0, 2]]])
+    wanted = torch.tensor([[[0, 0, 0, 1]], [[1, 0, 255, 255]]])
+    scores = nn.functional.one_hot(found, 4).movedim(3, 1).float()
+    task = find_task("segmentation")
+    assert task.value(task.measure(scores, wanted)) == pytest.approx(100 * (2 / 5 + 1 / 4) / 2)
+    other = find_task("segmentation", ignore_index=1)
+    scores3 = scores[:, :3]
+    assert other.value(other.measure(scores3[:1], wanted[:1])) == pytest.approx(100 * (2 / 3 + 0) / 2)
+
+
+def test_ignored_pixels_teach_nothing() -> None:
+    task = find_task("segmentation")
+    scores = torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    labels = torch.tensor([[[0, 255], [1, 2]], [[255, 255], [255, 255]]])
+    torch.testing.assert_close(task.loss(scores, labels), nn.functional.cross_entropy(scores, labels, ignore_index=255))
+    (slope,) = torch.autograd.grad(task.loss(scores, labels), scores)
+    assert not slope[1].any() and not slope[0, :, 0, 1].any()
+    assert float(task.loss(scores.detach(), torch.full_like(labels, 255))) == 0.0  # not 0/0
+    assert math.isnan(task.value(task.measure(scores, torch.full_like(labels, 255))))
+
+
+def test_rmse_is_over_all_numbers() -> None:
+    task = find_task("regression")
+    outputs, targets = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    assert task.measure(outputs, targets).tolist() == [20, 4]
+    assert task.value(task.measure(outputs, targets)) == pytest.approx(5**0.5)
+    assert float(task.loss(outputs, targets)) == 5.0
+
+
+def test_a_column_is_not_spread_out_to_a_square() -> None:
+    task = find_task("regression")
+    outputs, targets = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])
+    assert task.measure(outputs, targets).tolist() == [1, 3]
+    with pytest.raises(InputError, match=r"one shape, got \(3, 1\) and \(2,\)"):
+        task.loss(outputs, targets[:2])
+
+
+def test_soft_losses_of_pixels_are_those_of_images_laid_out() -> None:
+    found, wanted = torch.randn(2, 2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    flat = [maps.movedim(1, 3).reshape(-1, 3) for maps in (found, wanted)]
+    torch.testing.assert_close(soft_loss(found, wanted, 2.0), soft_loss(*flat, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "text"),
+    [
+        ("clasification", {}, "The task must be one of 'classification', 'regression', 'segmentation', got 'clasif"),
+        ("clasification", {}, "hint: did you mean 'classification'?"),
+        ("zebra", {}, "hint: one of your own is my_package.tasks:Name or path/to/file.py:Name."),
+        (":Name", {}, "must have a name on both sides of the colon"),
+        ("regression", {"scale": 1}, "task 'regression' takes no settings, got 'scale'."),
+        ("segmentation", {"ignore_index": True}, "'ignore_index' of task 'segmentation' must be a whole number"),
+        ("classification", {"label_smoothing": "x"}, "must be a number, got 'x' instead"),
+    ],
+)
+def test_wrong_names_and_settings(spec: str, settings: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find_task(spec, **settings)
+    assert text in str(caught.value)
+
+
+# -- of one's own -----------------------------------------------------------------------------------------------------
+
+
+def test_a_task_of_ones_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = find_task(f"{own}:Points", scale=2.0)
+    assert (task.metric.name, task.metric.show(1.5), task.metric.higher_is_better) == ("distance", "1.5 px", False)
+    targets = {"points": torch.zeros(2, 2)}
+    outputs = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert task.value(task.measure(outputs, targets)) == 3.0
+    assert float(task.loss(outputs, targets)) == 4.0
+    assert not task.distills
+    with pytest.raises(InputError, match="Points does not say how a network learns from another one's outputs"):
+        task.distill(outputs, outputs, 2.0)
+    assert find_task(f"{own}:made", scale=3.0).loss(outputs, targets) == 6.0
+    monkeypatch.chdir(own.parent)
+    assert type(find_task("own.py:Points")) is type(task)  # read once
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "text"),
+    [
+        ("Point", {}, "must name a callable of .*own.py, found nothing.\nhint: did you mean Points?"),
+        ("Points", {"width": 3}, "cannot be called: got an unexpected keyword argument 'width'"),
+        ("made", {}, "cannot be called: missing a required argument: 'scale'"),
+        ("Half", {}, "own.py:Half' lacks measure, value.\nhint: docs/tasks.md has a whole one."),
+        ("Unjudged", {}, "must have a depl0.tasks.Metric as its metric"),
+        ("text", {}, "must be a depl0.tasks.Task or return one, got a str instead"),
+        ("fails", {}, "own.py:fails' failed at .*own.py, line \\d+: KeyError: 'lost'"),
+    ],
+)
+def test_tasks_that_cannot_be_used(own: Path, name: str, settings: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError, match=f"task '{re.escape(str(own))}:{name}'|{text}") as caught:
+        find_task(f"{own}:{name}", **settings)
+    assert re.search(text, str(caught.value))
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "mean IoU", "macs", "seconds", "1st", 3])
+def test_names_that_a_metric_cannot_have(name: object) -> None:
+    with pytest.raises(InputError, match="name of a metric must be a Python name that nothing else has"):
+        Metric(name)  # type: ignore[arg-type]
+
+
+def test_units_and_directions() -> None:
+    with pytest.raises(InputError, match=r"must have a unit .* and say whether higher is better"):
+        Metric("rmse", higher_is_better="no")  # type: ignore[arg-type]
+    rmse = Metric("rmse", "mm", higher_is_better=False)
+    assert (rmse.show(12345.6), rmse.show(0.001234), rmse.difference(2.0, 1.5)) == (
+        "12,346 mm",
+        "0.001234 mm",
+        "-0.5 mm",
+    )
+    assert rmse.better(1, 2) and not rmse.better(2, 1) and not rmse.better(1, 1)
+    assert ACCURACY.better(2, 1) and not ACCURACY.better(1, 1)
+
+
+def test_metrics_go_to_files_and_back() -> None:
+    rmse = Metric("rmse", "mm", higher_is_better=False)
+    assert metric_in({"metric": rmse.to_dict()}) == rmse
+    assert metric_in({"dense": {}}) is ACCURACY
+    with pytest.raises(FormatError, match="metric must have a name, a unit and higher_is_better, got 'rmse'"):
+        metric_in({"metric": "rmse"})
+    with pytest.raises(FormatError, match=r"got \{'name': 'a b'\}"):
+        metric_in({"metric": {"name": "a b"}})
