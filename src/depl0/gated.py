@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final, get_args
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from depl0._host import ExampleInputs, Gated, check_host
 from depl0.analysis.plan import Plan
-from depl0.analysis.selection import GroupChoice
+from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, least_share
 from depl0.budgets.rounding import check_round_to, round_gates
-from depl0.budgets.threshold import Budget
+from depl0.budgets.threshold import Budget, BudgetKind
+from depl0.config import GateChanges, GateConfig, PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost, cost
-from depl0.costs.expected import KINDS, ExpectedCost
+from depl0.costs.expected import ExpectedCost
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.errors import GateError, InputError
 from depl0.gates import hard_concrete
-from depl0.generators import Generator, Preset, make_generator
+from depl0.generators import Generator, make_generator
 from depl0.latency.network import expected_latency
 from depl0.planning import plan as make_plan
 from depl0.surgery.certificate import reacts
@@ -28,53 +29,49 @@ from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow, present
 from depl0.surgery.scaling import SiteScaling
 from depl0.surgery.slicing import kept_gates
 
+FIXED, GONE, PRESENT = "fixed_gates", "gone_gates", "present_gates"
+"""keys of the state dict, each only where there is something to say"""
+
 
 def attach(
     model: nn.Module,
     example_inputs: Any,
+    config: GateConfig | None = None,
     *,
-    generator: str = "fc",
-    direction: str = "forward",
-    conditioning: str = "log_alpha",
-    groups: GroupChoice = "all",
-    preset: str | Preset = "default",
-    start: float | None = None,
-    evaluation: str = "median",
-    budget: float | None = None,
-    of: str = "macs",
     rng: torch.Generator | None = None,
+    **changes: Unpack[GateChanges],
 ) -> GatedModel:
     """Put gates on every channel of a network that can be pruned. The network itself is not modified.
 
     Args:
         model: any network; the gated model holds it, and trains its parameters.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
-        generator: what gives the gates their log α: "fc" (the paper's), "independent" (L0-HC), …
-        direction: "forward" or "backward": the order in which the generator walks the groups.
-        conditioning: what the generator feeds a group on: the "log_alpha" of the group before it (the paper's
-            generator), or its sampled "gates" (the paper's formula; in evaluation mode, its evaluation gates).
-        groups: "all", "inner" (the paper's rule: nothing that is added to a shortcut), names, or a function.
-        preset: "default", or the published forms "paper" and "reference".
-        start: first log α of every gate, instead of the preset's.
-        evaluation: the rule for evaluation gates, "median" or "paper".
-        budget: the share of the cost that may be left in the end; the gates then follow a target by themselves, and
-            no penalty is needed (:class:`depl0.budget.Budget`; call ``gated.budget.advance`` as the search goes on).
-        of: what the budget counts, "macs", "params" or "latency" (measured on this device).
+        config: how; without it, the defaults of :class:`GateConfig`.
         rng: source of the generator's random initialisation.
+        changes: fields of the configuration to set, for instance ``budget=0.5``. A budget that cannot be reached is
+            refused; :class:`depl0.Search` takes the gates there in your own training loop.
     """
     check_host(model)
-    hard_concrete.closing_log_alpha(evaluation)  # wrong names fail before the analysis
-    make = partial(
-        make_generator, generator, direction=direction, preset=preset, start=start, conditioning=conditioning
-    )
-    make([1], rng=torch.Generator())
+    config = (config or GateConfig()).changed(**changes)
     example = ExampleInputs.of(example_inputs)
-    plan = make_plan(model, example, groups=groups)
-    sizes = [group.size for group in plan.groups]
-    gated = GatedModel(model, plan, make(sizes, rng=rng), example, evaluation)
-    if budget is not None:
-        gated.set_budget(budget, of)
-    return gated
+    plan = make_plan(model, example, groups=config.groups)
+    generator = make_generator(
+        config.generator,
+        [group.size for group in plan.groups],
+        direction=config.direction,
+        preset=config.preset,
+        start=config.start,
+        conditioning=config.conditioning,
+        rng=rng,
+    )
+    return GatedModel(model, plan, generator, example, config)
+
+
+class _Followers(list[Callable[[Narrowed], None]]):
+    """Who is told when a host becomes smaller. A copy of a network (a running mean) has none."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Followers:
+        return _Followers()
 
 
 @final
@@ -83,18 +80,29 @@ class GatedModel(Gated):
 
     In training mode every call samples all gates, once for the batch; in evaluation mode the deterministic evaluation
     gates are used. The host is called with its gated parameters in place of its own
-    (:func:`torch.func.functional_call`), so nothing in it is replaced, renamed or hooked.
+    (:func:`torch.func.functional_call`), so nothing in it is replaced, renamed or hooked. A call changes nothing about
+    the gates, so it may be repeated: accumulated gradients, activation checkpointing and several forward passes in one
+    step are all fine.
+
+    ``state_dict`` holds everything, gates that are fixed or gone included. Loaded into a freshly attached network, it
+    also brings the host to the size that it had.
     """
 
     def __init__(
-        self, host: nn.Module, plan: Plan, generator: Generator, example: ExampleInputs, evaluation: str = "median"
+        self,
+        host: nn.Module,
+        plan: Plan,
+        generator: Generator,
+        example: ExampleInputs,
+        config: GateConfig | None = None,
     ) -> None:
         super().__init__()
+        self.config = config or GateConfig()
         self.plan = plan
         self._host_plan = plan  # of the host as it stands, which may have been shrunk
-        self.evaluation = evaluation
         self.dense_cost = cost(host, example)
         self._example = example
+        self._followers = _Followers()
         parameters = dict(host.named_parameters())
         device = next(iter(parameters.values())).device
         self.host = host
@@ -108,11 +116,18 @@ class GatedModel(Gated):
         self._gone: Tensor | None
         self.register_buffer("_gone", None, persistent=False)
         self.training = host.training
+        if self.config.budget is not None:
+            self.set_budget(self.config.budget, self.config.of)
 
     @property
     def example(self) -> ExampleInputs:
         """Return the inputs that the network was analysed with, where the network is now."""
         return self._example
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the gates are."""
+        return self._scaling.index.device
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -124,40 +139,25 @@ class GatedModel(Gated):
         """Call the host with these gates, which may carry a gradient."""
         return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
 
-    def with_penalty(self, kind: str, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+    def with_penalty(
+        self, kind: PenaltyKind, *args: Any, scale: PenaltyScale = "share", **kwargs: Any
+    ) -> tuple[Any, Tensor]:
         """Do as :meth:`forward` and return the penalty too; the generator, asked once, gives log α for both."""
         if self._fixed is not None or not self.training or self.generator.conditioning == "gates":
-            return self.forward(*args, **kwargs), self.penalty(kind)  # the penalty is for other gates than these
-        log_alpha = self._followed_log_alpha()
-        return self.with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs), self.penalty(kind, log_alpha)
+            return self.forward(*args, **kwargs), self.penalty(kind, scale=scale)  # which is for other gates than these
+        log_alpha = self.log_alpha()
+        outputs = self.with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs)
+        return outputs, self.penalty(kind, log_alpha, scale=scale)
 
     def _gates(self) -> Tensor:
         if self._fixed is not None:
             return self._fixed
         if not self.training:
-            return hard_concrete.evaluation_gates(self.log_alpha(), self.evaluation)
-        if self.generator.conditioning == "gates":
-            return self._dependent_gates()
-        return hard_concrete.sample_gates(self._followed_log_alpha())
-
-    def _followed_log_alpha(self) -> Tensor:
-        """Return log α for a training step: the budget's threshold follows the scores first."""
-        scores: Tensor = self.generator()
-        if self.budget is None:
-            return scores
-        self.budget.follow(scores.detach())
-        log_alpha: Tensor = self.budget(scores)
-        return log_alpha
-
-    def _dependent_gates(self) -> Tensor:
-        """Sample group after group, each fed on the gates just drawn; the noise of all gates is drawn at once."""
-        uniform = torch.rand(self.plan.num_gates, device=self._scaling.index.device)
-        scores = self._scores(uniform)
-        gates = hard_concrete.sample(scores if self.budget is None else self.budget(scores), uniform)
-        if self.budget is not None:  # only now: the groups have been walked with the threshold as it was
-            self.budget.marginal = self.budget.marginal.clone()  # the backward pass needs the former one
-            self.budget.follow(scores.detach())
-        return gates
+            return hard_concrete.evaluation_gates(self.log_alpha(), self.config.evaluation)
+        if self.generator.conditioning == "gates":  # group after group; the noise of all gates is drawn at once
+            uniform = torch.rand(self.plan.num_gates, device=self.device)
+            return hard_concrete.sample(self._located(self._scores(uniform)), uniform)
+        return hard_concrete.sample_gates(self.log_alpha())
 
     def _scores(self, uniform: Tensor | None = None) -> Tensor:
         """Return what the generator gives; fed on gates, on those of this noise, or else on evaluation gates."""
@@ -169,12 +169,17 @@ class GatedModel(Gated):
             log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
             place = self.plan.groups[group].gates
             if uniform is None:
-                gates = hard_concrete.evaluation_gates(log_alpha, self.evaluation)
+                gates = hard_concrete.evaluation_gates(log_alpha, self.config.evaluation)
             else:
                 gates = hard_concrete.sample(log_alpha, uniform[place])
             return gates if self._gone is None else gates.masked_fill(self._gone[place], 0.0)
 
         return self.generator.on_gates(draw)
+
+    def _located(self, scores: Tensor) -> Tensor:
+        """Return log α for the generator's scores: they are it, or the budget's threshold is taken off."""
+        log_alpha: Tensor = scores if self.budget is None else self.budget(scores)
+        return log_alpha
 
     def _gated_parameters(self, gates: Tensor) -> dict[str, Tensor]:
         parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
@@ -197,6 +202,79 @@ class GatedModel(Gated):
         self._example = self._example.map_tensors(lambda t: _moved_like(t, fn(t)))
         return self
 
+    def __repr__(self) -> str:
+        dense, config = self.dense_cost, self.config
+        kept = self.kept_cost()
+        lines = [
+            f"GatedModel({type(self.host).__name__}: {self.plan.num_gates:,} gates in {len(self.plan.groups)} groups, "
+            f"{config.generator} {config.direction}, preset {self.generator.preset.name})",
+            f"  dense   {dense}",
+            f"  kept    {kept.macs / dense.macs:.1%} of the MACs, {kept.params / dense.params:.1%} of the parameters",
+            f"  least   {least_share(self, 'macs', config.round_to):.1%} of the MACs, "
+            f"{least_share(self, 'params', config.round_to):.1%} of the parameters",
+        ]
+        if self.budget is not None:
+            of = {"macs": "MACs", "params": "parameters"}.get(self.budget.of, self.budget.of)
+            lines.append(f"  budget  {self.budget.share:.1%} of the {of}")
+        state = "fixed" if self._fixed is not None else f"{config.evaluation} rule"
+        gone = f", {int(self.gone.sum()):,} of them for good" if self._gone is not None else ""
+        closed = int((self.evaluation_gates() == 0).sum())
+        lines.append(f"  gates   {closed:,} closed ({state}){gone}")
+        return "\n".join(lines)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._fixed is not None:
+            destination[prefix + FIXED] = self._fixed
+        if self._gone is not None:
+            destination[prefix + GONE], destination[prefix + PRESENT] = self._gone, self.present
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Bring the host to the size that it had, before its own values are loaded."""
+        saved: dict[str, Any] = {key: state_dict.get(prefix + key) for key in (FIXED, GONE, PRESENT)}
+        rest = {key: value for key, value in state_dict.items() if key.removeprefix(prefix) not in saved}
+        super()._load_from_state_dict(rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        self._restore_size(saved[GONE], saved[PRESENT])
+        self._fixed = None
+        if saved[FIXED] is not None:
+            self.fix_gates(saved[FIXED])
+
+    def _restore_size(self, gone: Tensor | None, present: Tensor | None) -> None:
+        for values in (gone, present):
+            if values is not None and (values.dtype != torch.bool or values.shape != (self.plan.num_gates,)):
+                raise GateError(
+                    f"the saved state has {tuple(values.shape)} gates of {values.dtype}, but this network has "
+                    f"{self.plan.num_gates}.",
+                    hint="attach with the same network and groups that the state was saved with.",
+                )
+        saved_gone = torch.zeros_like(self.gone) if gone is None else gone.cpu()
+        if bool((self.gone & ~saved_gone).any()):
+            raise GateError(
+                "this network has lost channels that the saved state still has.",
+                hint="load the state into a freshly attached network.",
+            )
+        if gone is None or present is None:
+            return
+        if bool((saved_gone & ~self.gone).any()):
+            self.close(saved_gone)
+        if not torch.equal(present.cpu(), self.present):
+            self.shrink(present.cpu())
+
+    def when_shrunk(self, follow: Callable[[Narrowed], None]) -> None:
+        """Call ``follow`` whenever the host is replaced by a smaller one: to take along what holds its parameters."""
+        self._followers.append(follow)
+
     # -- gates -----------------------------------------------------------------------------------------------------
 
     def log_alpha(self) -> Tensor:
@@ -204,9 +282,7 @@ class GatedModel(Gated):
 
         Where groups are fed on gates, this is for the evaluation gates of the groups before them.
         """
-        scores = self._scores()
-        log_alpha: Tensor = scores if self.budget is None else self.budget(scores)
-        return log_alpha
+        return self._located(self._scores())
 
     def start_from(self, scores: Tensor) -> None:
         """Let the generator give these scores (without a budget: log α), and the budget follow from there."""
@@ -218,6 +294,12 @@ class GatedModel(Gated):
                     self.generator.on_gates(lambda _, s: torch.ones_like(s)) if on_gates else self.generator()
                 )
 
+    @torch.no_grad()
+    def follow_budget(self) -> None:
+        """Move the budget's threshold towards its target, for the scores as they are: once before every step."""
+        if self.budget is not None:
+            self.budget.follow(self._scores())
+
     def open_probability(self) -> Tensor:
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
         if self._fixed is not None:
@@ -226,10 +308,10 @@ class GatedModel(Gated):
 
     @torch.no_grad()
     def evaluation_gates(self) -> Tensor:
-        """Return the deterministic gates by this model's rule (``self.evaluation``), or the fixed gates."""
+        """Return the deterministic gates by this model's rule (``config.evaluation``), or the fixed gates."""
         if self._fixed is not None:
             return self._fixed.clone()
-        return self._without_gone(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.evaluation))
+        return self._without_gone(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.config.evaluation))
 
     def rounded_gates(self, round_to: int, *, remove_blocks: bool = False) -> Tensor:
         """Return evaluation gates whose groups keep a multiple of ``round_to`` channels, or all of them.
@@ -247,6 +329,15 @@ class GatedModel(Gated):
         is_open = gates.cpu() > 0
         kept = round_gates(self.plan, is_open, self._score(), round_to, fits, may_vanish=remove_blocks, gone=self.gone)
         return torch.where(kept.to(gates.device), torch.where(gates > 0, gates, 1.0), 0.0)
+
+    def freeze(self) -> Frozen:
+        """Fix the gates for good, within the budget if there is one, and go on gated: train, evaluate, extract.
+
+        The best gates by log α stay open, as many as the budget allows, in multiples of ``config.round_to`` channels.
+        """
+        self._fixed = None
+        budget, of = (self.budget.share, self.budget.of) if self.budget is not None else (None, self.config.of)
+        return freeze(self, budget, of, self.config.remove_blocks, round_to=self.config.round_to)
 
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
@@ -275,12 +366,16 @@ class GatedModel(Gated):
                 f"gate {position} (group {self._group_of(position)}) was closed for good and cannot be opened.",
                 hint="gated.gone tells which gates must stay at 0.",
             )
-        device = self._scaling.index.device
-        self._fixed = values.detach().to(device=device, dtype=torch.float32, copy=True)
+        self._fixed = values.detach().to(device=self.device, dtype=torch.float32, copy=True)
 
     def free_gates(self) -> None:
         """Stop using fixed gates."""
         self._fixed = None
+
+    @property
+    def is_fixed(self) -> bool:
+        """Return whether fixed gates are used."""
+        return self._fixed is not None
 
     # -- gates that are gone -----------------------------------------------------------------------------------------
 
@@ -299,7 +394,7 @@ class GatedModel(Gated):
                 f"gates to close must be {self.plan.num_gates} values True or False, in plan order, "
                 f"got shape {tuple(gates.shape)} of {gates.dtype} instead."
             )
-        self._gone = (self.gone | gates.cpu()).to(self._scaling.index.device)
+        self._gone = (self.gone | gates.cpu()).to(self.device)
         if self._fixed is not None:
             self._fixed = self._without_gone(self._fixed)
         if self.budget is not None:
@@ -310,17 +405,19 @@ class GatedModel(Gated):
         """Replace the host by a smaller one, without the channels of gates that are gone. The former is not modified.
 
         Outputs are compared before anything is replaced. Optimizers and running means hold the former host's
-        parameters: :func:`depl0.surgery.narrow.carry_over` takes them along. A group of which no gate is left keeps one
-        channel, at 0; ``present`` says which, where the same was done before (:attr:`present`).
+        parameters: :class:`depl0.Search` takes them along, or :func:`depl0.carry_over` by hand. A group of which no
+        gate is left keeps one channel, at 0; ``present`` says which, where the same was done before (:attr:`present`).
         """
         if present is None:
             present = kept_gates(self._host_plan, ~self.gone, self._score())
-        narrowed, positions = narrow(self._host_plan, self.host, present)
+        narrowed = narrow(self._host_plan, self.host, present)
         dense, left = (self.dense_cost.params, self.dense_cost.macs), self._cost_at(present.float())
         gates, before = self.evaluation_gates(), (self._host_plan, self.host)
-        certify_and_remember(before, narrowed, positions, gates, self._example, (dense, (left.params, left.macs)))
+        certify_and_remember(before, narrowed, gates, self._example, (dense, (left.params, left.macs)))
         self.host, self._host_plan = narrowed.host, narrowed.plan
         self._rebuild_scaling()
+        for follow in self._followers:
+            follow(narrowed)
         return narrowed
 
     @property
@@ -338,45 +435,53 @@ class GatedModel(Gated):
 
     def _rebuild_scaling(self) -> None:
         parameters = dict(self.host.named_parameters())
-        self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self._scaling.index.device)
+        self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self.device)
 
     def _without_gone(self, values: Tensor) -> Tensor:
         return values if self._gone is None else values.masked_fill(self._gone, 0.0)
 
     # -- cost ------------------------------------------------------------------------------------------------------
 
-    def set_budget(self, share: float, of: str = "macs") -> Budget:
+    def set_budget(self, share: float, of: BudgetKind = "macs") -> Budget:
         """Let the gates follow a budget: the share of the dense MACs, parameters or latency that may be left."""
         if of == "latency":
             self.time_layers()
-        budget = Budget(self._expected, self._dense(of), share, of).to(self._scaling.index.device)
+        budget = Budget(self._expected, self._dense(of), share, of).to(self.device)
+        check_budget(self, share, of, self.config.round_to)
         if self._gone is not None:
             budget.close(self._gone)
         budget.solve(self._scores().detach())
         self.budget = budget
         return budget
 
-    def penalty(self, kind: str = "params", log_alpha: Tensor | None = None) -> Tensor:
+    def penalty(
+        self, kind: PenaltyKind = "params", log_alpha: Tensor | None = None, *, scale: PenaltyScale = "share"
+    ) -> Tensor:
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
 
         Args:
-            kind: "params" or "macs" (expected number), "groups" (the paper's Σ|g_k|π_k: every filter counts its own
-                weights, whether or not their inputs are open), or "latency" (seconds, after :meth:`time_layers`).
+            kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
+                not their inputs are open), or "latency" (after :meth:`time_layers`).
             log_alpha: the log α to use, where the caller has it already.
+            scale: "share" of what the dense network costs, so that λ means the same for every network and example; or
+                "count": the number of parameters, multiply-accumulates or seconds, as published λ are meant.
 
         Where groups are fed on gates, the expectation in training mode is that of one sample of them.
         """
-        if kind not in KINDS:
-            raise InputError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r} instead.")
+        if kind not in get_args(PenaltyKind):
+            raise InputError(
+                f"kind must be one of {', '.join(map(repr, get_args(PenaltyKind)))}, got {kind!r} instead."
+            )
+        if scale not in get_args(PenaltyScale):
+            raise InputError(f"scale must be 'share' or 'count', got {scale!r} instead.")
         if log_alpha is None and self.training and self._fixed is None and self.generator.conditioning == "gates":
-            scores = self._scores(torch.rand(self.plan.num_gates, device=self._scaling.index.device))
-            log_alpha = scores if self.budget is None else self.budget(scores)
+            log_alpha = self._located(self._scores(torch.rand(self.plan.num_gates, device=self.device)))
         if log_alpha is not None:
             open_probability = self._without_gone(hard_concrete.open_probability(log_alpha))
         else:
             open_probability = self.open_probability()
         expected: Tensor = self._expected(open_probability, kind)
-        return expected
+        return expected if scale == "count" else expected / self._dense(kind)
 
     def expected_cost(self) -> Cost:
         """Return expected parameters and MACs over the gates, rounded."""
@@ -389,7 +494,7 @@ class GatedModel(Gated):
         kept = kept_gates(self._host_plan, gates > 0, self._score())
         return self._cost_at(kept.float())
 
-    def share_of(self, gates: Tensor, of: str, score: Tensor | None = None) -> float:
+    def share_of(self, gates: Tensor, of: BudgetKind, score: Tensor | None = None) -> float:
         """Return the share of the dense MACs, parameters or latency that the compact network would have.
 
         Latency is what the tables of :meth:`time_layers` say; the compact network itself may be measured. ``score``
@@ -397,7 +502,7 @@ class GatedModel(Gated):
         """
         kept = kept_gates(self._host_plan, gates.cpu() > 0, self._score() if score is None else score).float()
         if of == "latency":
-            return float(self._expected(kept.to(self._scaling.index.device), of)) / self._dense(of)
+            return float(self._expected(kept.to(self.device), of)) / self._dense(of)
         left = self._cost_at(kept)
         return (left.macs if of == "macs" else left.params) / self._dense(of)
 
@@ -409,15 +514,17 @@ class GatedModel(Gated):
         """
         if self._expected.latency is None:
             timed = expected_latency(self.plan, self.host, self._example)
-            self._expected.latency = timed.to(self._scaling.index.device)
+            self._expected.latency = timed.to(self.device)
         return self._expected.latency
 
-    def _dense(self, of: str) -> float:
+    def _dense(self, of: PenaltyKind) -> float:
         if of == "latency":
             return self._expected.timed().dense
+        if of == "groups":
+            return self._expected.dense_groups
         return self.dense_cost.macs if of == "macs" else self.dense_cost.params
 
-    def expected_cost_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    def expected_cost_gradient(self, open_probability: Tensor, kind: PenaltyKind) -> tuple[Tensor, Tensor]:
         """Return the expected cost for these open probabilities, and its gradient, outside autograd."""
         return self._expected.value_and_gradient(open_probability.detach(), kind)
 
@@ -437,16 +544,34 @@ class GatedModel(Gated):
 
     # -- the compact network ---------------------------------------------------------------------------------------
 
-    def extract(self, *, remove_blocks: bool = False, round_to: int = 1) -> nn.Module:
+    def extract(self, *, remove_blocks: bool | None = None, round_to: int | None = None) -> nn.Module:
         """Return a plain network of the host's class, without the closed channels, that gives the same outputs.
 
         The outputs of both are compared in float64, on the example and on random inputs, before anything is returned.
-        A group whose gates are all closed keeps one channel; with ``remove_blocks`` the layers around it are replaced
-        by the constant that they have become. ``round_to`` first rounds the gates (:meth:`rounded_gates`).
+        With a budget the compact network keeps it: gates are chosen as :meth:`freeze` would, and fixed gates that cost
+        more are refused. A group whose gates are all closed keeps one channel; with ``remove_blocks`` the layers around
+        it are replaced by the constant that they have become. Both arguments default to the configuration's.
         """
+        remove_blocks = self.config.remove_blocks if remove_blocks is None else remove_blocks
+        gates = self._gates_to_extract(remove_blocks, round_to)
         dense = (self.dense_cost.params, self.dense_cost.macs)
-        gates = self.rounded_gates(round_to, remove_blocks=remove_blocks)
         return extract(self._host_plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
+
+    def _gates_to_extract(self, remove_blocks: bool, round_to: int | None) -> Tensor:
+        budget, wanted = self.budget, self.config.round_to if round_to is None else round_to
+        check_round_to(wanted)
+        if self._fixed is None:
+            if budget is None:
+                return self.rounded_gates(wanted, remove_blocks=remove_blocks)
+            return final_gates(self, budget.share, budget.of, remove_blocks, round_to=wanted).gates
+        gates = self._fixed if round_to is None else self.rounded_gates(round_to, remove_blocks=remove_blocks)
+        share = 0.0 if budget is None or budget.of == "latency" else self.share_of(gates, budget.of)
+        if budget is not None and share > budget.share + 1e-9:  # of a latency the measurement decides, not the table
+            raise GateError(
+                f"the fixed gates leave {share:.4f} of the {budget.of}, more than the budget of {budget.share:g}.",
+                hint="let gated.freeze() choose gates within the budget, or set another one with gated.set_budget.",
+            )
+        return gates
 
     def reacts(self, gates: Tensor) -> bool:
         """Tell whether the host's outputs still depend on its inputs with these gates."""

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+from depl0.budgets.freeze import freeze_by
 from depl0.errors import InputError, TrainingError
 from depl0.methods import METHODS, Learned, Scored
-from depl0.pruning.freeze import freeze_by
 from depl0.recipes import catalog
 from depl0.recipes.toml import read_recipe, with_overrides
 from tests.cli.conftest import Type, type_command  # noqa: F401

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import depl0.training.compaction as compaction
 import pytest
 import torch
 
 import depl0
-import depl0.training.compaction as compaction
+from depl0.budgets.freeze import freeze
 from depl0.errors import TrainingError
 from depl0.pruning.convergence import Stay, may_begin
-from depl0.pruning.freeze import freeze
 from depl0.surgery import record_of
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe

@@ -30,15 +30,18 @@ from depl0.generators import make_generator
 from depl0.models.spec import factory
 from depl0.recipes import catalog
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
 from depl0.runs.folder import RunFolder, environment
 from depl0.runs.progress import Quiet
 from depl0.runtime import memory_format
 from depl0.runtime.engine import make_engine
-from depl0.training.loop import Phase, Session, hand_over, train_step
-from depl0.training.prune import plain_phase
-from depl0.training.search import search_phase
-from depl0.training.setup import attach_for
+from depl0.training.loop import hand_over, train_step
+from depl0.training.phase import Phase
+from depl0.training.phases import plain_phase
+from depl0.training.search import LearnedSearch
+from depl0.training.session import Session
+from depl0.training.setup import attach_for, gate_config
 
 STEPS_PER_EPOCH = 391
 """as CIFAR-10 has at batch 128: a budget moves its threshold once in every step of such a search"""
@@ -113,14 +116,14 @@ class Stepper:
         labels = torch.randint(CLASSES, (batch,), generator=generator)
         self._images, self._labels = images.to(self._engine.device), labels.to(self._engine.device)
         session = self._session = _session(recipe, self._engine, OneBatch(self._images, self._labels))
-        session.history["channels_last"] = channels_last
+        session.state.channels_last = channels_last
         host = factory(model, CLASSES, *IMAGE_SHAPE[:2])().to(self._engine.device)
         self.plan, self.groups = plan, 0
         if variant.fields is None:
             self._phase: Phase = plain_phase(session, "dense", host, recipe.search.epochs)
         else:
             gated = _gated(recipe, host, self._images[:1], plan)
-            self._phase = search_phase(session, gated)
+            self._phase = LearnedSearch(session, gated).phase
             self.plan, self.groups = gated.plan, len(gated.plan.groups)
         memory_format.lay_out(self._phase.model, channels_last)
         self._wrapped = hand_over(self._engine, self._phase).train()
@@ -133,10 +136,9 @@ class Stepper:
 
     def step(self) -> None:
         """Take one step, as the training loop does."""
-        passed = self._taken / STEPS_PER_EPOCH
-        for rated in self._phase.optimizers:
-            rated.set_rate(passed)
-        self._phase.before_step(passed / self._phase.epochs)
+        self._phase.before_step()
+        for scheduled in self._phase.optimizers:
+            scheduled.set_rate(self._taken / STEPS_PER_EPOCH)
         train_step(self._session, self._phase, self._wrapped, self._images, self._labels)
         self._taken += 1
 
@@ -267,14 +269,11 @@ def _gated(recipe: Recipe, host: nn.Module, example: Tensor, plan: Plan | None) 
     """Put gates on a network as ``depl0 prune`` does, without analysing it again where that has been done."""
     if plan is None:
         return attach_for(recipe, host, example)
-    gates, target = recipe.gates, recipe.target
+    gates = recipe.gates
     sizes = [group.size for group in plan.groups]
     rng = torch.Generator().manual_seed(recipe.run.seed)
     generator = make_generator(gates.generator, sizes, direction=gates.direction, preset=gates.preset, rng=rng)
-    gated = GatedModel(host, plan, generator, ExampleInputs.of(example), gates.evaluation)
-    if target.budget is not None:
-        gated.set_budget(target.budget, target.of)
-    return gated
+    return GatedModel(host, plan, generator, ExampleInputs.of(example), gate_config(recipe))
 
 
 def _recipe(model: str, batch: int, variant: Variant) -> Recipe:
@@ -292,7 +291,7 @@ def _session(recipe: Recipe, engine: Accelerator, batches: OneBatch) -> Session:
     size = batches.size
     info = DataInfo("one random batch", CLASSES, None, IMAGE_SHAPE, train_size=size, test_size=size)
     folder = RunFolder(Path("."))  # nothing is written: no phase is run to its end
-    return Session(recipe, engine, Data(info, batches, batches), folder, Quiet())
+    return Session(recipe, engine, Data(info, batches, batches), task_of(recipe), folder, Quiet())
 
 
 def step_table(result: dict[str, Any]) -> str:

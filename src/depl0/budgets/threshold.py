@@ -10,12 +10,13 @@ training step, or more where those are few. The gradient goes through s as well.
 differentiation gives ∂s/∂θ = c/Σc, and the loss' gradient g becomes g − c·Σg/Σc: a gate rises if it is worth more than
 what its cost would buy elsewhere.
 
-The target falls from everything to the budget; κ rises, so that gates are decided when the search ends.
+The target falls from everything to the budget; κ rises, so that gates are decided when the search ends. Nothing of this
+happens inside the network's forward pass: :class:`depl0.Search` moves target and threshold before every step.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import Literal, TypeAlias, cast, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,29 @@ FIRST_SHARPNESS, LAST_SHARPNESS = 8.0, 150.0
 
 LEAST_ROUNDS = 200
 """Newton steps in a whole search: enough to walk through all scores, each step at most 2/κ long"""
+
+
+BudgetKind: TypeAlias = Literal["macs", "params", "latency"]
+"""what a budget is a share of"""
+
+
+def check_share(share: object) -> None:
+    """Refuse what is no share of a cost."""
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise InputError(
+            f"budget must be greater than 0 and at most 1, got {share!r} instead.",
+            hint="budget=0.5 leaves half of the cost.",
+        )
+
+
+def checked_kind(of: str) -> BudgetKind:
+    """Return what a budget counts, or refuse what it cannot."""
+    if of not in get_args(BudgetKind):
+        raise InputError(
+            f"of must be 'macs', 'params' or 'latency', got {of!r} instead.",
+            hint="'macs' counts multiply-accumulates; 'latency' is measured.",
+        )
+    return cast(BudgetKind, of)
 
 
 @final
@@ -47,12 +71,10 @@ class Budget(nn.Module):
     target: Tensor
     marginal: Tensor
 
-    def __init__(self, expected: ExpectedCost, dense: float, share: float, of: str = "macs") -> None:
+    def __init__(self, expected: ExpectedCost, dense: float, share: float, of: BudgetKind = "macs") -> None:
         super().__init__()
-        if not 0 < share <= 1:
-            raise InputError(f"budget must be greater than 0 and at most 1, got {share} instead.")
-        if of not in ("macs", "params", "latency"):
-            raise InputError(f"of must be 'macs', 'params' or 'latency', got {of!r} instead.")
+        check_share(share)
+        checked_kind(of)
         self.expected = expected
         self.share, self.of, self.dense = share, of, dense
         self.rounds = 1

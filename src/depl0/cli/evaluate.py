@@ -13,10 +13,12 @@ from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.files import load
 from depl0.recipes import catalog
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import read_recipe, with_overrides
 from depl0.runs.folder import find_compact
 from depl0.runtime.engine import make_engine
-from depl0.training.evaluate import check_classes, evaluate
+from depl0.tasks import check_network
+from depl0.training.evaluate import evaluate
 from depl0.training.setup import model_factory, open_data_for
 
 
@@ -42,11 +44,13 @@ def eval_command(
     opened = open_data_for(recipe, engine.device)
     compact = load(folder, model_factory(recipe, opened)).to(engine.device)
     example = next(iter(opened.test.epoch(0)))[0][:1]
-    check_classes(compact, example, opened.info.num_classes)
-    accuracy = evaluate(engine, compact, opened.test.epoch(0))
+    task = task_of(recipe)
+    check_network(task, compact, example, opened.info)
+    score = evaluate(engine, compact, opened.test.epoch(0), task)
     counted = cost(compact, example)
-    result = {"accuracy": accuracy, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
+    result = {task.metric.name: score, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        typer.echo(f"accuracy {accuracy:.2f} % on {opened.info.test_size:,} images; {counted}")
+        shown = f"{task.metric.label} {task.metric.show(score)}"
+        typer.echo(f"{shown} on {opened.info.test_size:,} images; {counted}")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depl0.budgets.threshold import check_share, checked_kind
 from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.files import load
@@ -70,15 +71,13 @@ def model_subject(
         if built_small:
             raise InputError("--built-small needs a compact network.", hint="say --budget, or name a run.")
         return Subject(networks, shape)
-    if of not in ("macs", "params", "latency"):
-        raise InputError(f"--of must be macs, params or latency, got {of!r} instead.")
-    if not 0 < budget <= 1:
-        raise InputError(f"--budget must be above 0 and at most 1, got {budget:g} instead.")
+    kind = checked_kind(of)
+    check_share(budget)
     gated = attach_untrained(dense, torch.randn(1, *shape), groups)
     for number in round_to:
         name = "compact" if number == 1 else f"compact, multiples of {number}"
         print(f"cutting to {budget:g} of the {of}: {name} …", file=sys.stderr)
-        networks[name], _ = cut_untrained(gated, budget, of, number)
+        networks[name], _ = cut_untrained(gated, budget, kind, number)
         if built_small:
             networks[f"built small{name.removeprefix('compact')}"] = make_built_small(networks[name])
     return Subject(networks, shape)

@@ -98,6 +98,7 @@ class ExpectedCost(nn.Module):
             "filter_weights": filter_weights[: plan.num_gates],
         }
         self._exact = tensors
+        self.dense_groups = float(tensors["filter_weights"].sum())
         for name, tensor in tensors.items():
             buffer = tensor.float() if tensor.is_floating_point() else tensor
             self.register_buffer(name, buffer, persistent=False)

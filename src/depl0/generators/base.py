@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,10 @@ from depl0.gates import hard_concrete
 from depl0.generators.presets import REACH, Preset
 
 Direction = Literal["forward", "backward"]
-DIRECTIONS = ("forward", "backward")
+DIRECTIONS = get_args(Direction)
 
-CONDITIONINGS = ("log_alpha", "gates")
+Conditioning = Literal["log_alpha", "gates"]
+CONDITIONINGS = get_args(Conditioning)
 """What a group is fed on: the log α of the group before it (the paper's generator), or its gates (the paper's formula
 q(b_l | b_{l−1}), which makes the gates of a sample truly dependent)."""
 
@@ -250,8 +251,8 @@ def _checked_direction(direction: str) -> Direction:
     return cast(Direction, direction)
 
 
-def _checked_conditioning(conditioning: str) -> str:
+def _checked_conditioning(conditioning: str) -> Conditioning:
     if conditioning not in CONDITIONINGS:
         advice = "'log_alpha' is the paper's generator; 'gates' is what its formula says."
         raise unknown("conditioning", conditioning, CONDITIONINGS, advice)
-    return conditioning
+    return cast(Conditioning, conditioning)

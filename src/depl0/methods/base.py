@@ -11,8 +11,8 @@ from torch import Tensor
 
 from depl0.analysis.plan import Plan
 from depl0.gated import GatedModel
-from depl0.pruning.importance import Batches as Batches
-from depl0.pruning.importance import Loss as Loss
+from depl0.pruning.calibration import Batches as Batches
+from depl0.pruning.calibration import Loss as Loss
 
 
 class Method(abc.ABC):

@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast
 from torch import Tensor, nn
 
 from depl0._host import ExampleInputs
+from depl0._processes import from_first, is_first
+from depl0.budgets.freeze import Frozen, freeze, freeze_by, least_share
 from depl0.gated import GatedModel
 from depl0.latency.measure import ratio, time_networks
-from depl0.pruning.freeze import Frozen, freeze, freeze_by, least_share
 
 TRIES = 6
 CLOSE = 0.03
@@ -53,8 +52,7 @@ class FrozenToLatency:
         return self.attempts[self.chosen].measured
 
 
-def latency_frozen(
-    engine: Accelerator,
+def freeze_together(
     gated: GatedModel,
     budget: float,
     scores: Tensor | None = None,
@@ -62,21 +60,19 @@ def latency_frozen(
     remove_blocks: bool = False,
     round_to: int = 1,
 ) -> tuple[Frozen, dict[str, Any]]:
-    """Freeze within a run: the first process measures, all take what it found. Returns what is written down, too."""
-    device = next(gated.host.parameters()).device
-    chosen, record = torch.zeros(gated.plan.num_gates + 1, device=device), {}
-    if engine.is_main_process:
+    """Freeze in all processes alike: the first one measures, all take what it found. Also returns how it was found."""
+    chosen, record = torch.zeros(gated.plan.num_gates + 1, device=gated.device), {}
+    if is_first():
         result = freeze_to_latency(
             gated, gated.host, gated.example, budget, round_to, scores, remove_blocks=remove_blocks
         )
-        chosen = torch.cat([result.frozen.gates, torch.tensor([float(result.frozen.forced)])]).to(device)
+        chosen = torch.cat([result.frozen.gates, torch.tensor([float(result.frozen.forced)])]).to(gated.device)
         record = {
             "predicted": result.predicted,
             "measured": result.measured,
             "attempts": [asdict(attempt) for attempt in result.attempts],
         }
-    if engine.num_processes > 1:
-        chosen = broadcast(chosen)
+    chosen = from_first(chosen)
     frozen = Frozen(chosen[:-1].cpu(), int(chosen[-1]))
     gated.fix_gates(frozen.gates)
     return frozen, record

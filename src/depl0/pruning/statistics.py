@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from depl0._host import evaluation_mode
+from depl0._processes import mean_of_all, share_buffers
+from depl0.gated import GatedModel
+from depl0.pruning.calibration import Batches, Calibration, Loss, call
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+
+def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
+    """Measure batch norms' statistics anew for the gates as they are; tell whether the new ones are kept.
+
+    Where there is a loss they are kept if it says so on other batches, and always where there is none.
+    """
+    before = statistics_of(gated.host)
+    if not before:
+        return False
+    loss_before = _judged(gated, calibration)
+    reestimate(gated, calibration.pairs(calibration.statistics))
+    share_buffers(gated)
+    loss_after = _judged(gated, calibration)
+    if loss_before is None or loss_after is None:
+        return True
+    losses = mean_of_all(torch.stack([loss_before, loss_after]))
+    helps = bool(losses[1] < losses[0])
+    if not helps:
+        restore(gated.host, before)
+    return helps
+
+
+def _judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
+    if calibration.loss is None:
+        return None
+    return mean_loss(gated, calibration.pairs(calibration.judge), calibration.loss)
 
 
 @torch.no_grad()
@@ -27,8 +52,8 @@ def reestimate(model: nn.Module, batches: Batches) -> None:
             norm.reset_running_stats()
             norm.momentum = None  # the plain mean over all batches
             norm.train()
-        for images, _ in batches:
-            model(images)
+        for inputs, _ in batches:
+            call(model, inputs)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
@@ -50,10 +75,10 @@ def restore(model: nn.Module, statistics: list[Tensor]) -> None:
 
 
 @torch.no_grad()
-def mean_loss(model: nn.Module, batches: Batches, loss: Callable[[Any, Tensor], Tensor]) -> Tensor:
+def mean_loss(model: nn.Module, batches: Batches, loss: Loss) -> Tensor:
     """Return the mean loss over batches in evaluation mode."""
     with evaluation_mode(model):
-        losses = [loss(model(images), labels) for images, labels in batches]
+        losses = [loss(call(model, inputs), targets) for inputs, targets in batches]
     return torch.stack(losses).mean()
 
 

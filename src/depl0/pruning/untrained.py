@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from depl0.budgets.freeze import check_budget, freeze
+from depl0.budgets.threshold import BudgetKind
 from depl0.gated import GatedModel, attach
-from depl0.pruning.freeze import check_budget, freeze
 from depl0.pruning.latency_budget import FrozenToLatency, freeze_to_latency
 
 
@@ -38,7 +39,7 @@ def attach_untrained(model: nn.Module, example: Tensor, groups: str = "all") -> 
 
 
 def cut_untrained(
-    gated: GatedModel, budget: float, of: str = "macs", round_to: int = 1
+    gated: GatedModel, budget: float, of: BudgetKind = "macs", round_to: int = 1
 ) -> tuple[nn.Module, FrozenToLatency | None]:
     """Return the compact network that keeps a budget; for latency, also how it was found."""
     found = None

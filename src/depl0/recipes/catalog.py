@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from depl0.errors import InputError
+from depl0.generators import Direction
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.sections import (
     DataSection,
@@ -50,7 +51,7 @@ class Variant:
     words: str
     method: str
     generator: str
-    direction: str
+    direction: Direction
 
     def gates(self, **others: Any) -> GatesSection:
         """Give the section of the gates."""

@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import ClassVar, final
+from typing import ClassVar, Literal, TypeAlias, final, get_args
 
 import torch
 
+from depl0.budgets.threshold import BudgetKind
+from depl0.config import EvaluationRule, PenaltyKind, PenaltyScale
 from depl0.data.base import AUGMENTATIONS
 from depl0.errors import InputError
-from depl0.generators import CONDITIONINGS, GENERATORS, PRESETS
+from depl0.generators import GENERATORS, PRESETS, Direction
+from depl0.generators.base import Conditioning
 from depl0.methods import METHODS, Learned
 from depl0.models.spec import check_spec
 from depl0.recipes.checks import Either, Flag, ListOf, Maybe, Named, Number, OneOf, Refused, Text, Whole, shown
@@ -20,12 +23,11 @@ from depl0.recipes.section import Section, allow, refusal
 from depl0.tasks import TASKS, find_task
 from depl0.tasks import check_spec as check_task
 
-EVALUATION_RULES = ("median", "paper")
 IMPORTANCES = ("taylor", "none")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
-PENALTIES = ("params", "macs", "groups")
+PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups")
 PRECISIONS = ("fp32", "bf16", "fp16")
-COMPACTIONS = ("once", "progressive", "never")
+Compaction: TypeAlias = Literal["progressive", "once", "never"]
 CHANNELS_LAST = ("auto", "on", "off")
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
@@ -175,12 +177,12 @@ class GatesSection(Section):
     method: str = field(default="dep-l0", metadata=allow(OneOf(lambda: sorted(METHODS))))
     method_weight: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
     generator: str = field(default="fc", metadata=allow(OneOf(lambda: sorted(GENERATORS))))
-    direction: str = field(default="forward", metadata=allow(OneOf(("forward", "backward"))))
-    conditioning: str = field(default="log_alpha", metadata=allow(OneOf(CONDITIONINGS)))
+    direction: Direction = field(default="forward", metadata=allow(OneOf(get_args(Direction))))
+    conditioning: Conditioning = field(default="log_alpha", metadata=allow(OneOf(get_args(Conditioning))))
     groups: str | tuple[str, ...] = field(default="all", metadata=allow(_GROUPS))
     preset: str = field(default="default", metadata=allow(OneOf(lambda: PRESETS)))
     start: float | None = field(default=None, metadata=allow(Maybe(Number())))
-    evaluation: str = field(default="median", metadata=allow(OneOf(EVALUATION_RULES)))
+    evaluation: EvaluationRule = field(default="median", metadata=allow(OneOf(get_args(EvaluationRule))))
     importance: str = field(default="taylor", metadata=allow(OneOf(IMPORTANCES)))
 
     def _check_together(self) -> None:
@@ -206,16 +208,19 @@ class TargetSection(Section):
         round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
         penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
         penalty: the expected cost that λ multiplies.
+        penalty_scale: whether λ multiplies the ``count`` (of parameters, or of multiply-accumulates of one image), as
+            published λ are meant, or the ``share`` of what the dense network costs.
         remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
     """
 
     title: ClassVar[str] = "target"
 
     budget: float | None = field(default=None, metadata=allow(Maybe(Number(above=0, at_most=1))))
-    of: str = field(default="macs", metadata=allow(OneOf(("macs", "params", "latency"))))
+    of: BudgetKind = field(default="macs", metadata=allow(OneOf(get_args(BudgetKind))))
     round_to: int = field(default=1, metadata=allow(Whole(at_least=1)))
     penalty_weight: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
-    penalty: str = field(default="params", metadata=allow(OneOf(PENALTIES)))
+    penalty: PenaltyKind = field(default="params", metadata=allow(OneOf(PENALTIES)))
+    penalty_scale: PenaltyScale = field(default="count", metadata=allow(OneOf(get_args(PenaltyScale))))
     remove_blocks: bool = field(default=False, metadata=allow(Flag()))
 
     def _check_together(self) -> None:
@@ -398,7 +403,7 @@ class RunSection(Section):
     trackers: tuple[str, ...] = field(
         default=("tensorboard",), metadata=allow(ListOf(entry=OneOf(TRACKERS), distinct=True))
     )
-    compact: str = field(default="progressive", metadata=allow(OneOf(COMPACTIONS)))
+    compact: Compaction = field(default="progressive", metadata=allow(OneOf(get_args(Compaction))))
     checkpoint_minutes: float = field(default=10.0, metadata=allow(Number(at_least=0)))
     checkpoint_steps: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=1))))
     keep_checkpoints: int = field(default=2, metadata=allow(Whole(at_least=1)))

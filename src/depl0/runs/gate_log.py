@@ -1,4 +1,4 @@
-"""What ``gates.jsonl`` holds: how likely every gate is open, at the start of the search and after every epoch."""
+"""What a run writes down of its gates: their state in ``metrics.jsonl``, how likely each is open in ``gates.jsonl``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from depl0.gated import GatedModel
+from depl0.pruning.latency_budget import latency_share
 from depl0.surgery.record import record_of
 
 SCALE = 1000
@@ -28,3 +29,31 @@ def _dense_channels(host: nn.Module, sizes: dict[str, int]) -> dict[str, list[in
         return {}
     found = {name: record.positions.get((f"{name}.weight", 0)) for name in sizes}
     return {name: p.tolist() for name, p in found.items() if p is not None and len(p) == sizes[name]}
+
+
+def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
+    """Return the state of the gates for ``metrics.jsonl``."""
+    probability = gated.open_probability().detach()
+    expected, kept, dense = gated.expected_cost(), gated.kept_cost(), gated.dense_cost
+    is_open = gated.evaluation_gates() > 0
+    multiplier = penalty_weight
+    if gated.budget is not None:
+        multiplier = float(gated.budget.shift.exp())
+    return {
+        "expected": {
+            "macs": expected.macs,
+            "params": expected.params,
+            "macs_share": expected.macs / dense.macs,
+            "params_share": expected.params / dense.params,
+            **latency_share(gated, probability),
+        },
+        "kept": {
+            "macs": kept.macs,
+            "params": kept.params,
+            "macs_share": kept.macs / dense.macs,
+            "params_share": kept.params / dense.params,
+        },
+        "open_gates": {group.name: int(is_open[group.gates].sum()) for group in gated.plan.groups},
+        "undecided": float(((probability > 0.1) & (probability < 0.9)).float().mean()),
+        "lambda": multiplier,
+    }

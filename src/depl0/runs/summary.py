@@ -1,20 +1,119 @@
-"""What a summary says beyond accuracy and cost, so that a report can be made from the run's folder alone."""
+"""``summary.json``: what a finished run came to, typed, and enough to make a report from the run's folder alone."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, final
 
 from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
 from depl0.costs.count import Cost, LayerCost
+from depl0.costs.memory import memory_bytes
 from depl0.files import file_size
 from depl0.latency import measure_latency
-from depl0.costs.memory import memory_bytes
+from depl0.runs.state import CompactionRecord, FreezingRecord
+from depl0.surgery.certificate import Certificate
 from depl0.surgery.record import CompactRecord
+from depl0.tasks import Metric
 
 BATCH = 32
 """images of the larger of the two batches that are timed; the other is one"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One network in figures."""
+
+    score: float | None
+    """the task's metric; None: the network was never trained"""
+    cost: Cost
+    measured: dict[str, Any]
+    """latency, memory and file size"""
+
+    def to_dict(self, metric: Metric) -> dict[str, Any]:
+        """Return the figures with the score under the metric's name."""
+        return {metric.name: self.score, "macs": self.cost.macs, "params": self.cost.params, **self.measured}
+
+
+@dataclass(frozen=True)
+class BudgetFigures:
+    """What was asked for, and what became of it."""
+
+    asked: float | None
+    of: str
+    reached: float
+    round_to: int
+    penalty_weight: float | None
+    latency: dict[str, Any] | None
+    """where the budget is a latency: what was foretold and measured"""
+
+
+@final
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to."""
+
+    name: str
+    model: str
+    data: str
+    method: str
+    metric: Metric
+    search_epochs: int
+    finetune_epochs: int
+    dense: Figures
+    compact: Figures
+    budget: BudgetFigures
+    freezing: FreezingRecord
+    convergence: dict[str, Any] | None
+    compactions: list[CompactionRecord]
+    certificate: Certificate
+    removed: list[str]
+    input: dict[str, Any]
+    groups: dict[str, dict[str, int]]
+    layers: list[dict[str, Any]]
+    channels_last: bool
+    steps: int
+    rollbacks: int
+    seconds: float
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``summary.json`` holds."""
+        dense, compact, budget = self.dense.cost, self.compact.cost, self.budget
+        return {
+            "name": self.name,
+            "model": self.model,
+            "data": self.data,
+            "method": self.method,
+            "metric": self.metric.to_dict(),
+            "epochs": {"search": self.search_epochs, "finetune": self.finetune_epochs},
+            "dense": self.dense.to_dict(self.metric),
+            "compact": self.compact.to_dict(self.metric),
+            "budget": budget.asked,
+            "budget_of": budget.of if budget.asked is not None else None,
+            "budget_asked": budget.asked,
+            "budget_reached": budget.reached,
+            "round_to": budget.round_to,
+            "penalty_weight": budget.penalty_weight,
+            "macs_left": compact.macs / dense.macs,
+            "params_left": compact.params / dense.params,
+            "latency_budget": budget.latency,
+            "freezing": self.freezing.to_dict(self.metric.name),
+            "convergence": self.convergence,
+            "compactions": [dataclasses.asdict(entry) for entry in self.compactions],
+            "certificate": dataclasses.asdict(self.certificate),
+            "removed": self.removed,
+            "input": self.input,
+            "groups": self.groups,
+            "layers": self.layers,
+            "channels_last": self.channels_last,
+            "steps": self.steps,
+            "rollbacks": self.rollbacks,
+            "seconds": self.seconds,
+            "seed": self.seed,
+        }
 
 
 def measured(dense: nn.Module, compact: nn.Module, example: Tensor) -> dict[str, dict[str, Any]]:

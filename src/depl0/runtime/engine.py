@@ -121,10 +121,10 @@ def set_rng_state(engine: Accelerator, state: dict[str, Any]) -> None:
 
 
 def prepare(
-    engine: Accelerator, model: nn.Module, optimizers: Sequence[Any], some_rest: bool
+    engine: Accelerator, model: nn.Module, optimizers: Sequence[Any], some_unused: bool
 ) -> tuple[nn.Module, list[Any]]:
-    """Return a network and its optimizers as the engine runs them; ``some_rest``: not all always get gradients."""
-    engine.ddp_handler.find_unused_parameters = some_rest
+    """Return a network and its optimizers as the engine runs them; ``some_unused``: not all always get gradients."""
+    engine.ddp_handler.find_unused_parameters = some_unused
     wrapped, *prepared = engine.prepare(model, *optimizers)
     return wrapped, prepared
 
@@ -135,14 +135,6 @@ def any_process(engine: Accelerator, *flags: bool) -> list[bool]:
         return list(flags)
     counts = engine.reduce(torch.tensor(flags, dtype=torch.float32, device=engine.device), reduction="sum")
     return [count > 0 for count in counts.tolist()]
-
-
-@torch.no_grad()
-def share_buffers(engine: Accelerator, model: nn.Module) -> None:
-    """Give all processes the first one's statistics: each has seen other images."""
-    if engine.num_processes > 1:
-        for buffer in model.buffers():
-            torch.distributed.broadcast(buffer, src=0)
 
 
 def take_back(engine: Accelerator, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Numbers that go wrong: noticed at the next look, with the step and the cause, and never saved.
+"""Non-finite values: noticed at the next look, with the step and the cause, and never saved.
 
 Every step leaves a few numbers on the device; nobody waits for them before the next look.
 """
@@ -20,7 +20,7 @@ from depl0.gated import GatedModel
 from depl0.runtime.engine import any_process
 
 
-class Watch:
+class NumberGuard:
     """Keeps the losses and the largest gradients of every step until somebody looks."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Watch:
         self._unseen.append(torch.stack(numbers))
 
     def look(self, engine: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
-        """Raise if anything since the last look is no finite number. All processes call this together."""
+        """Raise if anything since the last look is not finite. All processes call this together."""
         seen = torch.stack(self._unseen).tolist() if self._unseen else []
         self._unseen.clear()
         check(engine, _first_wrong(seen, step, names) or wrong_parameter(model, step), where)
@@ -50,7 +50,7 @@ def check(engine: Accelerator, wrong: str | None, where: str) -> None:
 
 
 def diverged(message: str) -> DivergedError:
-    """Return the error of a training that has left the numbers."""
+    """Return the error of a training that has diverged."""
     return DivergedError(
         message,
         hint="the last good checkpoint is intact. Go on from there with half the learning rates: --resume --on-nan "
@@ -60,7 +60,7 @@ def diverged(message: str) -> DivergedError:
 
 @torch.no_grad()
 def wrong_parameter(model: nn.Module, step: int) -> str | None:
-    """Say which parameter or log α is no finite number."""
+    """Say which parameter or log α is not finite."""
     named: dict[str, Tensor] = dict(model.named_parameters())
     if isinstance(model, GatedModel):
         named = {"log α": model.log_alpha(), **named}

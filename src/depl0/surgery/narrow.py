@@ -45,9 +45,11 @@ class Narrowed:
     """the axes of the smaller host, with the gate numbers of the dense one"""
     host: nn.Module
     moved: tuple[Moved, ...]
+    positions: Mapping[Axis, Tensor]
+    """the positions of the former host that are left, of every axis that has lost some"""
 
 
-def narrow(plan: Plan, host: nn.Module, present: Tensor) -> tuple[Narrowed, dict[Axis, Tensor]]:
+def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
     """Build a host with the channels of these gates only, and say which positions of the former one it has."""
     positions = kept_positions(plan, present)
     smaller = private_copy(host)
@@ -57,7 +59,7 @@ def narrow(plan: Plan, host: nn.Module, present: Tensor) -> tuple[Narrowed, dict
         kept.setdefault(name, {})[dim] = keep
     canonical, after = canonical_names(host), _tensors(smaller)
     moved = [Moved(tensor, after[name], kept.get(canonical[name], {})) for name, tensor in _tensors(host).items()]
-    return Narrowed(_narrowed_plan(plan, positions), smaller, tuple(moved)), positions
+    return Narrowed(_narrowed_plan(plan, positions), smaller, tuple(moved), positions)
 
 
 def present_gates(plan: Plan) -> Tensor:
@@ -86,7 +88,6 @@ def _narrowed_plan(plan: Plan, positions: Mapping[Axis, Tensor]) -> Plan:
 def certify_and_remember(
     before: tuple[Plan, nn.Module],
     narrowed: Narrowed,
-    positions: Mapping[Axis, Tensor],
     gates: Tensor,
     example: ExampleInputs,
     costs: tuple[tuple[int, int], tuple[int, int]],
@@ -102,7 +103,7 @@ def certify_and_remember(
     record = CompactRecord(
         network=type(host).__name__,
         dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
-        positions=compose(earlier, positions),
+        positions=compose(earlier, narrowed.positions),
         removals=earlier.removals if earlier else (),
         dense_cost=earlier.dense_cost if earlier else dense,
         compact_cost=smaller,
@@ -130,7 +131,7 @@ def _certify(
                 raise CertificateError(
                     f"the smaller network differs from the one before by {worst:.2g} (allowed {TOLERANCE[dtype]:g}). "
                     "Nothing is replaced.",
-                    hint="train with --compact never, and report the network.",
+                    hint="cut nothing before the search ends (cut='never'), and report the network.",
                 )
             return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
     raise AssertionError("unreachable")
@@ -165,3 +166,16 @@ def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:
                     key: entry.cut(value) if isinstance(value, Tensor) and value.shape == parameter.shape else value
                     for key, value in remembered.items()
                 }
+
+
+def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> bool:
+    """Cut a copy of the former host, wherever it is inside a module (a running mean of the weights), in place.
+
+    Tells whether there was one. A copy is a module of the host's class whose tensors have the former host's shapes.
+    """
+    shapes = state_shapes(former)
+    for module in model.modules():
+        if type(module) is type(former) and module is not former and state_shapes(module) == shapes:
+            slice_module(module, narrowed.positions)
+            return True
+    return False

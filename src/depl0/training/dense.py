@@ -6,13 +6,15 @@ from typing import Any
 
 from depl0.costs.count import cost
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.runs.folder import RunFolder, open_run
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import make_engine
-from depl0.training.evaluate import check_classes, evaluate
+from depl0.tasks import check_network
+from depl0.training.evaluate import evaluate
 from depl0.training.loop import run_phase
 from depl0.training.opening import opened
-from depl0.training.prune import plain_phase
+from depl0.training.phases import plain_phase
 from depl0.training.setup import model_factory, open_data_for
 
 
@@ -28,19 +30,21 @@ def train_dense(
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     host = model_factory(recipe, data)().to(engine.device)
     example = next(iter(data.test.epoch(0)))[0][:1]
-    check_classes(host, example, data.info.num_classes)
+    task = task_of(recipe)
+    check_network(task, host, example, data.info)
     dense_cost = cost(host, example)
     with opened(
         recipe, engine, data, folder, host, dense_cost.macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
         run_phase(session, plain_phase(session, "dense", host, recipe.search.epochs + recipe.finetune.epochs))
-        accuracy = evaluate(engine, host, data.test.epoch(0))
+        score = evaluate(engine, host, data.test.epoch(0), task)
     summary = {
         "name": recipe.name,
         "model": recipe.model.spec,
         "data": recipe.data.spec,
-        "dense": {"accuracy": accuracy, "macs": dense_cost.macs, "params": dense_cost.params},
-        "channels_last": session.history["channels_last"],
+        "metric": task.metric.to_dict(),
+        "dense": {task.metric.name: score, "macs": dense_cost.macs, "params": dense_cost.params},
+        "channels_last": session.state.channels_last,
         "steps": session.global_step,
         "seconds": session.seconds,
         "seed": recipe.run.seed,

@@ -1,4 +1,4 @@
-"""Whether a run lays its weights out channels last: decided once, and kept with the run's history.
+"""Whether a run lays its weights out channels last: decided once, and kept with the run's state.
 
 The two layouts round differently, so a resumed run must go on with the one it began with.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 from torch import nn
 
 from depl0.runtime.memory_format import check_runs, is_faster, lay_out
-from depl0.training.loop import Session
+from depl0.training.session import Session
 
 LEAST_STEPS, LEAST_MACS = 400, 1e12
 """a training shorter than this (about a minute on one core) does not pay for the measurement"""
 
 
 def choose_layout(session: Session, host: nn.Module, macs: int) -> None:
-    """Decide for a whole run, keep the decision in its history, and lay the host out. ``macs``: for one image."""
-    if "channels_last" not in session.history:
-        session.history["channels_last"] = _decide(session, host, macs)
-    lay_out(host, session.history["channels_last"])
+    """Decide for a whole run, keep the decision in its state, and lay the host out. ``macs``: for one image."""
+    if session.state.channels_last is None:
+        session.state.channels_last = _decide(session, host, macs)
+    lay_out(host, session.state.channels_last)
 
 
 def _decide(session: Session, host: nn.Module, macs: int) -> bool:

@@ -10,11 +10,12 @@ from torch import nn
 
 from depl0.data import Data
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.runs.folder import RunFolder, open_run
 from depl0.runs.progress import Quiet, Reporter
 from depl0.runtime.processes import alone_in, explained
 from depl0.training.layout import choose_layout
-from depl0.training.loop import Session
+from depl0.training.session import Session
 
 
 @contextmanager
@@ -32,9 +33,10 @@ def opened(
 ) -> Iterator[Session]:
     """Give the session of a run, taken up where it stopped if it ``goes_on``; no other process is in the folder."""
     with alone_in(folder.path, engine), explained(engine, folder.path):
-        session = Session(recipe, engine, data, folder, reporter if reporter and engine.is_main_process else Quiet())
+        shown = reporter if reporter and engine.is_main_process else Quiet()
+        session = Session(recipe, engine, data, task_of(recipe), folder, shown)
         if goes_on:
-            session.take_up()
+            session.resume()
         else:
             _begin(session, resume)
         choose_layout(session, host, macs)

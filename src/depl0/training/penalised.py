@@ -6,6 +6,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from depl0.config import PenaltyKind, PenaltyScale
 from depl0.gated import GatedModel
 
 
@@ -17,11 +18,11 @@ class Penalised(nn.Module):
     also seen by whatever the engine puts around a network: gradient synchronisation and compilation.
     """
 
-    def __init__(self, gated: GatedModel, kind: str) -> None:
+    def __init__(self, gated: GatedModel, kind: PenaltyKind, scale: PenaltyScale) -> None:
         super().__init__()
         self.gated = gated
-        self.kind = kind
+        self.kind, self.scale = kind, scale
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
         """Return the host's outputs and the expected cost."""
-        return self.gated.with_penalty(self.kind, *args, **kwargs)
+        return self.gated.with_penalty(self.kind, *args, scale=self.scale, **kwargs)

@@ -13,22 +13,23 @@ from torch import nn
 import depl0.files as files
 from depl0.errors import DivergedError
 from depl0.gated import GatedModel
+from depl0.pruning.search import Cut
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.runs.folder import RunFolder, open_run
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import make_engine
 from depl0.surgery.record import apply_record, remember
-from depl0.training.compaction import cut, cut_again
 from depl0.training.conclude import conclude, record_for
 from depl0.training.distill import Distillation
 from depl0.training.evaluate import evaluate
-from depl0.training.loop import Phase, Session, run_phase
+from depl0.training.loop import run_phase
 from depl0.training.opening import opened
-from depl0.training.optimizers import finetune_optimizer, weight_optimizer
+from depl0.training.phases import finetune, plain_phase
 from depl0.training.rollback import roll_back
-from depl0.training.search import search
-from depl0.training.settle import settle
-from depl0.training.setup import gated_network, model_factory, open_data_for, task_loss
+from depl0.training.search import note_cut, search
+from depl0.training.session import Session
+from depl0.training.setup import gated_network, model_factory, open_data_for
 
 
 def prune(
@@ -46,11 +47,12 @@ def prune(
     host, macs = gated.host, gated.dense_cost.macs
     with opened(recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter) as session:
         if recipe.search.distill > 0:
-            session.distillation = Distillation(host, recipe.search.distill, recipe.search.distill_temperature)
+            weight, temperature = recipe.search.distill, recipe.search.distill_temperature
+            session.distillation = Distillation(host, task_of(recipe), weight, temperature)
         while True:
             try:
                 _measure_dense(session, gated.host)
-                compact = _search_and_extract(session, gated, make_host)
+                compact = _search_and_finetune(session, gated, make_host)
                 return folder, conclude(session, gated, compact, example)
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
@@ -59,76 +61,61 @@ def prune(
 
 def _measure_dense(session: Session, host: nn.Module) -> None:
     """Write down what the dense network is worth: as it comes, or trained for as long as the whole job takes."""
-    recipe, history = session.recipe, session.history
-    if session.is_past("dense") or "dense_accuracy" in history:
+    recipe, state, metric = session.recipe, session.state, session.task.metric
+    if session.is_past("dense") or state.has_dense_score:
         return
-    history["dense_accuracy"] = None
     if recipe.model.weights:
-        history["dense_accuracy"] = evaluate(session.engine, host, session.data.test.epoch(0))
-        session.reporter.note(f"dense network: accuracy {history['dense_accuracy']:.2f} %")
+        state.dense_score = evaluate(session.engine, host, session.data.test.epoch(0), session.task)
+        session.reporter.note(f"dense network: {metric.label} {metric.show(state.dense_score)}")
     elif recipe.search.dense_baseline and recipe.search.epochs + recipe.finetune.epochs > 0:
-        del history["dense_accuracy"]
-        epochs = recipe.search.epochs + recipe.finetune.epochs
         dense = copy.deepcopy(host)
-        run_phase(session, plain_phase(session, "dense", dense, epochs))
-        history["dense_accuracy"] = evaluate(session.engine, dense, session.data.test.epoch(0))
+        run_phase(session, plain_phase(session, "dense", dense, recipe.search.epochs + recipe.finetune.epochs))
+        state.dense_score = evaluate(session.engine, dense, session.data.test.epoch(0), session.task)
+    state.has_dense_score = True
 
 
-def plain_phase(session: Session, name: str, model: nn.Module, epochs: int) -> Phase:
-    """Training without gates: the dense network for comparison."""
-    rated = weight_optimizer(session.recipe, model.parameters(), epochs)
-    loss = task_loss(session.recipe)
-    return Phase(
-        name,
-        model,
-        [rated],
-        epochs,
-        lambda outputs, labels: (value := loss(outputs, labels), value),
-        clip_norm=session.recipe.search.clip_norm,
-    )
-
-
-def _search_and_extract(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
-    recipe, history = session.recipe, session.history
-    stays_gated = recipe.finetune.gated or recipe.run.compact == "never"
-    cut_again(session, gated)
-    if not session.is_past("search"):
-        scores = search(session, gated)
-        if "gates" not in history:
-            settle(session, gated, recipe.search_epochs, scores)
-        if not stays_gated:
-            compact = gated.extract(remove_blocks=recipe.target.remove_blocks)
-            history["record"] = json.dumps(files.record_to_json(record_for(compact)))
-            return finetune(session, compact, compact)
-        if recipe.run.compact != "never":
-            cut(session, gated, torch.tensor(history["gates"]) == 0, "finetune", 0.0)
-    elif not stays_gated:
-        compact = make_host().to(session.engine.device)
-        record = files.record_from_json(json.loads(history["record"]), session.folder.path)
-        apply_record(compact, record)
-        remember(compact, record)
-        return finetune(session, compact, compact)
-    gated.fix_gates(torch.tensor(history["gates"]))
-    finetune(session, gated, gated.host)
-    return gated.extract(remove_blocks=recipe.target.remove_blocks)
-
-
-def finetune(session: Session, model: nn.Module, trained: nn.Module) -> nn.Module:
-    """Train on with the structure fixed. ``trained`` is what has the weights: the host, where ``model`` is gated."""
+def _search_and_finetune(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
+    """Return the compact network: searched, cut and fine-tuned, or what is left to do of that."""
     recipe = session.recipe
-    if recipe.finetune_epochs == 0:
-        return model
-    rated = finetune_optimizer(recipe, trained.parameters())
-    loss = task_loss(recipe)
-    phase = Phase(
-        "finetune",
-        model,
-        [rated],
-        recipe.finetune_epochs,
-        lambda outputs, labels: (value := loss(outputs, labels), value),
-        clip_norm=recipe.search.clip_norm,
-        distillation=session.distillation,
-        some_rest=trained is not model,
-    )
-    run_phase(session, phase)
-    return model
+    searched = session.is_past("search")
+    if not searched:
+        search(session, gated)
+    if recipe.finetune.gated or recipe.run.compact == "never":
+        return _finetune_gated(session, gated, searched)
+    compact = _rebuilt(session, make_host) if searched else _extracted(session, gated)
+    finetune(session, compact, compact)
+    return compact
+
+
+def _finetune_gated(session: Session, gated: GatedModel, searched: bool) -> nn.Module:
+    """Train the gated network with its gates frozen, and extract afterwards."""
+    gates = torch.tensor(session.state.frozen_gates)
+    if not searched:
+        if session.recipe.run.compact != "never":
+            _cut_closed(session, gated, gates == 0)
+        gated.fix_gates(gates)
+    finetune(session, gated, gated.host)
+    return gated.extract()
+
+
+def _cut_closed(session: Session, gated: GatedModel, closed: torch.Tensor) -> None:
+    if bool((closed & ~gated.gone).any()):
+        gated.close(closed)
+        gated.shrink()
+        share = gated.cost_without(gated.gone).macs / gated.dense_cost.macs
+        note_cut(session, Cut(session.global_step, share, int(gated.gone.sum())), "finetune", 0.0)
+
+
+def _extracted(session: Session, gated: GatedModel) -> nn.Module:
+    compact = gated.extract()
+    session.state.record = json.dumps(files.record_to_json(record_for(compact)))
+    return compact
+
+
+def _rebuilt(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
+    """Cut a fresh network as it was cut before the run stopped; its values come from the checkpoint."""
+    compact = make_host().to(session.engine.device)
+    record = files.record_from_json(json.loads(session.state.record or "{}"), session.folder.path)
+    apply_record(compact, record)
+    remember(compact, record)
+    return compact

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 from depl0.errors import DivergedError
 from depl0.runs.checkpoint import fitting, load_newest, save_checkpoint
-from depl0.training.loop import Session
+from depl0.training.session import Session, state_of
 
 MOST = 3
 
@@ -15,7 +16,7 @@ MOST = 3
 def roll_back(session: Session, trouble: DivergedError) -> Session:
     """Return the session of a run that goes on from its last good checkpoint, or raise the trouble again.
 
-    The checkpoint is written once more, with the rollback in its history: what follows is a run that was resumed, and
+    The checkpoint is written once more, with the rollback in its state: what follows is a run that was resumed, and
     one that is killed now knows of it too.
     """
     run = session.recipe.run
@@ -26,22 +27,24 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
         raise trouble
     step, state = found
     with fitting(session.folder.checkpoints, step):
-        earlier, metrics = list(state["history"].get("rollbacks", ())), str(state["metrics"])
+        run_state, metrics = state_of(state, session.data.train.steps), str(state["metrics"])
+        earlier = run_state.rollbacks
     if len(earlier) >= MOST:
         raise DivergedError(
             f"{trouble.message} The run has gone back {MOST} times already, to no avail.",
             hint="start again with lower learning rates (--lr, --gate-lr), or set search.clip_norm.",
         ) from trouble
     event = _event(session, step, state, trouble, len(earlier) + 1)
-    state["history"]["rollbacks"] = [*earlier, event]
+    state.pop("history", None)
+    state["run"] = dataclasses.replace(run_state, rollbacks=[*earlier, event]).to_tree()
     state["metrics"] = f"{metrics}{json.dumps(event)}\n"
     if session.engine.is_main_process:
         save_checkpoint(session.folder.checkpoints, step, state, run.keep_checkpoints)
     session.engine.wait_for_everyone()
     session.reporter.note(f"{trouble.message} Back to step {step}, with learning rates times {event['rate_factor']:g}.")
-    fresh = Session(session.recipe, session.engine, session.data, session.folder, session.reporter)
+    fresh = Session(session.recipe, session.engine, session.data, session.task, session.folder, session.reporter)
     fresh.distillation = session.distillation
-    fresh.take_up()
+    fresh.resume()
     return fresh
 
 

@@ -7,24 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depl0._processes import mean_of_all
+from depl0.budgets.freeze import open_within
 from depl0.gated import GatedModel
-from depl0.methods import Batches, Loss, Scored
-from depl0.pruning.freeze import open_within
+from depl0.methods import Batches, Scored
 from depl0.runtime.guard import diverged
 from depl0.training.ema import Average
-from depl0.training.loop import Phase, Session
 from depl0.training.optimizers import weight_optimizer
+from depl0.training.phase import Losses, Phase
+from depl0.training.session import Session
 
 
-def scored_phase(session: Session, gated: GatedModel, method: Scored, task_loss: Loss) -> Phase:
+def scored_phase(session: Session, gated: GatedModel, method: Scored) -> Phase:
     """Training of the dense network, without gates, and with what the method adds to it."""
     recipe, host = session.recipe, gated.host
     weight, clip_norm = recipe.gates.method_weight, recipe.search.clip_norm
     weight = method.weight if weight is None else weight
 
-    def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        task, term = task_loss(outputs, labels), method.term(gated)
-        return (task if term is None else task + weight * term), task
+    def loss(outputs: Any, targets: Any) -> Losses:
+        task, term = session.task.loss(outputs, targets), method.term(gated)
+        return Losses(task if term is None else task + weight * term, task, outputs)
 
     def keep(scores: Tensor) -> Tensor:
         assert recipe.target.budget is not None  # a recipe has one where its method gives scores
@@ -43,10 +45,10 @@ def scored_phase(session: Session, gated: GatedModel, method: Scored, task_loss:
     )
 
 
-def final_scores(session: Session, gated: GatedModel, method: Scored, task_loss: Loss, batches: Batches) -> Tensor:
+def final_scores(session: Session, gated: GatedModel, method: Scored, batches: Batches) -> Tensor:
     """Return the scores of all gates, comparable in the whole network, and the same in all processes."""
     rng = torch.Generator().manual_seed(session.recipe.run.seed)
-    scores = session.engine.reduce(method.scores(gated, batches, task_loss, rng), reduction="mean")
+    scores = mean_of_all(method.scores(gated, batches, session.task.loss, rng))
     if not bool(scores.isfinite().all()):
-        raise diverged(f"the scores of the gates are no numbers at step {session.global_step}.")
+        raise diverged(f"the scores of the gates are not finite at step {session.global_step}.")
     return method.comparable(gated.plan, scores)

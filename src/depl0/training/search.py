@@ -1,150 +1,229 @@
-"""The search: weights and gates are trained together, and cost closes gates."""
+"""The search of a run: :class:`depl0.Search` in our own loop, with what it does written down."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import islice
-from typing import Any
+from typing import Any, final
 
 import torch
-from torch import Tensor
 
 from depl0.gated import GatedModel
 from depl0.methods import Scored
-from depl0.pruning.importance import taylor_scores
-from depl0.pruning.latency_budget import latency_share
-from depl0.runs.gate_log import gates_line
-from depl0.runtime.guard import diverged
-from depl0.training.compaction import Watch
+from depl0.pruning.calibration import MOST_BATCHES, Calibration
+from depl0.pruning.freezing import Freezing, freeze_network
+from depl0.pruning.search import Convergence, Cut, Search, SearchConfig, SearchListener
+from depl0.recipes.recipe import Recipe
+from depl0.runs.gate_log import describe_gates, gates_line
+from depl0.runs.state import CompactionRecord, FreezingRecord
+from depl0.runtime.processes import check_same
 from depl0.training.ema import Average
-from depl0.training.loop import Phase, Session, run_phase
+from depl0.training.evaluate import evaluate
+from depl0.training.loop import run_phase
 from depl0.training.optimizers import search_optimizers
 from depl0.training.penalised import Penalised
+from depl0.training.phase import Losses, Phase, PhaseName, Scheduled
 from depl0.training.scored import final_scores, scored_phase
-from depl0.training.settle import settle
-from depl0.training.setup import method_of, task_loss
+from depl0.training.session import Session
+from depl0.training.setup import method_of
 
-IMPORTANCE_BATCHES = 32
-_IMPORTANCE_EPOCH = 1_000_000
-"""an epoch number that no training reaches: its batches are for the importance scores"""
+_SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
+"""epoch numbers that no training reaches: their batches are for calibration"""
 
 
-def search(session: Session, gated: GatedModel) -> Tensor | None:
-    """Train what the method wants trained; return the scores of the gates, where it gives them any."""
-    recipe, method = session.recipe, method_of(session.recipe)
-    if not isinstance(method, Scored):
-        run_phase(session, search_phase(session, gated))
-        release(session, gated)
-        return None
-    its_loss = task_loss(recipe)
+def search(session: Session, gated: GatedModel) -> None:
+    """Find out which channels stay, by the recipe's method, and freeze the gates accordingly.
+
+    Afterwards the gates of the network are fixed, and ``session.state.frozen_gates`` has them.
+    """
+    method = method_of(session.recipe)
+    if isinstance(method, Scored):
+        _search_by_scores(session, gated, method)
+        return
+    learned = LearnedSearch(session, gated)
+    run_phase(session, learned.phase)
+    learned.end()
+
+
+def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> None:
+    """Train as the method wants, score every channel, and keep the best."""
+    recipe = session.recipe
     gated.fix_gates(torch.ones(gated.plan.num_gates))
     if recipe.search_epochs > 0:
-        phase = scored_phase(session, gated, method, its_loss)
+        phase = scored_phase(session, gated, method)
         phase.describe = lambda: describe_gates(gated, None)
         run_phase(session, phase)
-    return final_scores(session, gated, method, its_loss, importance_batches(session))
-
-
-def search_phase(session: Session, gated: GatedModel) -> Phase:
-    """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
-    recipe, target = session.recipe, session.recipe.target
-    optimizers = search_optimizers(recipe, gated.weight_parameters(), gated.generator, session.data.train.steps)
-    its_loss = task_loss(recipe)
-    warmup, history = recipe.search.gate_warmup, session.history
-    if not history.get("released"):
-        gated.fix_gates(torch.ones(gated.plan.num_gates))
-    elif "gates" in history:  # frozen before the search was over
-        gated.fix_gates(torch.tensor(history["gates"]))
-    if gated.budget is not None:
-        gated.budget.expect_steps(round((1 - warmup) * recipe.search.epochs * session.data.train.steps))
-
-    def before_step(fraction: float) -> None:
-        if fraction < warmup:
-            return
-        release(session, gated)
-        if gated.budget is not None:
-            left = 1 - warmup
-            gated.budget.advance((fraction - warmup) / left, recipe.search.ramp / left)
-
-    def loss(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        if target.penalty_weight is None:
-            task = its_loss(outputs, labels)
-            return task, task
-        outputs, penalty = outputs
-        task = its_loss(outputs, labels)
-        counts = history.get("released") and "gates" not in history
-        return (task + target.penalty_weight * penalty if counts else task), task
-
-    average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
-    phase = Phase(
-        "search",
-        gated,
-        optimizers,
-        recipe.search.epochs,
-        loss,
-        before_step=before_step,
-        describe=lambda: describe_gates(gated, target.penalty_weight),
-        gates=lambda: gates_line(gated),
-        clip_norm=recipe.search.clip_norm,
-        average=average,
-        distillation=session.distillation,
-        some_rest=(warmup > 0 and not history.get("released")) or "gates" in history,
-        run=Penalised(gated, target.penalty) if target.penalty_weight is not None else None,
-    )
-    phase.rebuild = Watch(session, gated, phase, lambda epoch: settle(session, gated, epoch)).look
-    return phase
-
-
-def release(session: Session, gated: GatedModel) -> None:
-    """End the warm-up: let the gates go, with scores from what the network has learned by then. Only once in a run."""
-    if not session.history.get("released"):
+    data = calibration(session)
+    scores = final_scores(session, gated, method, data.pairs(data.scores))
+    with written_down(session, gated, recipe.search_epochs) as write:
         gated.free_gates()
-        _start_from_importance(session, gated)
-        session.history["released"] = True
+        write(freeze_network(gated, recipe.target.budget, recipe.target.of, scores=scores, calibration=data))
 
 
-def _start_from_importance(session: Session, gated: GatedModel) -> None:
-    """Give the gates their first scores from a network that has learned something already."""
-    recipe = session.recipe
-    has_learned = bool(recipe.model.weights) or (recipe.search.gate_warmup > 0 and recipe.search.epochs > 0)
-    if gated.budget is None or recipe.gates.importance == "none" or not has_learned:
-        return
-    scores = session.engine.reduce(
-        taylor_scores(gated, importance_batches(session), task_loss(recipe), recipe.target.of), reduction="mean"
+@final
+class LearnedSearch(SearchListener):
+    """The paper's algorithm: weights and gates are trained together, and cost closes gates.
+
+    :class:`depl0.Search` decides about the gates; this writes down what it does, and gives the loop its phase.
+    """
+
+    def __init__(self, session: Session, gated: GatedModel) -> None:
+        recipe, steps = session.recipe, session.data.train.steps
+        self._session, self._gated, self._is_over = session, gated, False
+        optimizers = search_optimizers(recipe, gated, steps)
+        decay = recipe.search.ema_decay
+        self._average = Average(gated.host, decay) if decay is not None else None
+        if self._average is not None:
+            gated.when_shrunk(self._average.carry_over)
+        self.engine = Search(
+            gated,
+            recipe.search.epochs * steps,
+            optimizers=[optimizers[0].optimizer],
+            calibrate=calibration(session),
+            config=search_config(recipe, steps),
+            listener=self,
+        )
+        self.phase = self._make_phase(optimizers)
+
+    def _make_phase(self, optimizers: list[Scheduled]) -> Phase:
+        recipe, target, gated = self._session.recipe, self._session.recipe.target, self._gated
+        has_penalty = target.penalty_weight is not None
+        return Phase(
+            "search",
+            gated,
+            optimizers,
+            recipe.search.epochs,
+            self._losses,
+            before_step=self._before_step,
+            describe=lambda: describe_gates(gated, target.penalty_weight),
+            gates=lambda: gates_line(gated),
+            state=self.engine.state_dict,
+            load_state=self.engine.load_state_dict,
+            clip_norm=recipe.search.clip_norm,
+            average=self._average,
+            distillation=self._session.distillation,
+            some_unused=recipe.search.gate_warmup > 0,
+            run=Penalised(gated, target.penalty, target.penalty_scale) if has_penalty else None,
+        )
+
+    def _before_step(self) -> bool:
+        rebuilt = self.engine.step()
+        if rebuilt and self.engine.is_frozen:
+            self.phase.some_unused = True  # the generator has nothing to do any more
+        return rebuilt
+
+    def _losses(self, outputs: Any, targets: Any) -> Losses:
+        weight, loss = self._session.recipe.target.penalty_weight, self._session.task.loss
+        if weight is None:
+            task = loss(outputs, targets)
+            return Losses(task, task, outputs)
+        outputs, penalty = outputs
+        task = loss(outputs, targets)
+        counts = self.engine.is_released and not self.engine.is_frozen
+        return Losses(task + weight * penalty if counts else task, task, outputs)
+
+    def end(self) -> None:
+        """Freeze the gates, unless that was done when the search converged."""
+        self._is_over = True
+        if not self.engine.is_frozen:
+            self.engine.freeze()
+
+    @property
+    def _epoch(self) -> float:
+        if self._is_over:
+            return self._session.recipe.search_epochs
+        return _in_epochs(self.engine.done, self._session.data.train.steps)
+
+    # -- what the search tells -----------------------------------------------------------------------------------------
+
+    def converged(self, convergence: Convergence) -> None:
+        """Write it down."""
+        session, steps = self._session, self._session.data.train.steps
+        epoch, since = _in_epochs(convergence.step, steps), _in_epochs(convergence.since, steps)
+        session.state.convergence = {"epoch": epoch, "step": session.global_step, "since_epoch": since}
+        session.note_event("convergence", epoch, since_epoch=since)
+        session.reporter.note(f"the search has converged: the open gates have stayed since epoch {since:.4g}")
+
+    @contextmanager
+    def freezing(self) -> Iterator[None]:
+        """Measure before and after, with the running mean as weights where there is one and training goes on."""
+        average = None if self._is_over else self._average
+        mean = average.swapped_in() if average is not None else nullcontext()
+        with mean, written_down(self._session, self._gated, self._epoch) as self._write:
+            yield
+
+    def frozen(self, freezing: Freezing) -> None:
+        """Write it down."""
+        self._write(freezing)
+
+    def cut(self, cut: Cut) -> None:
+        """Write it down."""
+        note_cut(self._session, cut, "search", self._epoch)
+
+
+def _in_epochs(step: int, steps_per_epoch: int) -> float:
+    epoch, rest = divmod(step, steps_per_epoch)
+    return epoch + rest / steps_per_epoch
+
+
+def note_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:
+    """Write down that the network has become smaller."""
+    session.state.compactions.append(CompactionRecord(epoch, session.global_step, cut.macs_share))
+    session.note_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_gone)
+    session.reporter.note(f"network made smaller: {cut.macs_share:.1%} of the MACs to train")
+
+
+@contextmanager
+def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[Callable[[Freezing], None]]:
+    """Measure the network before its gates are frozen, and give what is called with the result afterwards."""
+    task, target, state = session.task, session.recipe.target, session.state
+    before = evaluate(session.engine, gated, session.data.test.epoch(0), task)
+
+    def write(freezing: Freezing) -> None:
+        after = evaluate(session.engine, gated, session.data.test.epoch(0), task)
+        state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
+        check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
+        renewed = "renewed" if freezing.statistics_renewed else "kept"
+        state.freezing = FreezingRecord(before, after, freezing.forced, renewed)
+        session.note_event("freezing", epoch, **state.freezing.to_dict(task.metric.name))
+        share = gated.share_of(freezing.gates, target.of)
+        value = f"{task.metric.label} {task.metric.show(after)}"
+        session.reporter.note(f"gates frozen: {share:.1%} of the {target.of} left, {value}")
+
+    yield write
+
+
+def search_config(recipe: Recipe, steps_per_epoch: int) -> SearchConfig:
+    """Return what a recipe says about its search."""
+    search = recipe.search
+    has_learned = bool(recipe.model.weights) or (search.gate_warmup > 0 and search.epochs > 0)
+    return SearchConfig(
+        warmup=search.gate_warmup,
+        ramp=search.ramp,
+        cut=recipe.run.compact,
+        first_scores=has_learned and recipe.gates.importance != "none",
+        converged_change=search.converged_change,
+        converged_steps=search.converged_epochs * steps_per_epoch,
     )
-    if not bool(scores.isfinite().all()):
-        raise diverged(f"the importance of the gates is no number at step {session.global_step}.")
-    gated.start_from(scores)
 
 
-def importance_batches(session: Session) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give the training images by which channels are judged."""
-    return islice(session.data.train.epoch(_IMPORTANCE_EPOCH), IMPORTANCE_BATCHES)
+def calibration(session: Session) -> Calibration:
+    """Return training data for scores and statistics; other batches for each."""
+
+    def batches(epoch: int) -> Any:
+        return _Epoch(session, epoch)
+
+    return Calibration(batches(_SCORES_EPOCH), batches(_STATISTICS_EPOCH), batches(_JUDGING_EPOCH), session.task.loss)
 
 
-def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
-    """Return the state of the gates for ``metrics.jsonl``."""
-    probability = gated.open_probability().detach()
-    expected, kept, dense = gated.expected_cost(), gated.kept_cost(), gated.dense_cost
-    is_open = gated.evaluation_gates() > 0
-    multiplier = penalty_weight
-    if gated.budget is not None:
-        multiplier = float(gated.budget.shift.exp())
-    return {
-        "expected": {
-            "macs": expected.macs,
-            "params": expected.params,
-            "macs_share": expected.macs / dense.macs,
-            "params_share": expected.params / dense.params,
-            **latency_share(gated, probability),
-        },
-        "kept": {
-            "macs": kept.macs,
-            "params": kept.params,
-            "macs_share": kept.macs / dense.macs,
-            "params_share": kept.params / dense.params,
-        },
-        "open_gates": {group.name: int(is_open[group.gates].sum()) for group in gated.plan.groups},
-        "undecided": float(((probability > 0.1) & (probability < 0.9)).float().mean()),
-        "lambda": multiplier,
-    }
+@final
+class _Epoch:
+    """The first batches of one epoch of the training data, the same ones each time."""
+
+    def __init__(self, session: Session, epoch: int) -> None:
+        self._session, self._epoch = session, epoch
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return islice(self._session.data.train.epoch(self._epoch), MOST_BATCHES)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from depl0.budgets.freeze import check_budget
+from depl0.config import GateConfig
 from depl0.data import Data, DataSettings, open_data
 from depl0.gated import GatedModel, attach
 from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
-from depl0.pruning.freeze import check_budget
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.task import task_of
 from depl0.runtime.engine import seed_everything
 from depl0.runtime.sync_norm import check_norms
-from depl0.training.evaluate import check_classes, class_scores
+from depl0.tasks import check_network
 from depl0.weights import load_weights
 
 
@@ -58,7 +59,7 @@ def gated_network(
     if recipe.run.sync_bn:
         check_norms(host)
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
-    check_classes(host, example, data.info.num_classes)
+    check_network(task_of(recipe), host, example, data.info)
     # Where layers are timed, one process does it and the others read what it has kept.
     with engine.main_process_first() if recipe.target.of == "latency" else nullcontext():
         gated = attach_for(recipe, host, example)
@@ -69,44 +70,35 @@ def gated_network(
 
 def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
     """Put the gates of a recipe on a network, and refuse a budget that cannot be reached."""
-    gates, target, method = recipe.gates, recipe.target, method_of(recipe)
+    target, method = recipe.target, method_of(recipe)
     rng = torch.Generator().manual_seed(recipe.run.seed)
-    if isinstance(method, Scored):  # nothing is generated: one number for each gate, which becomes its score
-        gated = attach(host, example, generator="independent", groups=gates.groups, rng=rng)
-    else:
-        gated = attach(
-            host,
-            example,
-            generator=gates.generator,
-            direction=gates.direction,
-            conditioning=gates.conditioning,
-            groups=gates.groups,
-            preset=gates.preset,
-            start=gates.start,
-            evaluation=gates.evaluation,
-            rng=rng,
-        )
+    gated = attach(host, example, gate_config(recipe), rng=rng)
     method.check(gated)
-    if target.budget is not None:
+    if target.budget is not None and isinstance(method, Scored):
         if target.of == "latency":
             gated.time_layers()
         check_budget(gated, target.budget, target.of, target.round_to)
-        if not isinstance(method, Scored):
-            gated.set_budget(target.budget, target.of)
     return gated
+
+
+def gate_config(recipe: Recipe) -> GateConfig:
+    """Return how a recipe puts gates on its network."""
+    gates, target = recipe.gates, recipe.target
+    shared = GateConfig(groups=gates.groups, round_to=target.round_to, remove_blocks=target.remove_blocks)
+    if isinstance(method_of(recipe), Scored):  # nothing is generated: one number for each gate, which becomes its score
+        return shared.changed(generator="independent", of=target.of)
+    return shared.changed(
+        generator=gates.generator,
+        direction=gates.direction,
+        conditioning=gates.conditioning,
+        preset=gates.preset,
+        start=gates.start,
+        evaluation=gates.evaluation,
+        budget=target.budget,
+        of=target.of,
+    )
 
 
 def method_of(recipe: Recipe) -> Method:
     """Return the method of a recipe."""
     return METHODS[recipe.gates.method]
-
-
-def task_loss(recipe: Recipe) -> Callable[[Any, Tensor], Tensor]:
-    """Return the loss of a recipe: (outputs, labels) -> mean over the batch."""
-    criterion = nn.CrossEntropyLoss(label_smoothing=recipe.search.label_smoothing)
-
-    def loss(outputs: Any, labels: Tensor) -> Tensor:
-        value: Tensor = criterion(class_scores(outputs).float(), labels)
-        return value
-
-    return loss

@@ -13,11 +13,11 @@ from torch import nn
 
 from depl0._host import ExampleInputs
 from depl0.analysis.plan import Plan
+from depl0.budgets.freeze import freeze, least_share
 from depl0.gated import GatedModel
 from depl0.generators import GENERATORS, make_generator
 from depl0.models.resnet_cifar import resnet20
 from depl0.planning import plan
-from depl0.pruning.freeze import freeze, least_share
 from depl0.recipes import catalog
 from depl0.recipes.toml import with_overrides
 from tests.training.tiny import run

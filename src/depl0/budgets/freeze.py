@@ -4,14 +4,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from depl0.analysis.plan import Plan
+from depl0.budgets.blocks import whole_blocks
 from depl0.budgets.rounding import Fits, round_gates
+from depl0.budgets.threshold import BudgetKind
 from depl0.errors import InputError
-from depl0.gated import GatedModel
-from depl0.pruning.blocks import whole_blocks
+
+
+class GatedNetwork(Protocol):
+    """What has to be known of a gated network to decide about its gates."""
+
+    plan: Plan
+
+    @property
+    def gone(self) -> Tensor:
+        """Return which gates are closed for good."""
+
+    def log_alpha(self) -> Tensor:
+        """Return the location of every gate's distribution."""
+
+    def evaluation_gates(self) -> Tensor:
+        """Return the deterministic gates."""
+
+    def rounded_gates(self, round_to: int, *, remove_blocks: bool = False) -> Tensor:
+        """Return evaluation gates in multiples of ``round_to`` channels."""
+
+    def share_of(self, gates: Tensor, of: BudgetKind, score: Tensor | None = None) -> float:
+        """Return the share of the dense cost that is left with these gates."""
+
+    def reacts(self, gates: Tensor) -> bool:
+        """Tell whether the outputs still depend on the inputs with these gates."""
+
+    def start_from(self, scores: Tensor) -> None:
+        """Let the generator give these scores."""
+
+    def fix_gates(self, values: Tensor) -> None:
+        """Use these gates from now on."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +56,7 @@ class Frozen:
     """gates that the budget closed although the evaluation rule had them open"""
 
 
-def least_share(gated: GatedModel, of: str, round_to: int = 1) -> float:
+def least_share(gated: GatedNetwork, of: BudgetKind, round_to: int = 1) -> float:
     """Return the share of the cost that stays at least: frozen layers, and one channel, or N, of each group."""
     closed = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     if round_to > 1:
@@ -31,7 +64,7 @@ def least_share(gated: GatedModel, of: str, round_to: int = 1) -> float:
     return gated.share_of(closed.float(), of)
 
 
-def check_budget(gated: GatedModel, budget: float, of: str, round_to: int = 1) -> None:
+def check_budget(gated: GatedNetwork, budget: float, of: BudgetKind, round_to: int = 1) -> None:
     """Refuse a budget that cannot be reached."""
     least = least_share(gated, of, round_to)
     if budget < least:
@@ -43,9 +76,18 @@ def check_budget(gated: GatedModel, budget: float, of: str, round_to: int = 1) -
 
 
 def freeze(
-    gated: GatedModel, budget: float | None, of: str, remove_blocks: bool = False, *, round_to: int = 1
+    gated: GatedNetwork, budget: float | None, of: BudgetKind, remove_blocks: bool = False, *, round_to: int = 1
 ) -> Frozen:
-    """Fix the gates of a finished search.
+    """Fix the gates of a finished search (:func:`final_gates`)."""
+    frozen = final_gates(gated, budget, of, remove_blocks, round_to=round_to)
+    gated.fix_gates(frozen.gates)
+    return frozen
+
+
+def final_gates(
+    gated: GatedNetwork, budget: float | None, of: BudgetKind, remove_blocks: bool = False, *, round_to: int = 1
+) -> Frozen:
+    """Return the gates that a search ends with.
 
     Without a budget these are the evaluation gates. With one, the best gates in order of their scores are open, as many
     as the budget allows for the compact network, and then the next ones that still fit where whole channels leave room.
@@ -53,18 +95,21 @@ def freeze(
     With ``round_to`` every group keeps a multiple of so many channels, or all (:mod:`depl0.budgets.rounding`).
     """
     if budget is None:
-        gates = gated.rounded_gates(round_to, remove_blocks=remove_blocks).cpu()
-        gated.fix_gates(gates)
-        return Frozen(gates, 0)
+        return Frozen(gated.rounded_gates(round_to, remove_blocks=remove_blocks).cpu(), 0)
     gates = gated.evaluation_gates().cpu()
     is_open = open_within(gated, gated.log_alpha().detach().cpu(), budget, of, remove_blocks, round_to=round_to)
     values = torch.where(is_open, torch.where(gates > 0, gates, 1.0), 0.0)
-    gated.fix_gates(values)
     return Frozen(values, int(((gates > 0) & ~is_open).sum()))
 
 
 def freeze_by(
-    gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False, *, round_to: int = 1
+    gated: GatedNetwork,
+    scores: Tensor,
+    budget: float,
+    of: BudgetKind,
+    remove_blocks: bool = False,
+    *,
+    round_to: int = 1,
 ) -> Frozen:
     """Fix the gates by scores of one's own: the best are wholly open, as many as the budget allows.
 
@@ -77,7 +122,13 @@ def freeze_by(
 
 
 def open_within(
-    gated: GatedModel, scores: Tensor, budget: float, of: str, remove_blocks: bool = False, *, round_to: int = 1
+    gated: GatedNetwork,
+    scores: Tensor,
+    budget: float,
+    of: BudgetKind,
+    remove_blocks: bool = False,
+    *,
+    round_to: int = 1,
 ) -> Tensor:
     """Tell which gates stay open: the best in order of their scores, and then the next ones that still fit."""
     scores = scores.cpu()
@@ -91,12 +142,12 @@ def open_within(
         return round_gates(gated.plan, is_open, scores, round_to, fits, may_vanish=remove_blocks, gone=gated.gone)
     rest = order[keep:]
     if remove_blocks:
-        rest = rest[~whole_blocks(gated, is_open)[rest]]
+        rest = rest[~whole_blocks(gated.plan, is_open, gated.reacts)[rest]]
     _fill(is_open, rest, fits)
     return is_open
 
 
-def _fits(gated: GatedModel, budget: float, of: str, log_alpha: Tensor, kept: Tensor) -> bool:
+def _fits(gated: GatedNetwork, budget: float, of: BudgetKind, log_alpha: Tensor, kept: Tensor) -> bool:
     return gated.share_of(kept, of, log_alpha) <= budget
 
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analysis.structures import STRUCTURES, image
 from torch import Tensor, nn
 
 import depl0
+from depl0.budgets.freeze import check_budget, freeze, least_share
 from depl0.budgets.rounding import in_whole_steps, round_gates
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
-from depl0.pruning.freeze import check_budget, freeze, least_share
 from depl0.surgery.record import record_of
+from tests.analysis.structures import STRUCTURES, image
 
 ROUND_TO = [1, 2, 3, 4, 8, 16, 32]
 

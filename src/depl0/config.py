@@ -1,0 +1,97 @@
+"""How gates are put on a network: frozen data that :func:`depl0.attach` and recipes share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+from typing_extensions import TypedDict
+
+from depl0._suggest import unknown
+from depl0.analysis.selection import GroupChoice
+from depl0.budgets.rounding import check_round_to
+from depl0.budgets.threshold import BudgetKind, check_share, checked_kind
+from depl0.gates import hard_concrete
+from depl0.generators import Preset, make_generator
+from depl0.generators.base import Conditioning, Direction
+
+EvaluationRule: TypeAlias = Literal["median", "paper"]
+PenaltyKind: TypeAlias = Literal["params", "macs", "groups", "latency"]
+PenaltyScale: TypeAlias = Literal["share", "count"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateConfig:
+    """Everything there is to choose about gates. Wrong values are refused when it is made.
+
+    Attributes:
+        generator: what gives the gates their log α: ``"fc"`` (the paper's), ``"independent"`` (L0-HC), …
+        direction: the order in which the generator walks the groups.
+        conditioning: what the generator feeds a group on: the ``"log_alpha"`` of the group before it (the paper's
+            generator), or its sampled ``"gates"`` (the paper's formula; in evaluation mode, its evaluation gates).
+        groups: ``"all"``, ``"inner"`` (the paper's rule: nothing that is added to a shortcut), names, or a function.
+        preset: ``"default"``, or the published forms ``"paper"`` and ``"reference"``.
+        start: first log α of every gate, instead of the preset's.
+        evaluation: the rule for the gates outside training.
+        budget: the share of the cost that may be left in the end. None: gates are closed by a penalty in the loss.
+        of: what the budget counts; ``"latency"`` is measured on the host's device.
+        round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
+        remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
+
+    >>> GateConfig(budget=0.5).of
+    'macs'
+    """
+
+    generator: str = "fc"
+    direction: Direction = "forward"
+    conditioning: Conditioning = "log_alpha"
+    groups: GroupChoice = "all"
+    preset: str | Preset = "default"
+    start: float | None = None
+    evaluation: EvaluationRule = "median"
+    budget: float | None = None
+    of: BudgetKind = "macs"
+    round_to: int = 1
+    remove_blocks: bool = False
+
+    def __post_init__(self) -> None:
+        hard_concrete.closing_log_alpha(self.evaluation)
+        make_generator(
+            self.generator,
+            [1],
+            direction=self.direction,
+            preset=self.preset,
+            start=self.start,
+            conditioning=self.conditioning,
+            rng=torch.Generator(),  # a check uses up nothing random
+        )
+        if self.budget is not None:
+            check_share(self.budget)
+        checked_kind(self.of)
+        check_round_to(self.round_to)
+
+    def changed(self, **changes: Any) -> GateConfig:
+        """Return the same configuration with other values for some fields."""
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in names:
+                raise unknown("gate setting", name, names, "help(depl0.GateConfig) lists them.")
+        return dataclasses.replace(self, **changes)
+
+
+class GateChanges(TypedDict, total=False):
+    """The fields of :class:`GateConfig` as keyword arguments."""
+
+    generator: str
+    direction: Direction
+    conditioning: Conditioning
+    groups: GroupChoice
+    preset: str | Preset
+    start: float | None
+    evaluation: EvaluationRule
+    budget: float | None
+    of: BudgetKind
+    round_to: int
+    remove_blocks: bool

@@ -1,0 +1,48 @@
+"""Which gates have closed for good, while others still move: those whose channels can be cut out during the search.
+
+A gate that is cut out cannot come back. With a budget the threshold rises while the target falls, away from the gates
+below it, and once it rests they become only surer, because the sharpness still rises; with a penalty, a closed gate has
+nothing but the penalty to move it. So a gate that has stayed below the threshold for a while hardly ever returns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from depl0.budgets.rounding import in_whole_steps
+from depl0.gated import GatedModel
+from depl0.gates import hard_concrete
+
+CLOSED_BELOW = 0.01
+"""the open probability below which a gate counts as good as closed"""
+LOOKS_BELOW = 2
+"""looks in a row that a gate must have been there"""
+LEAST_GAIN = 0.1
+"""the share of the remaining MACs that must become free"""
+
+
+def looks_below(log_alpha: Tensor, before: Tensor | None) -> Tensor:
+    """Return for how many looks in a row each gate has been nearly closed, this one included."""
+    below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
+    return torch.where(below, (torch.zeros_like(below, dtype=torch.long) if before is None else before) + 1, 0)
+
+
+def closing_gates(gated: GatedModel, log_alpha: Tensor, looks: Tensor) -> Tensor:
+    """Return the gates that have been nearly closed for long enough.
+
+    One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
+    be cut in two for good. Where gates will be rounded, what is left of a group is a number that it may keep.
+    """
+    closing = gated.can_go((looks >= LOOKS_BELOW) & ~gated.gone)
+    if gated.config.round_to == 1:
+        return closing
+    return in_whole_steps(gated.plan, closing, gated.gone, log_alpha, gated.config.round_to)
+
+
+def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:
+    """Tell whether cutting these gates out frees enough to pay for the rebuilding."""
+    if not bool(closing.any()):
+        return False
+    now, then = gated.cost_without(gated.gone), gated.cost_without(closing)
+    return then.macs <= (1 - LEAST_GAIN) * now.macs
