@@ -64,8 +64,9 @@ def test_open_gates_change_nothing(name: str) -> None:
     gated = copy.deepcopy(gated)
     gated.fix_gates(torch.ones(gated.plan.num_gates))
     assert distance(call(host, inputs), call(gated, inputs)) == 0
-    assert gated.penalty("params").item() == pytest.approx(gated.dense_cost.params)
-    assert gated.penalty("macs").item() == pytest.approx(gated.dense_cost.macs)
+    for kind, dense in (("params", gated.dense_cost.params), ("macs", gated.dense_cost.macs)):
+        assert gated.penalty(kind).item() == pytest.approx(1)
+        assert gated.penalty(kind, scale="count").item() == pytest.approx(dense)
 
 
 @EVERY

@@ -62,7 +62,7 @@ def test_expected_cost_is_the_mean_over_all_configurations(row: int) -> None:
         weight = torch.stack([p[i] if gate else 1 - p[i] for i, gate in enumerate(gates)]).prod()
         mean = mean + weight * cost_of(gated.plan, model, gates, inputs)[row]
 
-    penalty = gated.penalty(("params", "macs")[row])
+    penalty = gated.penalty(("params", "macs")[row], scale="count")
     assert penalty.item() == pytest.approx(mean.item(), rel=1e-6)
     parameters = list(gated.gate_parameters())
     wanted = torch.autograd.grad(mean, parameters)
@@ -91,7 +91,9 @@ def test_groups_penalty_is_the_papers_sum() -> None:
     gated.generator.start_from(torch.linspace(-3, 3, gated.plan.num_gates))
     p = gated.open_probability()
     by_hand = p[:8].sum() * (3 * 9) + p[8:].sum() * (8 * 9)
-    assert gated.penalty("groups").item() == pytest.approx(by_hand.item(), rel=1e-6)
+    assert gated.penalty("groups", scale="count").item() == pytest.approx(by_hand.item(), rel=1e-6)
+    whole = 8 * (3 * 9) + (gated.plan.num_gates - 8) * (8 * 9)
+    assert gated.penalty("groups").item() == pytest.approx(by_hand.item() / whole, rel=1e-6)
 
 
 def test_penalty_uses_the_log_alpha_it_is_given() -> None:

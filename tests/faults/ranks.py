@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import depl0.pruning.freezing as freezing
 import depl0.training.loop as loop
-import depl0.training.settle as settle
 from depl0.cli.app import main
 from depl0.recipes.toml import write_recipe
 from depl0.runtime.sync_norm import synced_norms
@@ -103,13 +103,13 @@ def ask_one(rank: int, folder: Path, step: int, **arguments: Any) -> int:
 
 
 def disagree(rank: int, folder: Path, **arguments: Any) -> int:
-    freeze = settle.freeze
+    freeze = freezing.freeze
 
     def freeze_otherwise(*args: Any, **rules: Any) -> Any:
         frozen = freeze(*args, **rules)
         return dataclasses.replace(frozen, gates=1 - frozen.gates) if rank == 1 else frozen
 
-    settle.freeze = freeze_otherwise
+    freezing.freeze = freeze_otherwise
     return run(rank, folder, **arguments)
 
 

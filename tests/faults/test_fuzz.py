@@ -26,8 +26,9 @@ from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
 from depl0.runs import checkpoint
 from depl0.runs.checkpoint import load_newest, save_checkpoint
-from depl0.training.loop import Session, _restore, _save
-from depl0.training.search import search_phase
+from depl0.training.loop import _restore, _save
+from depl0.training.search import LearnedSearch
+from depl0.training.session import Session
 from tests.data.layouts import write_cifar10
 from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, seeds
 from tests.training.test_loop import make_session
@@ -143,11 +144,11 @@ def test_recipes_of_a_stranger(rng: Random) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session], GatedModel, Path]:
     """A session whose search has a checkpoint."""
     session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__gate_warmup=0.0)
-    phase = search_phase(session, gated)
-    _save(session, phase, 1, 2, torch.zeros(4))
+    phase = LearnedSearch(session, gated).phase
+    _save(session, phase, 1, 2, torch.zeros(5))
 
     def fresh() -> Session:
-        return Session(session.recipe, session.engine, session.data, session.folder, session.reporter)
+        return Session(session.recipe, session.engine, session.data, session.task, session.folder, session.reporter)
 
     return fresh, gated, session.folder.checkpoints / "step-000000000"
 
@@ -164,7 +165,7 @@ def test_damaged_checkpoints(run: tuple[Any, Any, Path], tmp_path: Path, file: s
         (target / name).write_bytes(damaged_bytes(rng, content) if name == file else content)
     with only(FormatError):
         found = load_newest(tmp_path)
-        assert found is not None and found[0] == 0 and set(found[1]) >= {"model", "history", "rng"}
+        assert found is not None and found[0] == 0 and set(found[1]) >= {"model", "run", "rng"}
         assert (target / "state.safetensors").read_bytes() == whole
 
 
@@ -185,7 +186,7 @@ def test_checkpoints_of_a_stranger(run: tuple[Any, Any, Path], tmp_path: Path, r
 
 STATE_KEYS = [
     *("phase", "epoch", "step", "sums", "model", "optimizers"),
-    *("average", "rng", "history", "seconds", "metrics", "recipe"),
+    *("average", "rng", "run", "seconds", "metrics", "recipe"),
 ]
 
 
@@ -210,9 +211,9 @@ def test_states_that_do_not_fit(
     session.folder.path.mkdir(exist_ok=True)
     save_checkpoint(session.folder.checkpoints, 0, state, keep=1)
     with only(Depl0Error):
-        session.take_up()
+        session.resume()
         if session.state_for("search") is not None:
-            _restore(session, search_phase(session, gated))
+            _restore(session, LearnedSearch(session, gated).phase)
 
 
 # -- data ------------------------------------------------------------------------------------------------------------

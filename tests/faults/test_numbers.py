@@ -117,7 +117,7 @@ def test_a_run_does_not_roll_back_for_ever(tmp_path: Path) -> None:
         run(recipe, tmp_path / "run")
     step, state = last_good(tmp_path / "run")
     assert step == 4
-    assert len(state["history"]["rollbacks"]) == 3
+    assert len(state["run"]["rollbacks"]) == 3
 
 
 def test_a_run_that_stopped_can_be_resumed_with_rollback(tmp_path: Path) -> None:

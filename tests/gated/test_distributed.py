@@ -25,7 +25,7 @@ def train_one_step(rank: int, port: int, folder: str) -> None:
     torch.manual_seed(rank)  # other data and other gates in each process
     for _ in range(2):
         optimizer.zero_grad()
-        loss = model(torch.randn(4, 3, 8, 8)).square().sum() + 1e-5 * model.module.penalty("macs")
+        loss = model(torch.randn(4, 3, 8, 8)).square().sum() + 1e-5 * model.module.penalty("macs", scale="count")
         loss.backward()
         optimizer.step()
     vectors = [

@@ -52,10 +52,11 @@ class Training:
             batch = ExampleInputs.of(self.inputs).map_tensors(lambda t: torch.randn(4, *t.shape[1:], dtype=t.dtype))
             if self.gated.budget is not None:
                 self.gated.budget.advance(0.1 * self.done, 0.7)
+                self.gated.follow_budget()
             outputs = flat(self.gated(*batch.args, **batch.kwargs))
             loss = (outputs - torch.randn(outputs.shape, dtype=outputs.dtype)).square().mean()
             if self.gated.budget is None:
-                loss = loss + 1e-5 * self.gated.penalty("macs")
+                loss = loss + 1e-5 * self.gated.penalty("macs", scale="count")
             self.weights.zero_grad()
             self.gates.zero_grad()
             loss.backward()

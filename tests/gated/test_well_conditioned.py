@@ -50,7 +50,7 @@ def spread_of_open_probability(gated: GatedModel) -> float:
 def penalty_that_arrives(gated: GatedModel) -> list[float]:
     """For each group: the median of ∂penalty/∂log α, relative to the largest one that any log α could have."""
     log_alpha = gated.log_alpha().detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(gated.penalty("params", log_alpha), log_alpha)
+    (gradient,) = torch.autograd.grad(gated.penalty("params", log_alpha, scale="count"), log_alpha)
     probability = hard_concrete.open_probability(log_alpha).detach()
     price = gradient / (probability * (1 - probability))
     possible = price * 0.25  # σ' is 1/4 at most
@@ -150,7 +150,7 @@ def search_planted(
         images = torch.randn(32, 2, 6, 6)
         with torch.no_grad():
             wanted = teacher(images)
-        loss = (gated(images) - wanted).square().mean() + 0.5 * gated.penalty("params") / gated.dense_cost.params
+        loss = (gated(images) - wanted).square().mean() + 0.5 * gated.penalty("params")
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from depl0.methods.taylor import FEW
-from depl0.pruning.importance import TRUST, draw_together, standardise, taylor_scores
+from depl0.pruning.importance import FEW, TRUST, draw_together, first_scores, standardise
 from tests.training.tiny import SIDE, tiny_gated
 
 
@@ -19,7 +18,7 @@ def test_scores_are_squared_gradients_for_their_price() -> None:
     gated = tiny_gated()
     gated.host.bn1.bias.data.uniform_(0.1, 1)
     images, labels = images_and_labels(2 * FEW)
-    found = taylor_scores(gated, [(images, labels)], F.cross_entropy, "macs")
+    found = first_scores(gated, [(images, labels)], F.cross_entropy, "macs")
 
     gated.double().eval()
     gates, step = torch.ones(gated.plan.num_gates, dtype=torch.float64), 1e-6
@@ -43,7 +42,7 @@ def test_scores_are_squared_gradients_for_their_price() -> None:
 def test_a_dead_channel_is_worth_least() -> None:
     gated = tiny_gated()
     gated.host.linear.weight.data[:, 3] = 0  # the fourth channel of the second group says nothing
-    scores = taylor_scores(gated, [images_and_labels(64)], F.cross_entropy, "params")
+    scores = first_scores(gated, [images_and_labels(64)], F.cross_entropy, "params")
     assert int(scores.argmin()) == gated.plan.groups[1].offset + 3
     assert bool(scores.isfinite().all())
 
@@ -56,7 +55,7 @@ def test_nothing_else_changes() -> None:
     random_state = torch.get_rng_state()
     batches = [images_and_labels(32)]
     random_state = torch.get_rng_state()
-    taylor_scores(gated, batches, F.cross_entropy, "macs")
+    first_scores(gated, batches, F.cross_entropy, "macs")
     assert [module.training for module in gated.modules()] == modes
     assert all(torch.equal(tensor, state[name]) for name, tensor in gated.state_dict().items())
     assert all(parameter.grad is None for parameter in gated.parameters())

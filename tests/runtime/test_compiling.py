@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from depl0.errors import InputError, TrainingError
 from depl0.runtime import compiling
 from depl0.training import loop
-from depl0.training.search import search_phase
+from depl0.training.search import LearnedSearch
 from tests.training.test_loop import make_session
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
@@ -37,16 +37,15 @@ def _without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["fc, budget", "independent, budget", "the paper's, penalty"],
 )
 def test_a_search_is_one_graph(tmp_path: Path, fields: dict[str, Any]) -> None:
-    session, gated = make_session(tmp_path, search__gate_warmup=0.0, **fields)
-    phase = search_phase(session, gated)
-    phase.before_step(0.0)
+    session, gated = make_session(tmp_path, search__gate_warmup=0.0, run__compact="never", **fields)
+    phase = LearnedSearch(session, gated).phase
     plain = loop.hand_over(session.engine, phase).train()
     network = compiling.compiled(plain, session.engine.device)
     thresholds = set()
     for step, (images, labels) in enumerate([*session.data.train.epoch(0), *session.data.train.epoch(1)]):
-        phase.before_step(step / 6)
+        phase.before_step()
         loop.train_step(session, phase, network, images, labels)
-        loop.evaluate(session.engine, phase.model, [(images, labels)])
+        loop.evaluate(session.engine, phase.model, [(images, labels)], session.task)
         thresholds.add(float(gated.budget.shift) if gated.budget is not None else step)
     assert len(thresholds) == 6  # the budget moved on
     assert counters["stats"]["unique_graphs"] == 1

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import depl0.training.compaction as compaction
 import pytest
 import torch
 
 import depl0
+import depl0.pruning.closing as closing
 from depl0.budgets.freeze import freeze
 from depl0.errors import TrainingError
 from depl0.pruning.convergence import Stay, may_begin
@@ -170,7 +170,7 @@ def test_a_run_resumes_across_compactions(
 
 
 def test_nothing_is_cut_that_would_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "LEAST_GAIN", 0.95)
+    monkeypatch.setattr(closing, "LEAST_GAIN", 0.95)
     assert run(tiny_recipe(**SEARCH), tmp_path / "run")["compactions"] == []
 
 

@@ -10,7 +10,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from depl0.errors import InputError
-from depl0.training.distill import Distillation, soft_loss
+from depl0.tasks import find_task
+from depl0.tasks.classification import soft_loss
+from depl0.training.distill import Distillation
+from depl0.training.phase import Losses
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
 
@@ -25,14 +28,14 @@ def test_the_soft_loss_is_the_divergence_of_softened_answers() -> None:
 def test_the_teacher_takes_a_share_of_the_task_and_stays_as_it_was() -> None:
     torch.manual_seed(0)
     dense = TinyNet()
-    teacher = Distillation(dense, weight=0.25, temperature=1.0)
+    teacher = Distillation(dense, find_task("classification"), weight=0.25, temperature=1.0)
     images, labels = torch.randn(6, 1, 6, 6), torch.arange(6) % 4
     with torch.no_grad():
         wanted = dense.eval()(images)
         dense.linear.bias.add_(1.0)  # training goes on; the teacher is a copy
     outputs = torch.randn(6, 4, requires_grad=True)
     task = nn.functional.cross_entropy(outputs, labels)
-    mixed = teacher.mixed(task + 7.0, task, images, outputs)
+    mixed = teacher.mixed(Losses(task + 7.0, task, outputs), images)
     torch.testing.assert_close(mixed, 7.0 + 0.75 * task + 0.25 * soft_loss(outputs, wanted, 1.0))
 
 

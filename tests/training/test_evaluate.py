@@ -6,11 +6,20 @@ import pytest
 import torch
 from torch import nn
 
+from depl0.data.base import DataInfo
 from depl0.errors import InputError
 from depl0.latency import measure_latency
 from depl0.runtime.engine import make_engine
-from depl0.training.evaluate import check_classes, class_scores, evaluate
+from depl0.tasks import check_network, find_task
+from depl0.tasks.classification import class_scores
+from depl0.training.evaluate import evaluate
 from tests.training.tiny import SIDE, TinyNet, tiny_recipe
+
+TASK = find_task("classification")
+
+
+def info(classes: int) -> DataInfo:
+    return DataInfo("squares", classes, None, (1, SIDE, SIDE), train_size=1, test_size=1)
 
 
 def half_in_training() -> TinyNet:
@@ -24,7 +33,7 @@ def test_accuracy_over_uneven_batches() -> None:
     scores = torch.eye(4)[torch.tensor([0, 1, 2, 3, 0, 0])]
     labels = torch.tensor([0, 1, 2, 0, 0, 1])  # four of six
     engine = make_engine(tiny_recipe())
-    assert evaluate(engine, model, [(scores[:4], labels[:4]), (scores[4:], labels[4:])]) == pytest.approx(400 / 6)
+    assert evaluate(engine, model, [(scores[:4], labels[:4]), (scores[4:], labels[4:])], TASK) == pytest.approx(400 / 6)
 
 
 def test_modes_and_statistics_are_kept() -> None:
@@ -32,8 +41,8 @@ def test_modes_and_statistics_are_kept() -> None:
     modes = [module.training for module in model.modules()]
     state = {name: value.clone() for name, value in model.state_dict().items()}
     images = torch.randn(3, 1, SIDE, SIDE)
-    evaluate(make_engine(tiny_recipe()), model, [(images, torch.zeros(3, dtype=torch.long))])
-    check_classes(model, images, 4)
+    evaluate(make_engine(tiny_recipe()), model, [(images, torch.zeros(3, dtype=torch.long))], TASK)
+    check_network(TASK, model, images, info(4))
     measure_latency({"a": model}, [images], repeats=2)
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -44,9 +53,9 @@ def test_modes_are_kept_where_it_fails() -> None:
     modes = [module.training for module in model.modules()]
     wrong = torch.randn(3, 2, SIDE, SIDE)
     with pytest.raises(InputError, match="does not run on"):
-        check_classes(model, wrong, 4)
+        check_network(TASK, model, wrong, info(4))
     with pytest.raises(RuntimeError):
-        evaluate(make_engine(tiny_recipe()), model, [(wrong, torch.zeros(3, dtype=torch.long))])
+        evaluate(make_engine(tiny_recipe()), model, [(wrong, torch.zeros(3, dtype=torch.long))], TASK)
     with pytest.raises(RuntimeError):
         measure_latency({"a": model}, [wrong])
     assert [module.training for module in model.modules()] == modes
@@ -78,4 +87,4 @@ def test_outputs_without_scores_are_refused(outputs: object) -> None:
 
 def test_classes_that_do_not_match_are_refused() -> None:
     with pytest.raises(InputError, match=r"scores of shape \(2, 4\), but the data has 10 classes"):
-        check_classes(TinyNet(), torch.randn(2, 1, SIDE, SIDE), 10)
+        check_network(TASK, TinyNet(), torch.randn(2, 1, SIDE, SIDE), info(10))

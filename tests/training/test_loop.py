@@ -16,13 +16,15 @@ import depl0.training.loop as loop
 from depl0.errors import TrainingError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
+from depl0.recipes.task import task_of
 from depl0.runs.checkpoint import load_newest
 from depl0.runs.folder import RunFolder
 from depl0.runs.progress import Quiet
 from depl0.runtime.engine import make_engine
-from depl0.training.loop import Session
-from depl0.training.prune import finetune
-from depl0.training.search import search_phase
+from depl0.training.phase import Losses, Phase
+from depl0.training.phases import finetune
+from depl0.training.search import LearnedSearch
+from depl0.training.session import Session
 from depl0.training.setup import attach_for, model_factory, open_data_for
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
@@ -35,7 +37,7 @@ def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
     gated = attach_for(recipe, host, next(iter(data.test.epoch(0)))[0][:1])
     folder = RunFolder(tmp_path / "run")
     folder.begin(recipe)
-    return Session(recipe, engine, data, folder, Quiet()), gated
+    return Session(recipe, engine, data, task_of(recipe), folder, Quiet()), gated
 
 
 # -- the paper's loss ------------------------------------------------------------------------------------------------
@@ -47,31 +49,32 @@ def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
     session, gated = make_session(
         tmp_path, target__penalty_weight=weight, target__penalty=kind, search__gate_warmup=0.0
     )
-    phase = search_phase(session, gated)
-    phase.before_step(0.0)
+    phase = LearnedSearch(session, gated).phase
+    phase.before_step()
     images, labels = next(iter(session.data.train.epoch(0)))
     assert phase.run is not None
     outputs, penalty = phase.run(images)
-    whole, task = phase.loss((outputs, penalty), labels)
+    whole, task, _ = phase.loss((outputs, penalty), labels)
     torch.testing.assert_close(task, F.cross_entropy(outputs, labels))
-    torch.testing.assert_close(whole - task, weight * gated.penalty(kind), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(whole - task, weight * gated.penalty(kind, scale="count"), rtol=1e-4, atol=1e-4)
     (of_penalty,) = torch.autograd.grad(whole - task, [gated.generator.bias(0)], retain_graph=True)
-    (direct,) = torch.autograd.grad(weight * gated.penalty(kind), [gated.generator.bias(0)])
+    (direct,) = torch.autograd.grad(weight * gated.penalty(kind, scale="count"), [gated.generator.bias(0)])
     torch.testing.assert_close(of_penalty, direct)
 
 
 def test_the_warm_up_has_open_gates_and_no_penalty(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, target__penalty_weight=1.0, search__gate_warmup=0.4)
-    phase = search_phase(session, gated)
+    phase = LearnedSearch(session, gated).phase
     images, labels = next(iter(session.data.train.epoch(0)))
     assert phase.run is not None
     gated.train()
-    phase.before_step(0.39)
+    for _ in range(4):  # of 9 steps, the first 3.6 are warm-up
+        phase.before_step()
     assert bool((gated.evaluation_gates() == 1).all())
-    whole, task = phase.loss(phase.run(images), labels)
+    whole, task, _ = phase.loss(phase.run(images), labels)
     assert torch.equal(whole, task)
-    phase.before_step(0.4)
-    whole, task = phase.loss(phase.run(images), labels)
+    phase.before_step()
+    whole, task, _ = phase.loss(phase.run(images), labels)
     assert float(whole.detach()) > float(task.detach())
 
 
@@ -87,9 +90,9 @@ def test_gates_are_sampled_in_training(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_gate_warm_up_looks_at_no_value(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, search__gate_warmup=0.4)
-    before_step = search_phase(session, gated).before_step
+    before_step = LearnedSearch(session, gated).phase.before_step
     with NoLooking():
-        before_step(0.2)
+        before_step()
 
 
 class NoLooking(TorchDispatchMode):
@@ -102,29 +105,30 @@ class NoLooking(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("target", [{"target__budget": 0.5}, {"target__penalty_weight": 1e-3}])
-def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float]) -> None:
+def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depl0.pruning.search.LOOKS", 1)  # between two looks at the gates
     session, gated = make_session(
         tmp_path, search__gate_warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target
     )
-    phase = search_phase(session, gated)
-    phase.before_step(0.0)
+    phase = LearnedSearch(session, gated).phase
+    phase.before_step()
     wrapped = loop.hand_over(session.engine, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
     loop.train_step(session, phase, wrapped, images, labels)  # optimizers make their state
     with NoLooking():
-        phase.before_step(0.1)
+        phase.before_step()
         for rated in phase.optimizers:
             rated.set_rate(0.1)
         done = loop.train_step(session, phase, wrapped, images, labels)
-    assert done.shape == (4,)
+    assert done.shape == (5,)
 
 
 def test_clipping_is_of_the_weights_alone(tmp_path: Path) -> None:
     session, gated = make_session(
         tmp_path, search__gate_warmup=0.0, search__clip_norm=1e-6, target__penalty_weight=1e-3
     )
-    phase = search_phase(session, gated)
-    phase.before_step(0.0)
+    phase = LearnedSearch(session, gated).phase
+    phase.before_step()
     wrapped = loop.hand_over(session.engine, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
     norms: dict[str, float] = {}
@@ -181,7 +185,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
 
 def test_weights_so_large_that_importance_is_no_number(tmp_path: Path) -> None:
     recipe = tiny_recipe(weight_optimizer__lr=1e36, search__epochs=1, data__batch_size=48)
-    with pytest.raises(TrainingError, match="importance of the gates is no number at step 1"):
+    with pytest.raises(TrainingError, match="first scores of the gates are not finite at step 1"):
         run(recipe, tmp_path / "run")
 
 
@@ -216,11 +220,11 @@ def test_metrics_are_means_over_all_images(tmp_path: Path) -> None:
 
 
 def test_phases_share_nothing() -> None:
-    phases = [loop.Phase("search", TinyNet(), [], 1, lambda a, b: (a, b)) for _ in range(2)]
+    phases = [Phase("search", TinyNet(), [], 1, lambda a, b: Losses(a, b, a)) for _ in range(2)]
     assert phases[0].describe() == {} and phases[0].describe() is not phases[1].describe()
-    sessions = [Session(*([None] * 5)) for _ in range(2)]  # type: ignore[arg-type]
-    assert sessions[0].history is not sessions[1].history
-    assert sessions[0].watch is not sessions[1].watch
+    sessions = [Session(*([None] * 6)) for _ in range(2)]  # type: ignore[arg-type]
+    assert sessions[0].state is not sessions[1].state
+    assert sessions[0].guard is not sessions[1].guard
 
 
 def test_mixed_precision_leaves_no_trace_on_the_network(tmp_path: Path) -> None:

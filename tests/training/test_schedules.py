@@ -42,7 +42,7 @@ def test_a_search_of_no_epochs_has_rates() -> None:
 
 def test_both_optimizers_follow_the_papers_milestones() -> None:
     recipe, gated = catalog.get("resnet56-cifar10"), tiny_gated()
-    weights, gates = search_optimizers(recipe, gated.weight_parameters(), gated.generator, steps_per_epoch=390)
+    weights, gates = search_optimizers(recipe, gated, steps_per_epoch=390)
     expected = {0: (0.1, 1e-3), 59.99: (0.1, 1e-3), 60: (0.01, 2e-4), 130: (1e-3, 4e-5), 299: (1e-5, 1.6e-6)}
     for epoch, rates in expected.items():
         for rated in (weights, gates):
@@ -53,7 +53,7 @@ def test_both_optimizers_follow_the_papers_milestones() -> None:
 
 def test_only_weights_have_weight_decay() -> None:
     recipe, gated = catalog.get("vgg16-cifar10"), tiny_gated()
-    weights, gates = search_optimizers(recipe, gated.weight_parameters(), gated.generator, steps_per_epoch=1)
+    weights, gates = search_optimizers(recipe, gated, steps_per_epoch=1)
     assert [group["weight_decay"] for group in weights.optimizer.param_groups] == [5e-4]
     assert [group["weight_decay"] for group in gates.optimizer.param_groups] == [0]
     in_weights = {id(p) for group in weights.optimizer.param_groups for p in group["params"]}
@@ -65,14 +65,14 @@ def test_only_weights_have_weight_decay() -> None:
 @pytest.mark.parametrize("target", [{"target__budget": 0.5}, {"target__penalty_weight": 1e-6}])
 @pytest.mark.parametrize("generator", ["fc", "independent"])
 def test_a_search_twice_as_long_has_half_the_gate_rate(target: dict[str, float], generator: str) -> None:
-    gated = tiny_gated(generator=generator)
+    gated = tiny_gated(generator=generator, budget=target.get("target__budget"))
     rates = {}
     for epochs in (5, 10):
         recipe = tiny_recipe(search__epochs=epochs, gates__generator=generator, **target)
-        rates[epochs] = search_optimizers(recipe, gated.weight_parameters(), gated.generator, 7)[1].lr
+        rates[epochs] = search_optimizers(recipe, gated, 7)[1].lr
     assert rates[5] == pytest.approx(2 * rates[10])
     explicit = tiny_recipe(gate_optimizer__lr=0.5, gates__generator=generator)
-    assert search_optimizers(explicit, gated.weight_parameters(), gated.generator, 7)[1].lr == 0.5
+    assert search_optimizers(explicit, gated, 7)[1].lr == 0.5
 
 
 def test_fine_tuning_has_its_own_rate_and_decay() -> None:

@@ -27,7 +27,7 @@ def note_network(folder: Path) -> None:
         found = {
             "weights": digest.hexdigest(),
             "accuracy": summary["compact"]["accuracy"],
-            "gates": session.history["gates"],
+            "gates": session.state.frozen_gates,
         }
         (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))
         return summary

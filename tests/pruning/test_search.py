@@ -1,0 +1,401 @@
+"""The search in somebody's own loop: nothing but plain PyTorch around it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
+
+import depl0
+from depl0.errors import DivergedError, GateError, InputError
+
+STEPS = 40
+
+
+class Net(nn.Module):
+    """Two stages with a shortcut, batch norm, and a head: enough for inner and shared groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.conv1 = nn.Conv2d(8, 12, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(12)
+        self.conv2 = nn.Conv2d(12, 8, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        y = torch.relu(self.norm1(self.conv1(x)))
+        x = torch.relu(x + self.norm2(self.conv2(y)))
+        return self.head(x.mean((2, 3)))
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """Bright squares in one of four corners; a function of the step alone."""
+    rng = torch.Generator().manual_seed(step)
+    labels = torch.randint(4, (16,), generator=rng)
+    images = torch.rand(16, 1, 6, 6, generator=rng)
+    for image, label in zip(images, labels.tolist(), strict=True):
+        top, left = 3 * (label // 2), 3 * (label % 2)
+        image[:, top : top + 3, left : left + 3] += 1
+    return images, labels
+
+
+BATCHES = [batch(1000 + number) for number in range(4)]
+LOSS = nn.functional.cross_entropy
+
+
+class Loop:
+    """A training loop of somebody's own: two optimizers, a scheduler, an average, and a search."""
+
+    def __init__(self, budget: float | None = 0.4, steps: int = STEPS, average: bool = True, **options: Any) -> None:
+        torch.manual_seed(0)
+        gates = {"budget": budget, "generator": options.pop("generator", "fc"), "round_to": options.pop("round_to", 1)}
+        self.gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), rng=torch.Generator().manual_seed(0), **gates).train()
+        self.sgd = torch.optim.SGD(self.gated.weight_parameters(), lr=0.05, momentum=0.9)
+        rate = depl0.gate_learning_rate(self.gated, steps)
+        self.adam = torch.optim.Adam(self.gated.gate_parameters(), lr=rate)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.sgd, steps)
+        self.average = AveragedModel(self.gated, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+        options = {"calibrate": BATCHES, "loss": LOSS, **options}
+        averages = [self.average] if average else []
+        self.search = depl0.Search(self.gated, steps, optimizers=[self.sgd], averages=averages, **options)
+        self.has_average = average
+
+    def train(self, steps: int, forward: Callable[[Tensor], Tensor] | None = None) -> list[int]:
+        """Train, and return the steps before which the network became smaller."""
+        cuts = []
+        for _ in range(steps):
+            step = self.search.done
+            torch.manual_seed(step)
+            if self.search.step():
+                cuts.append(step)
+            x, y = batch(step)
+            LOSS(self.gated(x) if forward is None else forward(x), y).backward()
+            for optimizer in (self.sgd, self.adam):
+                optimizer.step()
+                optimizer.zero_grad()
+            self.schedule.step()
+            if self.has_average:
+                self.average.update_parameters(self.gated)
+        return cuts
+
+    def state(self) -> dict[str, Any]:
+        parts = {name: getattr(self, name) for name in ("gated", "sgd", "adam", "schedule", "average", "search")}
+        return copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name in ("gated", "average", "sgd", "adam", "schedule", "search"):
+            getattr(self, name).load_state_dict(state[name])
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    a, b = torch.utils._pytree.tree_leaves(one), torch.utils._pytree.tree_leaves(other)
+    return len(a) == len(b) and all(
+        torch.equal(x, y) if isinstance(x, Tensor) else x == y for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[Loop, list[int], nn.Module]:
+    loop = Loop()
+    return loop, loop.train(STEPS), loop.search.finish()
+
+
+def test_a_loop_of_ones_own_keeps_the_budget_and_shrinks_on_the_way(whole: tuple[Loop, list[int], nn.Module]) -> None:
+    _, cuts, compact = whole
+    assert cuts and cuts[0] < STEPS - 1
+    info = depl0.info(compact)
+    assert 0.3 < info.macs_left <= 0.4
+    assert info.certificate.max_error < 1e-7
+    counted = depl0.cost(compact, torch.randn(1, 1, 6, 6))
+    assert (counted.macs, counted.params) == (info.compact.macs, info.compact.params)
+    assert type(compact) is Net and sum(p.numel() for p in compact.parameters()) == counted.params
+    x, y = batch(5000)
+    assert (compact.eval()(x).argmax(1) == y).float().mean() > 0.8
+
+
+def test_everything_that_holds_parameters_is_carried_along(whole: tuple[Loop, list[int], nn.Module]) -> None:
+    loop, _, _ = whole
+    weights = list(loop.gated.weight_parameters())
+    assert [p for group in loop.sgd.param_groups for p in group["params"]] == weights  # the same objects
+    assert all(loop.sgd.state[p]["momentum_buffer"].shape == p.shape for p in weights)
+    assert loop.sgd.param_groups[0]["lr"] < 0.01  # the scheduler went on
+    mean = loop.average.module
+    assert {n: p.shape for n, p in mean.named_parameters()} == {n: p.shape for n, p in loop.gated.named_parameters()}
+    x, y = batch(5000)
+    averaged = loop.search.finish(average=loop.average)
+    assert depl0.info(averaged).compact == depl0.info(whole[2]).compact
+    assert not torch.equal(averaged.head.weight, whole[2].head.weight)
+    assert (averaged.eval()(x).argmax(1) == y).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("killed_at", ["first step", "before the cut", "after the cut", "the end"])
+def test_a_killed_search_resumes_to_the_bit(killed_at: str, whole: tuple[Loop, list[int], nn.Module]) -> None:
+    _, cuts, compact = whole
+    step = {"first step": 0, "before the cut": cuts[0], "after the cut": cuts[0] + 1, "the end": STEPS}[killed_at]
+    first = Loop()
+    first.train(step)
+    state = first.state()
+    del first  # killed
+    second = Loop()
+    second.load(state)
+    second.train(STEPS - step)
+    assert same(second.search.finish().state_dict(), compact.state_dict())
+    assert same(second.state(), whole[0].state())
+
+
+def test_state_dicts_hold_nothing_but_tensors(whole: tuple[Loop, list[int], nn.Module]) -> None:
+    state = whole[0].gated.state_dict()
+    assert all(isinstance(value, Tensor) for value in state.values())
+    assert {"gone_gates", "present_gates", "fixed_gates", "budget.shift"} <= set(state)
+
+
+def test_the_state_of_another_network_is_refused() -> None:
+    loop = Loop()
+    loop.gated.close(torch.arange(loop.gated.plan.num_gates) < 2)
+    loop.gated.shrink()
+    fresh = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
+    untouched = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
+    with pytest.raises(GateError, match="has lost channels that the saved state still has"):
+        loop.gated.load_state_dict(untouched.state_dict())
+    other = depl0.attach(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)), torch.randn(1, 1, 6, 6))
+    with pytest.raises(GateError, match=r"the saved state has \(20,\) gates"):
+        other.load_state_dict(loop.gated.state_dict(), strict=False)
+    fresh.load_state_dict(loop.gated.state_dict())
+    assert torch.equal(fresh.gone, loop.gated.gone)
+    assert fresh.host.stem.out_channels == loop.gated.host.stem.out_channels < 8
+
+
+def test_without_labels() -> None:
+    loop = Loop(calibrate=[images for images, _ in BATCHES], loss=None)
+    loop.train(1)
+    scores = loop.gated.log_alpha().detach()
+    assert float(scores.std()) > 0.1  # the data said something
+    loop.train(STEPS - 1)
+    assert depl0.info(loop.search.finish()).macs_left <= 0.4
+
+
+def test_without_any_data() -> None:
+    loop = Loop(calibrate=None, loss=None)
+    loop.train(STEPS)
+    assert depl0.info(loop.search.finish()).macs_left <= 0.4
+
+
+def test_a_generator_of_batches_is_read_once() -> None:
+    loop = Loop(calibrate=iter(BATCHES))
+    loop.train(STEPS)
+    assert depl0.info(loop.search.finish()).macs_left <= 0.4
+
+
+def test_forward_moves_nothing() -> None:
+    loop = Loop()
+    loop.train(10)
+    before = {name: value.clone() for name, value in loop.gated.budget.state_dict().items()}
+    for _ in range(3):
+        loop.gated(batch(0)[0])
+    assert same(before, loop.gated.budget.state_dict())
+
+
+def test_activation_checkpointing_changes_nothing() -> None:
+    plain, saving = Loop(average=False), Loop(average=False)
+    plain.train(8)
+    saving.train(8, forward=lambda x: checkpoint(saving.gated, x, use_reentrant=False))
+    weights = [dict(loop.gated.named_parameters()) for loop in (plain, saving)]  # statistics are updated twice
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_accumulated_gradients() -> None:
+    loop = Loop(average=False)
+    for step in range(STEPS):
+        loop.search.step()
+        for part in range(2):
+            x, y = batch(2 * step + part)
+            (LOSS(loop.gated(x), y) / 2).backward()
+        for optimizer in (loop.sgd, loop.adam):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert loop.search.done == STEPS
+    assert depl0.info(loop.search.finish()).macs_left <= 0.4
+
+
+def test_mixed_precision() -> None:
+    loop = Loop(average=False)
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loop.gated(x).float()
+
+    loop.train(STEPS, forward)
+    assert depl0.info(loop.search.finish()).macs_left <= 0.4
+
+
+def test_compiled() -> None:
+    torch._dynamo.reset()
+    plain, fast = Loop(average=False), Loop(average=False)
+    compiled = torch.compile(fast.gated, backend="eager")
+    cuts = plain.train(STEPS)
+    assert fast.train(STEPS, compiled) == cuts and cuts
+    assert same(plain.gated.state_dict(), fast.gated.state_dict())
+
+
+def test_nothing_of_the_gates_can_be_averaged_away(whole: tuple[Loop, list[int], nn.Module]) -> None:
+    """AveragedModel(use_buffers=True) takes means of whole numbers too, which cuts them off."""
+    loop, mean = whole[0], whole[0].average.module
+    assert torch.equal(mean._scaling.index, loop.gated._scaling.index)
+    ones = torch.ones(loop.gated.plan.num_gates)
+    assert mean._expected.exact(ones) == loop.gated._expected.exact(ones)
+    assert float(mean._expected(ones, "macs")) == float(loop.gated._expected(ones, "macs"))
+
+
+def test_an_average_of_the_host_alone_is_cut_too() -> None:
+    loop = Loop(average=False)
+    mean = AveragedModel(loop.gated.host)
+    loop.search = depl0.Search(loop.gated, STEPS, optimizers=[loop.sgd], averages=[mean], calibrate=BATCHES, loss=LOSS)
+    assert loop.train(STEPS)
+    assert mean.module.stem.out_channels == loop.gated.host.stem.out_channels
+    mean.update_parameters(loop.gated.host)
+    stranger = depl0.Search(Loop(average=False).gated, 1, averages=[nn.Linear(2, 2)])
+    with pytest.raises(InputError, match="averages holds a Linear with no copy of the network"):
+        stranger.cut(torch.arange(stranger.gated.plan.num_gates) < 2)
+
+
+def test_a_penalty_instead_of_a_budget() -> None:
+    loop = Loop(budget=None, generator="independent", average=False)
+    adam = torch.optim.Adam(loop.gated.gate_parameters(), lr=0.4)
+    for step in range(STEPS):
+        loop.search.step()
+        x, y = batch(step)
+        (LOSS(loop.gated(x), y) + 10 * loop.gated.penalty("macs")).backward()
+        for optimizer in (loop.sgd, adam):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert depl0.info(loop.search.finish()).macs_left < 0.6
+
+
+def test_rounded_channels() -> None:
+    loop = Loop(round_to=4)
+    loop.train(STEPS)
+    compact = loop.search.finish()
+    assert depl0.info(compact).macs_left <= 0.4
+    assert all(layer.out_channels % 4 == 0 for layer in (compact.stem, compact.conv1, compact.conv2))
+
+
+@pytest.mark.parametrize("cut", ["once", "never"])
+def test_other_times_to_cut(cut: str) -> None:
+    loop = Loop(cut=cut, converged_change=0.2, converged_steps=2)
+    cuts = loop.train(STEPS)
+    assert len(cuts) == (1 if cut == "once" else 0)
+    assert loop.search.convergence is not None and loop.search.is_frozen is (cut == "once")
+    assert depl0.info(loop.search.finish()).macs_left <= 0.4
+
+
+def test_the_listener_hears_everything() -> None:
+    heard: list[Any] = []
+
+    class Ear(depl0.SearchListener):
+        def cut(self, cut: Any) -> None:
+            heard.append(cut)
+
+        def frozen(self, freezing: Any) -> None:
+            heard.append(freezing)
+
+    loop = Loop(listener=Ear())
+    cuts = loop.train(STEPS)
+    loop.search.finish()
+    assert [entry.step for entry in heard[:-1]] == cuts
+    shares = [entry.macs_share for entry in heard[:-1]]
+    assert shares == sorted(shares, reverse=True) and shares[0] <= 0.9
+    assert torch.equal(heard[-1].gates, loop.gated.evaluation_gates())
+
+
+# -- extraction and freezing -------------------------------------------------------------------------------------------
+
+
+def test_extract_keeps_the_budget_whatever_the_gates_say() -> None:
+    gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.5).eval()
+    assert bool((gated.evaluation_gates() > 0).all())  # nobody has searched
+    for rounded in (1, 2):
+        assert depl0.info(gated.extract(round_to=rounded)).macs_left <= 0.5
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
+    with pytest.raises(GateError, match=r"fixed gates leave 1.0000 of the macs, more than the budget of 0.5"):
+        gated.extract()
+    frozen = gated.freeze()
+    assert gated.is_fixed and torch.equal(gated.evaluation_gates(), frozen.gates)
+    assert depl0.info(gated.extract()).macs_left <= 0.5
+
+
+@pytest.mark.parametrize("of", ["macs", "params"])
+def test_a_budget_that_cannot_be_reached_is_refused(of: Any) -> None:
+    with pytest.raises(InputError, match=rf"a budget of 0.001 of the {of} cannot be reached") as caught:
+        depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.001, of=of)
+    assert "ask for at least" in str(caught.value)
+
+
+def test_penalties_mean_the_same_for_every_batch() -> None:
+    values = [
+        [depl0.attach(Net(), torch.randn(n, 1, 6, 6)).penalty(kind).item() for kind in ("macs", "params", "groups")]
+        for n in (1, 8)
+    ]
+    assert values[0] == pytest.approx(values[1]) and all(0.9 < value <= 1 for value in values[0])
+
+
+def test_print_shows_gates_budget_and_cost(whole: tuple[Loop, list[int], nn.Module]) -> None:
+    text = repr(whole[0].gated)
+    for words in ("GatedModel(Net", "20 gates in 2 groups", "budget  40.0% of the MACs", "least", "for good", "fixed"):
+        assert words in text
+    told = str(depl0.info(whole[2]))
+    assert "certificate" in told and "conv1" in told and "of the MACs" in told
+
+
+def test_info_of_a_loaded_network(whole: tuple[Loop, list[int], nn.Module], tmp_path: Any) -> None:
+    loaded = depl0.load(depl0.save(whole[2], tmp_path / "net"), Net)
+    assert depl0.info(loaded) == depl0.info(whole[2])
+    with pytest.raises(InputError, match="only a compact network"):
+        depl0.info(Net())
+
+
+# -- wrong input -------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_settings_are_refused() -> None:
+    gated = Loop().gated
+    for changes, words in (
+        ({"cut": "often"}, "'often'"),
+        ({"ramp": 1.5}, "ramp must be between 0 and 1"),
+        ({"warmup": 0.6, "ramp": 0.6}, "warmup and ramp must together be at most 1"),
+        ({"rampp": 0.5}, "did you mean 'ramp'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            depl0.Search(gated, 10, **changes)
+    with pytest.raises(InputError, match="needs a gated network, got Net"):
+        depl0.Search(Net(), 10)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="steps must be a whole number"):
+        depl0.Search(gated, 0.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="calibrate must give batches"):
+        depl0.Search(gated, 10, calibrate=torch.randn(3))
+    with pytest.raises(InputError, match="did you mean 'budget'"):
+        depl0.attach(Net(), torch.randn(1, 1, 6, 6), buget=0.5)  # type: ignore[call-arg]
+
+
+def test_batches_that_do_not_fit_the_loss_are_refused() -> None:
+    loop = Loop(calibrate=[torch.randn(2, 1, 6, 6)])
+    with pytest.raises(InputError, match=r"must be a pair \(inputs, targets\)"):
+        loop.search.step()
+
+
+def test_a_network_that_gives_nan_is_refused() -> None:
+    loop = Loop()
+    with torch.no_grad():
+        loop.gated.host.head.bias.fill_(float("nan"))
+    with pytest.raises(DivergedError, match="first scores of the gates are not finite at step 0"):
+        loop.search.step()
