@@ -1,4 +1,4 @@
-"""``depl0 eval``: the accuracy of a compact network, from the saved files alone."""
+"""``depl0 eval``: what a compact network is worth, from the saved files alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.files import load
 from depl0.recipes import catalog
+from depl0.recipes.task import task_of
 from depl0.recipes.toml import read_recipe, with_overrides
 from depl0.runs.folder import find_compact
 from depl0.runtime.engine import make_engine
-from depl0.training.evaluate import check_classes, evaluate
+from depl0.tasks import check_network
+from depl0.training.evaluate import evaluate
 from depl0.training.setup import model_factory, open_data_for
 
 
@@ -24,29 +26,34 @@ def eval_command(
     path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
     data: Annotated[str | None, typer.Option(help="Data to evaluate on; a run knows its own.")] = None,
     model: Annotated[str | None, typer.Option(help="What builds the dense network; a run knows its own.")] = None,
+    task_spec: Annotated[
+        str | None, typer.Option("--task", help="What it is evaluated for; a run knows its own.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A recipe field, e.g. data.mean=[0.5].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Repeat the accuracy of a compact network from its files."""
+    """Repeat the accuracy, or the task's other metric, of a compact network from its files."""
     folder, recipe_file = find_compact(path)
     if recipe_file is None and (data is None or model is None):
         raise InputError(
             f"{path} is a compact network without its run.", hint="say --data and --model, as they were in the run."
         )
     base = read_recipe(recipe_file) if recipe_file else catalog.get("digits")
-    options = {"data.spec": data, "model.spec": model, "run.device": device}
+    options = {"data.spec": data, "model.spec": model, "task.spec": task_spec, "run.device": device}
     given = {name: value for name, value in options.items() if value is not None}
     recipe = with_overrides(base, {**given, **read_assignments(set_ or [])})
     engine = make_engine(recipe)
     opened = open_data_for(recipe, engine.device)
     compact = load(folder, model_factory(recipe, opened)).to(engine.device)
     example = next(iter(opened.test.epoch(0)))[0][:1]
-    check_classes(compact, example, opened.info.num_classes)
-    accuracy = evaluate(engine, compact, opened.test.epoch(0))
+    task = task_of(recipe)
+    check_network(task, compact, example, opened.info)
+    score = evaluate(engine, compact, opened.test.epoch(0), task)
     counted = cost(compact, example)
-    result = {"accuracy": accuracy, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
+    result = {task.metric.name: score, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        typer.echo(f"accuracy {accuracy:.2f} % on {opened.info.test_size:,} images; {counted}")
+        shown = f"{task.metric.label} {task.metric.show(score)}"
+        typer.echo(f"{shown} on {opened.info.test_size:,} images; {counted}")
