@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module, invalidate_caches
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, final
 
-from depl0.errors import InputError
+from depl0.errors import Depl0Error, InputError
 
 _V = TypeVar("_V")
 
@@ -28,7 +28,7 @@ class UserCallable:
     """A callable that a spec names. Errors of its code are raised as ours, with their file and line."""
 
     what: str
-    """what it makes, as errors call it: model, task"""
+    """what it makes, as errors call it: model, data, task"""
     spec: str
     call: Callable[..., object]
     module: ModuleType
@@ -58,11 +58,19 @@ class UserCallable:
 def load_callable(spec: str, what: str) -> UserCallable:
     """Import the module or file that a spec names, and find its callable; ``what`` is what errors call it."""
     where, _, name = spec.rpartition(":")
-    is_file = where.endswith(".py")
-    folder = str(Path(where).resolve().parent) if is_file else os.getcwd()
+    is_file, path = where.endswith(".py"), Path(where).expanduser()
+    folder = str(path.resolve().parent) if is_file else os.getcwd()
     with _importable(folder):
-        module = _load_file(Path(where), spec, what) if is_file else _load_module(where, spec, what)
+        module = _load_file(path, spec, what) if is_file else _load_module(where, spec, what)
     return UserCallable(what, spec, _callable_of(module, name, spec, what), module, folder)
+
+
+def is_importable(name: str) -> bool:
+    """Tell whether a module, or the package it should be in, is installed or in the current folder."""
+    invalidate_caches()
+    with _importable(os.getcwd()), suppress(ValueError):  # a module that somebody made by hand has no spec
+        return find_spec(name.partition(".")[0]) is not None
+    return name in sys.modules
 
 
 def wanted(call: Callable[..., object], offered: Mapping[str, _V]) -> dict[str, _V]:
@@ -80,7 +88,7 @@ def blamed_on(what: str, spec: str, module: ModuleType | None = None) -> Iterato
     """Turn an error of the user's or a library's code into ours, with its file and line."""
     try:
         yield
-    except InputError:
+    except Depl0Error:
         raise
     except (Exception, SystemExit) as error:
         place = _place(error, None if module is None else module.__file__)

@@ -6,6 +6,8 @@ import torch
 
 from depl0.data import Data, DataSettings, open_data
 from depl0.errors import DataError, InputError
+from depl0.models.spec import build_model
+from depl0.tasks import find_task
 
 PAIRS = """
 import numpy, torch
@@ -16,6 +18,7 @@ def make():
 number = 3
 def fails(): raise KeyError("lost")
 def nothing(): return None
+def needy(folder): return None
 def floats(): return (images / 255, labels), (images, labels)
 def strings(): return (images, ["a", "b", "c", "d"]), (images, labels)
 def negative(): return (images, [0, 1, -1, 2]), (images, labels)
@@ -80,13 +83,10 @@ def test_settings_and_target_are_passed_if_wanted(tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind", "text"),
     [
-        (
-            "missing",
-            InputError,
-            "missing in {path} must be a function that makes the data, but {path} has no such name.",
-        ),
-        ("number", InputError, "must be a function that makes the data, but {path} has int there."),
-        ("fails", DataError, "{path}:fails failed: KeyError: 'lost'"),
+        ("missing", InputError, "data '{path}:missing' must name a callable of {path}, found nothing."),
+        ("number", InputError, "data '{path}:number' must name a callable of {path}, found a int."),
+        ("fails", InputError, "data '{path}:fails' failed at {path}, line 8: KeyError: 'lost'"),
+        ("needy", InputError, "data '{path}:needy' cannot be called: missing a required argument: 'folder'"),
         (
             "nothing",
             DataError,
@@ -105,7 +105,7 @@ def test_wrong_functions_are_refused(pairs, name, kind, text):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"There is no file .*nowhere\.py"):
+    with pytest.raises(InputError, match=r"needs the file .*nowhere\.py; found no file there"):
         open_data(f"{tmp_path / 'nowhere.py'}:make")
 
 
@@ -121,8 +121,32 @@ def test_code_that_cannot_run_is_named(tmp_path, monkeypatch, content, text):
     name = f"broken_{abs(hash(content))}"
     (tmp_path / f"{name}.py").write_text(content)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=f"{name}.py cannot be run: .*{text}"):
+    with pytest.raises(InputError, match=f"data '{name}.py:make' failed at .*{name}.py, line 1: .*{text}"):
         open_data(f"{name}.py:make")
-    with pytest.raises(DataError, match=f"{name} cannot be imported: .*{text}"):
+    with pytest.raises(InputError, match=f"data '{name}:make' failed at .*{name}.py, line 1: .*{text}"):
         open_data(f"{name}:make")
     assert not [module for module in sys.modules if module.startswith(name)]
+
+
+def test_a_file_with_network_data_and_task_is_run_once(tmp_path):
+    path = tmp_path / "everything.py"
+    path.write_text(
+        f"open({str(tmp_path / 'log')!r}, 'a').write('run ')\n"
+        "from torch import nn, zeros, uint8\n"
+        "from depl0.tasks.regression import Regression\n"
+        "def data(): return ((zeros(4, 1, 2, 2, dtype=uint8), zeros(4)),) * 2\n"
+        "def net(): return nn.Linear(1, 1)\n"
+    )
+    assert open_data(f"{path}:data").info.num_outputs == 1
+    build_model(f"{path}:net", None, 1, 2)
+    find_task(f"{path}:Regression")
+    assert (tmp_path / "log").read_text() == "run "
+
+
+def test_a_module_that_is_missing_in_a_package_is_named(tmp_path, monkeypatch):
+    (tmp_path / "package_with_less").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"there is no module package_with_less\.data"):
+        open_data("package_with_less.data:make")
+    with pytest.raises(InputError, match="The data must be one of"):
+        open_data("package_of_nobody.data:make")

@@ -63,7 +63,7 @@ def test_the_curve_of_an_error(regression: Run, known: Run) -> None:
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels[:3] == ["training", "test", "dense 0.5 mm"]
     low, high = axes.get_ylim()
-    assert low < 0.4 and high > 0.6
+    assert low < 0.4 and 9 < high < 10  # too few epochs to leave one out
     assert drawn(known).axes[0].get_title() == "Accuracy"
 
 

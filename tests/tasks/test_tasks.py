@@ -167,10 +167,20 @@ def test_tasks_that_cannot_be_used(own: Path, name: str, settings: dict[str, obj
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["", "mean IoU", "macs", "seconds", "1st", 3])
-def test_names_that_a_metric_cannot_have(name: object) -> None:
-    with pytest.raises(InputError, match="name of a metric must be a Python name that nothing else has"):
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "name of a metric must be a Python name, got '' instead"),
+        ("mean IoU", "name of a metric must be a Python name, got 'mean IoU' instead"),
+        (3, "name of a metric must be a Python name, got 3 instead"),
+        ("macs", "A metric cannot be called 'macs': that is something else"),
+        ("error", "hint: for instance mean_error."),
+    ],
+)
+def test_names_that_a_metric_cannot_have(name: object, text: str) -> None:
+    with pytest.raises(InputError) as caught:
         Metric(name)  # type: ignore[arg-type]
+    assert text in str(caught.value)
 
 
 def test_units_and_directions() -> None:

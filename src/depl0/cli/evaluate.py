@@ -1,4 +1,4 @@
-"""``depl0 eval``: the accuracy of a compact network, from the saved files alone."""
+"""``depl0 eval``: what a compact network is worth, from the saved files alone."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ def eval_command(
     path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
     data: Annotated[str | None, typer.Option(help="Data to evaluate on; a run knows its own.")] = None,
     model: Annotated[str | None, typer.Option(help="What builds the dense network; a run knows its own.")] = None,
+    task_spec: Annotated[
+        str | None, typer.Option("--task", help="What it is evaluated for; a run knows its own.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A recipe field, e.g. data.mean=[0.5].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Repeat the accuracy of a compact network from its files."""
+    """Repeat the accuracy, or the task's other metric, of a compact network from its files."""
     folder, recipe_file = find_compact(path)
     if recipe_file is None and (data is None or model is None):
         raise InputError(
             f"{path} is a compact network without its run.", hint="say --data and --model, as they were in the run."
         )
     base = read_recipe(recipe_file) if recipe_file else catalog.get("digits")
-    options = {"data.spec": data, "model.spec": model, "run.device": device}
+    options = {"data.spec": data, "model.spec": model, "task.spec": task_spec, "run.device": device}
     given = {name: value for name, value in options.items() if value is not None}
     recipe = with_overrides(base, {**given, **read_assignments(set_ or [])})
     engine = make_engine(recipe)

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import inspect
 import re
-import sys
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from depl0._user_code import UserCallable, is_importable, load_callable
 from depl0.data.base import Data, DataSettings, Target
 from depl0.data.memory import Arrays, Part, check_images, check_labels, open_arrays, statistics
 from depl0.data.targets import are_classes, read_targets
-from depl0.errors import DataError, Depl0Error, InputError
+from depl0.errors import DataError
 
 SPEC = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 WANTED = "((train_images, train_labels), (test_images, test_labels)) or a depl0.data.Data"
 
 
-def find(spec: str) -> Callable[..., object] | None:
+def find(spec: str) -> UserCallable | None:
     """Find the function that a spec names; None if it names no module or file at all."""
     match = SPEC.fullmatch(spec)
-    if match is None:
+    if match is None or not (match["module"].endswith(".py") or is_importable(match["module"])):
         return None
-    place, name = match["module"], match["name"]
-    module = _from_file(Path(place).expanduser()) if place.endswith(".py") else _imported(place)
-    if module is None:
-        return None
-    make = getattr(module, name, None)
-    if not callable(make):
-        found = "has no such name" if make is None else f"has {type(make).__name__} there"
-        raise InputError(f"{name} in {place} must be a function that makes the data, but {place} {found}.")
-    return make  # type: ignore[no-any-return]
+    return load_callable(spec, "data")
 
 
-def open_custom(spec: str, make: Callable[..., object], settings: DataSettings, target: Target) -> Data:
+def open_custom(make: UserCallable, settings: DataSettings, target: Target) -> Data:
     """Call the user's function, and make batches of what it gives.
 
     It may take any of the keywords ``settings``, ``device``, ``rank`` and ``world``. It gives either a
@@ -55,13 +41,9 @@ def open_custom(spec: str, make: Callable[..., object], settings: DataSettings, 
     of tensors, each of which has the images as its first dimension.
     """
     offered = {"settings": settings, "device": target.device, "rank": target.rank, "world": target.world}
-    parameters = inspect.signature(make).parameters
-    try:
-        made = make(**{name: value for name, value in offered.items() if name in parameters})
-    except Depl0Error:
-        raise
-    except Exception as error:
-        raise DataError(f"{spec} failed: {type(error).__name__}: {error}") from error
+    arguments, spec = make.wanted(offered), make.spec
+    make.check_call(arguments, "only settings, device, rank and world are passed; give the others a default.")
+    made = make(**arguments)
     if isinstance(made, Data):
         return made
     pairs: Any = made
@@ -97,37 +79,3 @@ def _tensor(spec: str, values: Any) -> Tensor:
 
 def _no_array(spec: str, error: object) -> DataError:
     return DataError(f"{spec} must give {WANTED}, of tensors or arrays: {error}.")
-
-
-def _imported(name: str) -> ModuleType | None:
-    """Import a module that is installed or in the current folder; None if there is no such module."""
-    here = str(Path.cwd())
-    sys.path.append(here)  # a command does not look there by itself
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            return None
-        raise DataError(f"{name} cannot be imported: {error}.") from error
-    except Exception as error:
-        raise DataError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(here)
-
-
-def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    # Named after its whole path, so that two files of one name do not replace each other.
-    name = f"_depl0_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise DataError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    return module

@@ -84,7 +84,7 @@ def open_data(
         make = custom.find(spec)
         if make is None:
             raise _unknown(spec, name)
-        return custom.open_custom(spec, make, settings, target)
+        return custom.open_custom(make, settings, target)
     if entry.needs_path and not path:
         raise InputError(
             f"The data set {name!r} needs the folder of its files, got {spec!r} instead.", hint=f"write {name}:DIR."

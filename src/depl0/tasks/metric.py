@@ -44,11 +44,15 @@ class Metric:
     higher_is_better: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.isidentifier() or self.name in RESERVED:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
             raise InputError(
-                f"The name of a metric must be a Python name that nothing else has in a summary, got {self.name!r} "
-                "instead.",
+                f"The name of a metric must be a Python name, got {self.name!r} instead.",
                 hint="for instance accuracy, miou or rmse.",
+            )
+        if self.name in RESERVED:
+            raise InputError(
+                f"A metric cannot be called {self.name!r}: that is something else in summaries and studies.",
+                hint=f"for instance mean_{self.name}.",
             )
         if not isinstance(self.unit, str) or not isinstance(self.higher_is_better, bool):
             raise InputError(

@@ -97,14 +97,10 @@ def _leave_out_the_worst(axes: Axes, judged: Metric, values: list[float]) -> Non
     if judged.higher_is_better and judged.unit == "%":
         low = values[few]
         axes.set_ylim(bottom=max(0.0, low - 0.6 * (101 - low)), top=100.5)
-    elif judged.higher_is_better:
-        room = 0.6 * (values[-1] - values[few])
-        if room > 0:
-            axes.set_ylim(bottom=values[few] - room)
-    else:
-        room = 0.6 * (values[-1 - few] - values[0])
-        if room > 0:
-            axes.set_ylim(top=values[-1 - few] + room)
+    elif few and judged.higher_is_better and values[few] < values[-1]:
+        axes.set_ylim(bottom=values[few] - 0.6 * (values[-1] - values[few]))
+    elif few and not judged.higher_is_better and values[0] < values[-1 - few]:
+        axes.set_ylim(top=values[-1 - few] + 0.6 * (values[-1 - few] - values[0]))
 
 
 def cost(axes: Axes, run: Run) -> None:
