@@ -26,7 +26,7 @@ from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
 from depl0.runs import checkpoint
 from depl0.runs.checkpoint import load_newest, save_checkpoint
-from depl0.training.loop import _restore, _save
+from depl0.training.loop import Sums, _restore, _save
 from depl0.training.search import LearnedSearch
 from depl0.training.session import Session
 from tests.data.layouts import write_cifar10
@@ -145,7 +145,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session]
     """A session whose search has a checkpoint."""
     session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__gate_warmup=0.0)
     phase = LearnedSearch(session, gated).phase
-    _save(session, phase, 1, 2, torch.zeros(5))
+    _save(session, phase, 1, 2, Sums(torch.zeros(3), torch.zeros(2)))
 
     def fresh() -> Session:
         return Session(session.recipe, session.engine, session.data, session.task, session.folder, session.reporter)

@@ -116,7 +116,8 @@ def from_history(checkpoint: dict[str, Any], steps_per_epoch: int) -> RunState:
     if in_search or gates is not None:
         state.search = _search_state(checkpoint, history, steps_per_epoch)
     sums = checkpoint["sums"]
-    checkpoint["sums"] = sums[[0, 1, 3, 2, 3]] if bool(sums[3] > 0) else None  # loss, task loss, count; correct, count
+    has_any = bool(sums[3] > 0)  # loss, task loss, correct, count
+    checkpoint["sums"] = {"losses": sums[[0, 1, 3]], "measured": sums[2:].double()} if has_any else None
     model = checkpoint["model"]
     if in_search or (checkpoint["phase"] == "finetune" and state.record is None):
         model |= _gate_tensors(history, model)

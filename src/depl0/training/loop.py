@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -45,7 +45,9 @@ def _run_phase(session: Session, phase: Phase) -> None:
     wrapped = _ready(session, phase)
     for scheduled in phase.optimizers:
         scheduled.lr *= session.rate_factor
-    session.reporter.begin(phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step)
+    session.reporter.begin(
+        phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step, session.task.metric
+    )
     if is_new:
         _write_gates(session, phase, 0)
     try:
@@ -63,7 +65,7 @@ def _run_phase(session: Session, phase: Phase) -> None:
                         wrapped.train()
                     for scheduled in phase.optimizers:
                         scheduled.set_rate(epoch + step / batches.steps)
-                    sums = _added(sums, train_step(session, phase, wrapped, inputs, targets))
+                    sums = train_step(session, phase, wrapped, inputs, targets).plus(sums)
                     session.global_step += 1
                     session.reporter.step()
                     _look_after(session, phase, epoch, step + 1, sums)
@@ -100,8 +102,25 @@ def hand_over(engine: Accelerator, phase: Phase) -> nn.Module:
     return wrapped
 
 
-def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, targets: Any) -> Tensor:
-    """Do one step; return (loss, task loss, count) and the metric's sums, without waiting for the device."""
+class Sums(NamedTuple):
+    """What the steps of an epoch add up to; nobody waits for it before the epoch is over."""
+
+    losses: Tensor
+    """loss and task loss, times the number of examples, and that number"""
+    measured: Tensor
+    """the metric's own sums, exact"""
+
+    def plus(self, other: Sums | None) -> Sums:
+        """Return both together."""
+        return self if other is None else Sums(other.losses + self.losses, other.measured + self.measured)
+
+    def over_processes(self, engine: Accelerator) -> Sums:
+        """Return what the processes of a run add up to; all of them call this together."""
+        return Sums(engine.reduce(self.losses, reduction="sum"), engine.reduce(self.measured, reduction="sum"))
+
+
+def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, targets: Any) -> Sums:
+    """Do one step; return its share of the epoch's sums, without waiting for the device."""
     engine = session.engine
     with engine.autocast(), explained_batches():
         losses = phase.loss(wrapped(inputs), targets)
@@ -119,17 +138,14 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
         scheduled.optimizer.zero_grad(set_to_none=True)
     if phase.average is not None:
         phase.average.update()
-    measured = session.task.measure(losses.outputs, targets)
+    with torch.no_grad():
+        measured = session.task.measure(losses.outputs, targets)
     both = torch.stack([loss.detach().float(), losses.task.detach().float()])
     count = next(len(leaf) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
-    return torch.cat([both * count, torch.full_like(both[:1], count), measured.to(both)])
+    return Sums(torch.cat([both * count, torch.full_like(both[:1], count)]), measured)
 
 
-def _added(sums: Tensor | None, step: Tensor) -> Tensor:
-    return step if sums is None else sums + step
-
-
-def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor) -> None:
+def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Sums) -> None:
     """Stop on non-finite values, or on request; save when it is time."""
     last = step == session.data.train.steps
     asked = session.stop_asked and session.engine.num_processes == 1  # many of them stop together, at a look
@@ -166,11 +182,11 @@ def _is_time_to_look(session: Session) -> bool:
     return True
 
 
-def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Tensor | None, seconds: float) -> None:
+def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, seconds: float) -> None:
     engine = session.engine
     assert sums is not None, "an epoch has at least one step"
-    total = engine.reduce(sums, reduction="sum")
-    loss, task_loss, count = total[:3].tolist()
+    total = sums.over_processes(engine)
+    loss, task_loss, count = total.losses.tolist()
     metric = session.task.metric.name
     share_buffers(phase.model)
     with phase.average.swapped_in() if phase.average is not None else nullcontext():
@@ -182,7 +198,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Tensor | None
         "step": session.global_step,
         "loss": loss / count,
         "task_loss": task_loss / count,
-        f"train_{metric}": session.task.value(total[3:].double()),
+        f"train_{metric}": session.task.value(total.measured),
         f"test_{metric}": score,
         **{f"{scheduled.name}_lr": scheduled.optimizer.param_groups[0]["lr"] for scheduled in phase.optimizers},
         **phase.describe(),
@@ -225,7 +241,7 @@ def _checkpoint_is_due(session: Session) -> bool:
     return time.monotonic() - session.last_saved >= 60 * session.recipe.run.checkpoint_minutes
 
 
-def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor | None) -> None:
+def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | None) -> None:
     """Write a checkpoint, if it is a good one. All processes call this together."""
     check(session.engine, wrong_parameter(phase.model, session.global_step), phase.name)
     if phase.state is not None:
@@ -234,7 +250,7 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor | 
         "phase": phase.name,
         "epoch": epoch,
         "step": step,
-        "sums": None if sums is None else session.engine.reduce(sums, reduction="sum"),
+        "sums": None if sums is None else sums.over_processes(session.engine)._asdict(),
         "model": phase.model.state_dict(),
         "optimizers": [scheduled.optimizer.state_dict() for scheduled in phase.optimizers],
         "average": phase.average.state() if phase.average is not None else None,
@@ -251,7 +267,7 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Tensor | 
     session.last_saved = time.monotonic()
 
 
-def _restore(session: Session, phase: Phase) -> tuple[int, int, Tensor | None]:
+def _restore(session: Session, phase: Phase) -> tuple[int, int, Sums | None]:
     state = session.state_for(phase.name)
     if state is None:
         return 0, 0, None
@@ -268,12 +284,14 @@ def _restore(session: Session, phase: Phase) -> tuple[int, int, Tensor | None]:
             session.engine.scaler.load_state_dict(state["scaler"])
         _restore_random(session, state["rng"])
         session.resumed = None
-        sums = state["sums"]
-        if sums is not None:
-            sums = sums.to(session.engine.device)
-            if not session.engine.is_main_process:  # the sums of all processes are in the first one's
-                sums = torch.zeros_like(sums)
-        return int(state["epoch"]), int(state["step"]), sums
+        return int(state["epoch"]), int(state["step"]), _restored_sums(session, state["sums"])
+
+
+def _restored_sums(session: Session, saved: dict[str, Tensor] | None) -> Sums | None:
+    if saved is None:
+        return None
+    share = 1 if session.engine.is_main_process else 0  # the sums of all processes are in the first one's
+    return Sums(*(share * saved[name].to(session.engine.device) for name in Sums._fields))
 
 
 def _restore_random(session: Session, states: list[dict[str, Any]]) -> None:

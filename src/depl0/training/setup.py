@@ -44,7 +44,7 @@ def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, wor
 def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:
     """Return the function that builds the dense network of a recipe for its data."""
     channels, height, _ = data.info.image_shape
-    return factory(recipe.model.spec, data.info.num_classes, channels, height)
+    return factory(recipe.model.spec, data.info.num_outputs, channels, height)
 
 
 def gated_network(
