@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, final
 from urllib.parse import urlsplit
 
-from depl0.data._optional import require
+from depl0._optional import require
 from depl0.data.archive import unpack
 from depl0.data.cifar import CIFAR10, CIFAR100, Layout
 from depl0.errors import DataError, InputError

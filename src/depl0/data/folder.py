@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from depl0.data._optional import require
+from depl0._optional import require
 from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target
 from depl0.data.pixels import Normalise, normalisation
 from depl0.data.registry import register

@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
+from depl0._optional import require
 from depl0.errors import InputError
 from depl0.recipes.checks import Check, shown
 from depl0.recipes.recipe import Recipe
@@ -67,7 +66,8 @@ def write_recipe(recipe: Recipe) -> str:
     for title in SECTIONS:
         values = dataclasses.asdict(getattr(recipe, title))
         table[title] = {name: value for name, value in values.items() if value is not None}
-    return tomli_w.dumps(table)
+    text: str = require("tomli_w", "tomli-w", "to write recipes").dumps(table)
+    return text
 
 
 def with_overrides(recipe: Recipe, overrides: Mapping[str, object]) -> Recipe:
