@@ -35,7 +35,7 @@ def test_wrong_values_are_refused_by_name(field, value, text):
 
 
 def test_the_nearest_augmentation_is_suggested():
-    with pytest.raises(InputError, match="hint: did you mean 'crop-flip'"):
+    with pytest.raises(InputError, match="hint: did you mean crop-flip"):
         DataSettings(augment="cropflip")
 
 

@@ -6,12 +6,12 @@ import abc
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from depl0._suggest import did_you_mean
 from depl0.errors import InputError
 
 AUGMENTATIONS = ("default", "none", "crop", "crop-flip", "imagenet")
@@ -96,10 +96,9 @@ class DataSettings:
         object.__setattr__(self, "std", _checked_numbers("std", self.std, positive=True))
         if self.augment not in AUGMENTATIONS:
             allowed = ", ".join(repr(name) for name in AUGMENTATIONS)
-            nearest = get_close_matches(str(self.augment), AUGMENTATIONS, n=1)
             raise InputError(
                 f"The data setting 'augment' must be one of {allowed}, got {self.augment!r} instead.",
-                hint=f"did you mean {nearest[0]!r}?" if nearest else None,
+                hint=did_you_mean(self.augment, AUGMENTATIONS),
             )
 
 

@@ -20,7 +20,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from importlib import import_module, invalidate_caches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -29,8 +28,11 @@ from types import ModuleType
 import torch
 from torch import nn
 
+from depl0._suggest import did_you_mean, unknown
 from depl0.errors import InputError
 from depl0.models import registry
+
+FORMS = "write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make."
 
 
 def build_model(spec: str, num_classes: int, in_channels: int, image_size: int) -> nn.Module:
@@ -50,7 +52,7 @@ def factory(spec: str, num_classes: int, in_channels: int, image_size: int) -> C
     check_spec(spec)
     sizes = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ":" not in spec:
-        arguments = _wanted(registry.constructor_of(spec), sizes)
+        arguments = _wanted(registry.MODELS.find(spec), sizes)
         return lambda: registry.build(spec, **arguments)
     library, _, name = spec.partition(":")
     if library == "torchvision":
@@ -64,12 +66,12 @@ def check_spec(spec: str) -> None:
     """Refuse a text that cannot describe a network; nothing is imported for it."""
     where, colon, name = spec.rpartition(":")
     if not colon:
-        if spec not in registry.names():
-            raise _unknown("built-in model", spec, registry.names(), f"choose one of {', '.join(registry.names())}.")
+        if spec not in registry.MODELS:
+            raise unknown("built-in model", spec, registry.names(), FORMS)
     elif not where or not name:
         raise InputError(
             f"model {spec!r} must have a name on both sides of the colon.",
-            hint="write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make.",
+            hint=FORMS,
         )
 
 
@@ -186,8 +188,7 @@ def _callable_of(module: ModuleType, name: str, spec: str) -> Callable[..., obje
     if not callable(make):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         found = "nothing" if make is None else f"a {type(make).__name__}"
-        nearest = get_close_matches(name, known)
-        offered = f"did you mean {' or '.join(nearest)}?" if nearest else f"it has {', '.join(known) or 'none'}."
+        offered = did_you_mean(name, known) or f"it has {', '.join(known) or 'none'}."
         raise InputError(f"model {spec!r} must name a callable of {module.__file__}, found {found}.", hint=offered)
     return make
 
@@ -255,6 +256,4 @@ def _place(error: BaseException, file: str | None) -> str:
 
 
 def _unknown(what: str, name: str, known: Iterable[str], advice: str) -> InputError:
-    nearest = get_close_matches(name.lower(), list(known), n=3)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else advice
-    return InputError(f"there is no {what} called {name!r}.", hint=hint)
+    return InputError(f"there is no {what} called {name!r}.", hint=did_you_mean(name, known) or advice)

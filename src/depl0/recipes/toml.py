@@ -10,11 +10,11 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from depl0._optional import require
+from depl0._suggest import nearest, question
 from depl0.errors import InputError
 from depl0.recipes.checks import Check, shown
 from depl0.recipes.recipe import Recipe
@@ -164,17 +164,16 @@ def _unknown(key: str) -> InputError:
     section, dot, name = key.partition(".")
     all_keys = [f"{title}.{field}" for title, kind in SECTIONS.items() for field in _fields(kind)]
     own_names = list(_fields(SECTIONS[section])) if dot and section in SECTIONS else []
-    nearest = [known for known in all_keys if known.partition(".")[2] == (name if dot else key)]
-    if not nearest and own_names:
-        nearest = [f"{section}.{near}" for near in get_close_matches(name, own_names)]
-    elif not nearest:
-        top = get_close_matches(key, ["name", *SECTIONS])
-        nearest = get_close_matches(key, all_keys) if dot else [f"[{t}]" if t in SECTIONS else t for t in top]
+    meant = [known for known in all_keys if known.partition(".")[2] == (name if dot else key)]
+    if not meant and own_names:
+        meant = [f"{section}.{near}" for near in nearest(name, own_names)]
+    elif not meant and dot:
+        meant = nearest(key, all_keys)
+    elif not meant:
+        meant = [f"[{near}]" if near in SECTIONS else near for near in nearest(key, ["name", *SECTIONS])]
 
-    if nearest:
-        hint = f"did you mean {' or '.join(nearest)}?"
-    elif own_names:
-        hint = f"the fields of [{section}] are {', '.join(own_names)}."
+    if own_names:
+        advice = f"the fields of [{section}] are {', '.join(own_names)}."
     else:
-        hint = f"the sections are {', '.join(SECTIONS)}."
-    return InputError(f"recipe has no field or section {key}.", hint=hint)
+        advice = f"the sections are {', '.join(SECTIONS)}."
+    return InputError(f"recipe has no field or section {key}.", hint=question(meant) or advice)
