@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from depl0._table import Column, Table
 from depl0.reports.run import Run, dig
 from depl0.reports.show import count, duration, milliseconds, percent, points, share, size
-from depl0.reports.table import Column, Table
 
 _Show = Callable[[float], str]
 _QUANTITIES: tuple[tuple[str, str, _Show], ...] = (

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
+from depl0._table import Table, text_table
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
+from depl0.studies.cells import percent, seconds, share
 from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
 from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
-from depl0.studies.table import Table, percent, seconds, share
 
 REFERENCE = "independent"
 GENERATORS = (REFERENCE, "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm")
@@ -105,7 +106,7 @@ def tabulate(result: Result) -> Table:
             )
         )
     directions = " and ".join(sorted({row["direction"] for row in result["generators"]}))
-    return Table(
+    return text_table(
         "Generators of the paper's appendix B",
         ("recipe", "generator", "n", "accuracy", "MACs left", "parameters left", "time"),
         tuple(rows),
@@ -114,4 +115,5 @@ def tabulate(result: Result) -> Table:
             *unfinished_note(result["members"]),
             *made_with_note(result["made_with"]),
         ),
+        words=("generator",),
     )

@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 
 from depl0._atomic import write_whole
-from depl0.studies.table import COSTS
+from depl0.studies.cells import COSTS
 
 ON_FRONTIER, BESIDE, DENSE = "#1b7837", "#b2abd2", "#2166ac"
 _OFFSETS = [(0, 9), (0, -19), (0, 22), (0, -32), (34, 12), (-34, 12), (34, -22), (-34, -22), (0, 36), (0, -46), (0, 50)]

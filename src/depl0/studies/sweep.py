@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+from depl0._table import Table, text_table
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import with_overrides
+from depl0.studies.cells import COSTS, percent, points, seconds, share
 from depl0.studies.measures import describe, made_with, made_with_note, status
 from depl0.studies.publish import Result
 from depl0.studies.study import Outcome
-from depl0.studies.table import COSTS, Table, percent, points, seconds, share
 
 
 def read_budgets(text: str) -> tuple[float, ...]:
@@ -101,9 +102,10 @@ def tabulate(result: Result) -> Table:
         "left. "
         "On the frontier: no other budget is better in accuracy or cost without being worse in the other.",
     )
-    return Table(
+    return text_table(
         f"{result['recipe']}: accuracy against cost",
         ("budget", "accuracy", "change", "MACs left", "parameters left", "time", "frontier", "status"),
         (dense, *rows),
         notes + made_with_note(result["made_with"]),
+        words=("frontier", "status"),
     )
