@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from depl0._checks import Maybe
+from depl0._settings import Settings
 from depl0.errors import InputError
 from depl0.gates import RULES
 from depl0.recipes import (
@@ -23,7 +25,6 @@ from depl0.recipes import (
     TargetSection,
     WeightOptimizerSection,
 )
-from depl0.recipes.checks import Maybe
 from depl0.recipes.section import check_of
 from depl0.recipes.sections import EVALUATION_RULES
 
@@ -385,7 +386,9 @@ def test_what_may_be_left_out_of_a_file_is_none_by_default(kind):
 def test_the_sections_are_the_fields_of_a_recipe():
     assert ["name", *SECTIONS] == [entry.name for entry in dataclasses.fields(Recipe)]
     assert all(kind.title == title for title, kind in SECTIONS.items())
-    assert all(entry.name in kind.__doc__ for kind in SECTIONS.values() for entry in dataclasses.fields(kind))
+    for kind in SECTIONS.values():
+        words = " ".join(base.__doc__ or "" for base in kind.__mro__ if issubclass(base, Settings))
+        assert all(f" {entry.name}: " in words for entry in dataclasses.fields(kind))
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])

@@ -10,9 +10,10 @@ A new data set is one new file of this folder, whose opening function carries :f
 from __future__ import annotations
 
 from depl0._registry import import_modules_of
-from depl0.data.base import AUGMENTATIONS, Batches, Data, DataInfo, DataSettings, Target
+from depl0.data.base import Batches, Data, DataInfo, Target
 from depl0.data.download import get
 from depl0.data.registry import names, open_data, register
+from depl0.data.settings import AUGMENTATIONS, DataSettings
 
 __all__ = [
     "AUGMENTATIONS",

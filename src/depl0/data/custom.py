@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depl0.data.base import Data, DataSettings, Target
+from depl0.data.base import Data, Target
 from depl0.data.memory import Arrays, Part, check_images, check_labels, open_arrays, statistics
+from depl0.data.settings import DataSettings
 from depl0.errors import DataError, Depl0Error, InputError
 
 SPEC = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")

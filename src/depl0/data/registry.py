@@ -11,7 +11,8 @@ import torch
 
 from depl0._registry import Registry
 from depl0._suggest import nearest, question
-from depl0.data.base import Data, DataSettings, Target
+from depl0.data.base import Data, Target
+from depl0.data.settings import DataSettings
 from depl0.errors import InputError
 
 Opener = Callable[[Path, DataSettings, Target], Data]

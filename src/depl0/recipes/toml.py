@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from depl0._checks import Check, shown
 from depl0._optional import require
 from depl0._suggest import nearest, question
 from depl0.errors import InputError
-from depl0.recipes.checks import Check, shown
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.section import Section, check_of
 from depl0.recipes.sections import SECTIONS
