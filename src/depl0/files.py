@@ -5,7 +5,6 @@ No pickle is written or read. Loading needs the folder and the user's own functi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0._atomic import write_whole
+from depl0._checksum import checksum
 from depl0._host import canonical_names
 from depl0.errors import FormatError, InputError
 from depl0.surgery.certificate import Certificate
@@ -41,7 +41,7 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     tensors = _own_tensors(compact)
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
-    header["sha256"] = _checksum(header, values)
+    header["sha256"] = checksum(header, values)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     write_whole(target / "compact.safetensors", values)
@@ -62,7 +62,7 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     header = _read_header(source / "compact.json")
     record = record_from_json(header, source / "compact.json")
     values = _read(source / "compact.safetensors")
-    if _checksum(header, values) != header.get("sha256"):
+    if checksum(header, values) != header.get("sha256"):
         raise FormatError(
             f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
             "was written with them.",
@@ -155,13 +155,6 @@ def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -
 
 
 # -- header --------------------------------------------------------------------------------------------------------
-
-
-def _checksum(header: dict[str, Any], values: bytes) -> str:
-    """Return the SHA-256 of both files: of the header's other fields in a canonical form, and of the values."""
-    fields = {key: value for key, value in header.items() if key != "sha256"}
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(hashlib.sha256(canonical).digest() + hashlib.sha256(values).digest()).hexdigest()
 
 
 def record_to_json(record: CompactRecord) -> dict[str, Any]:

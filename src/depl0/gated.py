@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from depl0._host import ExampleInputs, Gated, check_host
+from depl0._precision import out_of_half_precision
 from depl0.analysis.plan import Plan
 from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, least_share
 from depl0.budgets.rounding import check_round_to, round_gates
@@ -186,11 +187,7 @@ class GatedModel(Gated):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GatedModel:
         """Move and convert the host as asked; everything about gates and cost stays out of half precision."""
-
-        def keep_precision(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
-
+        keep_precision = out_of_half_precision(fn)
         for child in self.children():
             child._apply(fn if child is self.host else keep_precision)
         if self._fixed is not None:

@@ -100,7 +100,7 @@ def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
         ("broken.onnx", "cannot be read as ONNX"),
         ("broken.pt2", "cannot be read as a .pt2 file"),
         ("empty", "holds neither a run nor a compact network"),
-        ("resnet21", "there is no built-in model called 'resnet21'"),
+        ("resnet21", "got 'resnet21' instead"),
         (f"{SMALL} --batch 1,x", "--batch takes whole numbers"),
         (f"{SMALL} --batch 0", "--batch takes whole numbers"),
         (f"{SMALL} --backend tensorrt", "--backend must be some of"),

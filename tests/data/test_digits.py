@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from depl0.data import DataSettings, open_data
-from depl0.errors import DataError, InputError
+from depl0.errors import InputError, NotInstalledError
 
 
 def test_the_split_is_fixed_and_fair():
@@ -28,9 +28,9 @@ def test_the_normalisation_is_that_of_the_training_images():
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
-    with pytest.raises(DataError, match="scikit-learn is needed for the digits, but not installed") as error:
+    with pytest.raises(NotInstalledError, match="scikit-learn is needed for the digits, but not installed") as error:
         open_data("digits")
-    assert error.value.hint == "pip install scikit-learn"
+    assert error.value.hint == "pip install 'depl0[cli]'"
 
 
 def test_no_folder_is_taken():

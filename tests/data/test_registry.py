@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from depl0._registry import Registry
 from depl0.data import Data, DataSettings, Target, names, open_data, register, registry
 from depl0.errors import InputError
 
@@ -40,11 +41,10 @@ def test_a_new_data_set_is_one_function(monkeypatch):
         calls.append((path, settings.batch_size, target.rank, target.world))
         return digits
 
-    monkeypatch.delitem(registry._registered, "mine", raising=False)  # and take it out again afterwards
+    monkeypatch.setattr(registry, "DATA", Registry("data set"))  # the real one stays as it is
     assert register("mine")(open_mine) is open_mine
     assert open_data("mine:a/b:c", DataSettings(batch_size=4), rank=1, world=2) is digits
     assert calls == [(Path("a/b:c"), 4, 1, 2)]
-    monkeypatch.delitem(registry._registered, "mine")
 
 
 def test_a_name_is_taken_once():

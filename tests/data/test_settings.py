@@ -6,6 +6,8 @@ import torch
 from depl0.data import DataSettings, Target, open_data
 from depl0.errors import InputError
 
+LIST = "a list that is not empty in which every entry is"
+
 
 @pytest.mark.parametrize(
     ("field", "value", "text"),
@@ -15,16 +17,16 @@ from depl0.errors import InputError
         ("batch_size", True, "'batch_size' must be a whole number of at least 1, got True instead."),
         ("eval_batch_size", -1, "'eval_batch_size' must be a whole number of at least 1, got -1 instead."),
         ("crop_padding", -1, "'crop_padding' must be a whole number of at least 0, got -1 instead."),
-        ("image_size", 0, "'image_size' must be a whole number of at least 1, got 0 instead."),
+        ("image_size", 0, "'image_size' must be a whole number of at least 1, or left out, got 0 instead."),
         ("limit_train", -1, "'limit_train' must be a whole number of at least 0, got -1 instead."),
         ("workers", "2", "'workers' must be a whole number of at least 0, got '2' instead."),
         ("seed", -1, "'seed' must be a whole number from 0 to 4294967295, got -1 instead."),
         ("seed", 2**32, "'seed' must be a whole number from 0 to 4294967295, got 4294967296 instead."),
-        ("mean", (), "'mean' must be numbers, one for each channel, got () instead."),
-        ("mean", 0.5, "'mean' must be numbers, one for each channel, got 0.5 instead."),
-        ("mean", (float("nan"),), "'mean' must be numbers, one for each channel, got (nan,) instead."),
-        ("std", (0.5, 0), "'std' must be numbers above 0, one for each channel, got (0.5, 0) instead."),
-        ("std", ("a",), "'std' must be numbers above 0, one for each channel, got ('a',) instead."),
+        ("mean", (), f"'mean' must be {LIST} a finite number, or left out, got () instead."),
+        ("mean", 0.5, f"'mean' must be {LIST} a finite number, or left out, got 0.5 instead."),
+        ("mean", (float("nan"),), f"'mean' must be {LIST} a finite number, or left out, got (nan,) instead."),
+        ("std", (0.5, 0), f"'std' must be {LIST} a number above 0, or left out, got (0.5, 0) instead."),
+        ("std", ("a",), f"'std' must be {LIST} a number above 0, or left out, got ('a',) instead."),
         ("augment", "crop_flip", "'augment' must be one of 'default', 'none', 'crop', 'crop-flip', 'imagenet', got"),
         ("augment", None, "got None instead."),
     ],
@@ -35,7 +37,7 @@ def test_wrong_values_are_refused_by_name(field, value, text):
 
 
 def test_the_nearest_augmentation_is_suggested():
-    with pytest.raises(InputError, match="hint: did you mean 'crop-flip'"):
+    with pytest.raises(InputError, match="hint: did you mean crop-flip"):
         DataSettings(augment="cropflip")
 
 

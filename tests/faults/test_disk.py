@@ -80,11 +80,14 @@ def test_a_read_only_folder_is_refused_before_any_training(small_disk: Path) -> 
 
 
 def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
-    def remount() -> None:
-        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    out = small_disk / "run"
+
+    def remount() -> None:  # over itself: the disk as a whole is busy, since the lock is an open file
+        subprocess.run(["mount", "--bind", out, out], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", out], check=True)
 
     with pytest.raises(TrainingError, match="cannot be written to: Read-only file system"):
-        run(tiny_recipe(search__epochs=2), small_disk / "run", Noisy(at_step=2, act=remount))
+        run(tiny_recipe(search__epochs=2), out, Noisy(at_step=2, act=remount))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

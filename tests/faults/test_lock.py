@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,26 +11,39 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from depl0.cli.app import main
 from depl0.errors import InputError
-from depl0.runs.lock import LOCK, locked
+from depl0.recipes.toml import write_recipe
+from depl0.runs.lock import HOLDER, LOCK, locked
 from tests.faults.forkserver import ForkServer
 from tests.training.tiny import Noisy, run, tiny_recipe
 
 
 def content(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / LOCK).read_text()))
+    return dict(json.loads((folder / HOLDER).read_text()))
 
 
-def change(folder: Path, **fields: Any) -> None:
-    """Let a lock stay behind that says something else."""
-    with locked(folder):
-        left = {**content(folder), **fields}
-    (folder / LOCK).write_text(json.dumps(left))
+@contextmanager
+def elsewhere(folder: Path, program: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Let another process hold the lock until it is told to end."""
+    source = (
+        "import sys, os, time; from pathlib import Path; from depl0.runs.lock import locked\n"
+        f"with locked(Path({str(folder)!r})):\n    {program or 'pass'}\n    print('locked', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", source], stdin=-1, stdout=-1, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        yield process
+    finally:
+        process.communicate("\n")
 
 
 def test_a_second_run_is_refused_and_the_first_is_not_disturbed(tmp_path: Path) -> None:
@@ -44,7 +58,9 @@ def test_a_second_run_is_refused_and_the_first_is_not_disturbed(tmp_path: Path) 
     run(recipe, out, Noisy(at_step=2, act=second))
     assert "holds another run already" in refusals[0]
     assert f"another run works in {out}: process {os.getpid()} on {socket.gethostname()}, since" in refusals[1]
-    assert not (out / LOCK).exists()
+    assert not (out / HOLDER).exists()
+    with locked(out):
+        pass
 
 
 def test_the_lock_of_a_killed_run_does_not_hold(server: ForkServer, tmp_path: Path) -> None:
@@ -67,37 +83,46 @@ def test_the_lock_of_a_killed_run_does_not_hold(server: ForkServer, tmp_path: Pa
     assert server.wait() == -signal.SIGKILL
 
 
-def test_a_number_that_another_process_has_now_does_not_hold(tmp_path: Path) -> None:
-    if not Path("/proc/self/stat").exists():
-        pytest.skip("only Linux tells when a process began")
-    change(tmp_path, began="another time")
-    with locked(tmp_path):
-        assert content(tmp_path)["began"] != "another time"
+def test_the_lock_ends_with_its_process_even_if_a_child_lives_on(tmp_path: Path) -> None:
+    with elsewhere(tmp_path, "os.fork() or (sys.stdout.close(), time.sleep(30), os._exit(0))") as holder:
+        holder.kill()
+        holder.wait()
+        with locked(tmp_path):
+            assert content(tmp_path)["pid"] == os.getpid()
 
 
-@pytest.mark.parametrize("left", ["", '{"pid": 1', "[]", '{"pid": -1}', "\x00" * 50])
-def test_a_lock_cut_short_by_a_loss_of_power_does_not_hold(tmp_path: Path, left: str) -> None:
-    (tmp_path / LOCK).write_text(left)
+OLD = {"pid": os.getpid(), "host": socket.gethostname(), "began": "", "since": "2026-01-01 00:00:00 +0000"}
+
+
+@pytest.mark.parametrize(
+    "left",
+    ["", '{"pid": 1', "[]", '{"pid": -1}', "\x00" * 50]
+    + [json.dumps({**OLD, **other}) for other in ({}, {"host": "node17"}, {"pid": 1}, {"pid": 2**80})],
+)
+def test_a_file_that_was_left_behind_keeps_nobody_out(tmp_path: Path, left: str) -> None:
+    """By a loss of power, or by an earlier version, whose lock it was."""
+    (tmp_path / HOLDER).write_text(left)
     with locked(tmp_path):
         assert content(tmp_path)["pid"] == os.getpid()
 
 
-@pytest.mark.parametrize("pid", [0, -1, 2**80])
-def test_impossible_processes_do_not_hold(tmp_path: Path, pid: int) -> None:
-    change(tmp_path, pid=pid)
+def test_who_cannot_be_read_is_still_refused(tmp_path: Path) -> None:
     with locked(tmp_path):
-        pass
+        (tmp_path / HOLDER).write_text("")
+        with pytest.raises(InputError, match=r"another run works in .*: it has only just begun"), locked(tmp_path):
+            pass
 
 
-def test_a_lock_of_another_host_holds_and_the_hint_says_what_to_do(tmp_path: Path) -> None:
-    change(tmp_path, host="node17", pid=2**30)
-    with pytest.raises(InputError, match=r"process \d+ on node17") as caught, locked(tmp_path):
-        pass
+def test_a_run_on_another_host_is_named_and_the_hint_says_what_to_do(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        (tmp_path / HOLDER).write_text(json.dumps({**OLD, "host": "node17"}))
+        with pytest.raises(InputError, match=r"process \d+ on node17") as caught, locked(tmp_path):
+            pass
     assert f"delete {tmp_path / LOCK}" in str(caught.value)
 
 
-def test_only_one_of_many_takes_over_a_stale_lock(tmp_path: Path) -> None:
-    change(tmp_path, pid=2**30)
+def test_only_one_of_many_enters(tmp_path: Path) -> None:
+    (tmp_path / HOLDER).write_text(json.dumps({**OLD, "pid": 2**30}))
     inside, most, refused = 0, 0, 0
     guard, go = threading.Lock(), threading.Barrier(8)
 
@@ -130,21 +155,24 @@ def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
     assert "choose another --out" in str(caught.value)
 
 
-def test_the_command_says_so_without_a_traceback(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    out.mkdir()
-    holder = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"], stdout=-1)
-    try:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        change(out, pid=holder.pid, began="")
-        from depl0.cli.app import main
+def test_a_full_folder_is_said_and_not_left_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        recipe = tmp_path / "r.toml"
-        from depl0.recipes.toml import write_recipe
+    monkeypatch.setattr("depl0.runs.lock.write_whole", full)
+    with pytest.raises(InputError, match="cannot be written to: No space left on device"), locked(tmp_path):
+        pass
+    monkeypatch.undo()
+    with locked(tmp_path):
+        pass
 
-        recipe.write_text(write_recipe(tiny_recipe()))
+
+def test_the_command_says_so_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, recipe = tmp_path / "run", tmp_path / "r.toml"
+    recipe.write_text(write_recipe(tiny_recipe()))
+    with elsewhere(out) as holder:
         assert main(["prune", str(recipe), "--out", str(out)]) == 2
-    finally:
-        holder.kill()
-        holder.wait()
+        said = capsys.readouterr().err
+    assert f"error: another run works in {out}: process {holder.pid} on {socket.gethostname()}, since 20" in said
+    assert "hint: wait for it, stop it, or choose another --out." in said and "Traceback" not in said
+    assert not (out / "recipe.toml").exists()

@@ -75,11 +75,13 @@ def test_a_factory_builds_anew_each_time():
 
 
 def test_unknown_built_in_networks():
-    assert message_of("resnet57") == (
-        "there is no built-in model called 'resnet57'.\nhint: did you mean resnet56 or resnet50 or resnet44?"
+    wanted = f"The built-in model must be one of {', '.join(map(repr, names()))}, got"
+    assert (
+        message_of("resnet57") == f"{wanted} 'resnet57' instead.\nhint: did you mean resnet56 or resnet50 or resnet44?"
     )
     assert message_of("Transformer") == (
-        f"there is no built-in model called 'Transformer'.\nhint: choose one of {', '.join(names())}."
+        f"{wanted} 'Transformer' instead.\n"
+        "hint: write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make."
     )
 
 

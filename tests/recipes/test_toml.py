@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depl0._checks import Check, Either, Flag, ListOf, Maybe, Named, Number, OneOf, Text, Whole
 from depl0.errors import InputError
 from depl0.methods import METHODS, Learned
 from depl0.recipes import SECTIONS, Recipe, get, parse_recipe, read_recipe, task_of, with_overrides, write_recipe
-from depl0.recipes.checks import Check, Either, Flag, ListOf, Maybe, Named, Number, OneOf, Text, Whole
 from depl0.recipes.section import check_of
 from depl0.tasks import find_task
 

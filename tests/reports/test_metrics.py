@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from depl0._table import render
 from depl0.errors import FormatError
 from depl0.reports import results
 from depl0.reports.figures import curves
@@ -16,7 +17,6 @@ from depl0.reports.html import page
 from depl0.reports.literature import other_metric, table
 from depl0.reports.report import as_text
 from depl0.reports.run import Run, read_run
-from depl0.reports.table import render
 from tests.reports.other_tasks import write_regression
 from tests.reports.runs import write_run
 

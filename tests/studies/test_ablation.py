@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from depl0._table import markdown_page
 from depl0.errors import InputError
 from depl0.generators import GENERATORS
 from depl0.recipes import catalog
@@ -48,15 +49,15 @@ def test_a_recipe_twice() -> None:
 MARKDOWN = """\
 # Generators of the paper's appendix B
 
-| recipe | generator | n | accuracy | MACs left | parameters left | time |
-|---|---|---|---|---|---|---|
-| digits | independent | 2 | 98.00 ± 0.71 % | 25.0 ± 0.0% | 12.5 ± 0.0% | 61 ± 0 s |
-| digits | fc | 1 of 2 | 99.00 % | 24.0% | 12.0% | 61 s |
-| digits | fc-relu | 0 of 2 | – | – | – | – |
-| digits | fc-tanh | 0 of 2 | – | – | – | – |
-| digits | conv1d | 0 of 2 | – | – | – | – |
-| digits | conv1d-deep | 0 of 2 | – | – | – | – |
-| digits | lstm | 0 of 2 | – | – | – | – |
+| recipe | generator   |      n |       accuracy |   MACs left | parameters left |     time |
+|:-------|:------------|-------:|---------------:|------------:|----------------:|---------:|
+| digits | independent |      2 | 98.00 ± 0.71 % | 25.0 ± 0.0% |     12.5 ± 0.0% | 61 ± 0 s |
+| digits | fc          | 1 of 2 |        99.00 % |       24.0% |           12.0% |     61 s |
+| digits | fc-relu     | 0 of 2 |              – |           – |               – |        – |
+| digits | fc-tanh     | 0 of 2 |              – |           – |               – |        – |
+| digits | conv1d      | 0 of 2 |              – |           – |               – |        – |
+| digits | conv1d-deep | 0 of 2 |              – |           – |               – |        – |
+| digits | lstm        | 0 of 2 |              – |           – |               – |        – |
 
 Walked forward; mean ± sample standard deviation over n seeds. independent is L0-HC, the reference.
 
@@ -79,7 +80,7 @@ def test_the_table(tmp_path: Path) -> None:
     result = study.summarise(list(outcomes.values()), tmp_path)
     late = [f"digits/{name}/seed-{seed}: not started" for seed in (0, 1) for name in ablation.GENERATORS[2:]]
     missing = "; ".join([*late[:5], "digits/fc/seed-1: half done", *late[5:]])
-    assert tabulate(result).markdown() == MARKDOWN.format(missing=missing)
+    assert markdown_page(tabulate(result)) == MARKDOWN.format(missing=missing)
     assert result["generators"][0]["direction"] == "forward"
     found = {member["name"]: member["accuracy"] for member in result["members"]}
     assert found["digits/fc/seed-0"] == 99.0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from depl0._table import markdown_page
 from depl0.errors import InputError
 from depl0.recipes import catalog
 from depl0.recipes.recipe import Recipe
@@ -105,11 +106,11 @@ def result(tmp_path: Path) -> dict[str, Any]:
 MARKDOWN = """\
 # digits: methods compared
 
-| method | n | accuracy | change | MACs left | parameters left | time |
-|---|---|---|---|---|---|---|
-| dep-l0 | 2 | 97.50 ± 0.71 % | -1.75 ± 1.06 | 24.5 ± 0.7% | 12.2 ± 0.4% | 63 ± 3 s |
-| dep-l0:backward | 0 of 2 | – | – | – | – | – |
-| l0-hc | 1 of 2 | 96.00 % | -3.00 | 25.0% | 12.5% | 61 s |
+| method          |      n |       accuracy |       change |   MACs left | parameters left |     time |
+|:----------------|-------:|---------------:|-------------:|------------:|----------------:|---------:|
+| dep-l0          |      2 | 97.50 ± 0.71 % | -1.75 ± 1.06 | 24.5 ± 0.7% |     12.2 ± 0.4% | 63 ± 3 s |
+| dep-l0:backward | 0 of 2 |              – |            – |           – |               – |        – |
+| l0-hc           | 1 of 2 |        96.00 % |        -3.00 |       25.0% |           12.5% |     61 s |
 
 Budget 0.25 of the MACs, 25 epochs of search, 20 of fine-tuning; mean ± sample standard deviation over n seeds.
 
@@ -121,7 +122,7 @@ Made with commit 0123456789ab, depl0 0.1.0, torch 2.13.0.
 
 
 def test_the_table(result: dict[str, Any]) -> None:
-    assert tabulate(result).markdown() == MARKDOWN
+    assert markdown_page(tabulate(result)) == MARKDOWN
 
 
 def test_the_json(result: dict[str, Any]) -> None:

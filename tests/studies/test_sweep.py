@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from depl0._table import markdown_page
 from depl0.errors import InputError
 from depl0.recipes import catalog
 from depl0.studies import frontier
@@ -25,7 +26,7 @@ SUMMARIES = {
     "budget-0.5": a_summary(98.5, 0.5),
     "budget-0.3": a_summary(95.0, 0.298),
 }
-FAILURES = {"budget-0.0001": Failure("InputError", "a budget of 0.0001 cannot be reached.")}
+FAILURES = {"budget-0.0001": Failure("InputError", "it cannot be reached.")}
 RECIPE = catalog.get("digits")
 
 
@@ -46,14 +47,14 @@ def result(tmp_path: Path) -> dict[str, Any]:
 MARKDOWN = """\
 # digits: accuracy against cost
 
-| budget | accuracy | change | MACs left | parameters left | time | frontier | status |
-|---|---|---|---|---|---|---|---|
-| dense | 99.00 % |  | 100.0% | 100.0% |  |  |  |
-| 0.9 | 98.00 % | -1.00 | 89.9% | 45.0% | 61 s | no | finished |
-| 0.5 | 98.50 % | -0.50 | 50.0% | 25.0% | 61 s | yes | finished |
-| 0.3 | 95.00 % | -4.00 | 29.8% | 14.9% | 61 s | yes | finished |
-| 0.1 | – | – | – | – | – |  | not started |
-| 0.0001 | – | – | – | – | – |  | failed: a budget of 0.0001 cannot be reached. |
+| budget | accuracy | change | MACs left | parameters left | time | frontier | status                        |
+|:-------|---------:|-------:|----------:|----------------:|-----:|:---------|:------------------------------|
+| dense  |  99.00 % |        |    100.0% |          100.0% |      |          |                               |
+| 0.9    |  98.00 % |  -1.00 |     89.9% |           45.0% | 61 s | no       | finished                      |
+| 0.5    |  98.50 % |  -0.50 |     50.0% |           25.0% | 61 s | yes      | finished                      |
+| 0.3    |  95.00 % |  -4.00 |     29.8% |           14.9% | 61 s | yes      | finished                      |
+| 0.1    |        – |      – |         – |               – |    – |          | not started                   |
+| 0.0001 |        – |      – |         – |               – |    – |          | failed: it cannot be reached. |
 
 One run a budget, seed 0; a budget is the share of the MACs that may be left. On the frontier: no other budget is \
 better in accuracy or cost without being worse in the other.
@@ -63,7 +64,7 @@ Made with commit 0123456789ab, depl0 0.1.0, torch 2.13.0.
 
 
 def test_the_table(result: dict[str, Any]) -> None:
-    assert tabulate(result).markdown() == MARKDOWN
+    assert markdown_page(tabulate(result)) == MARKDOWN
 
 
 def test_the_json(result: dict[str, Any]) -> None:
@@ -99,7 +100,7 @@ def test_the_json(result: dict[str, Any]) -> None:
         "name": "budget-0.0001",
         "budget": 0.0001,
         "status": "failed",
-        "error": "a budget of 0.0001 cannot be reached.",
+        "error": "it cannot be reached.",
         "on_frontier": False,
     }
 

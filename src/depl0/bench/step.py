@@ -19,10 +19,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from depl0._host import ExampleInputs
+from depl0._table import markdown_grid
 from depl0.analysis.plan import Plan
 from depl0.bench.operators import OperatorCount
 from depl0.bench.saved_memory import counting_saved_bytes
-from depl0.bench.table import markdown
 from depl0.data import Data
 from depl0.data.base import Batches, DataInfo
 from depl0.gated import GatedModel
@@ -302,7 +302,7 @@ def step_table(result: dict[str, Any]) -> str:
     for model, rows in result["networks"].items():
         groups = max(row["groups"] for row in rows)
         parts.append(
-            f"{model}, {groups} groups, batch {result['batch']}:\n\n{markdown(head, [_cells(r) for r in rows])}"
+            f"{model}, {groups} groups, batch {result['batch']}:\n\n{markdown_grid(head, [_cells(r) for r in rows])}"
         )
     return "\n\n".join(parts)
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from depl0._table import aligned
+
+WORDS = ("network", "backend")
+"""columns that are not figures"""
+
 
 def latency_table(result: dict[str, Any]) -> str:
     """Return sizes, times and speed-ups as text."""
@@ -19,7 +24,7 @@ def latency_table(result: dict[str, Any]) -> str:
             share = sizes["macs_share"]
             fewer = "" if share == 1 else f"{1 / share:.2f}x"
             rows.append([name, f"{sizes['params']:,}", f"{sizes['macs']:,}", f"{share:.1%}", fewer])
-        lines += ["", *_aligned(rows)]
+        lines += ["", *aligned(rows, [title not in WORDS for title in rows[0]])]
     if result["timings"]:
         rows = [["backend", "batch", "network", "ms", "±", "best", "rounds", "as fast"]]
         for entry in result["timings"]:
@@ -36,7 +41,7 @@ def latency_table(result: dict[str, Any]) -> str:
                     "" if speedup is None else f"{speedup:.2f}x",
                 ]
             )
-        lines += ["", *_aligned(rows)]
+        lines += ["", *aligned(rows, [title not in WORDS for title in rows[0]])]
         lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth, which speed-ups are of")
     if result["skipped"]:
         lines.append("")
@@ -44,16 +49,3 @@ def latency_table(result: dict[str, Any]) -> str:
             f"skipped {entry['backend']}, batch {entry['batch']}: {entry['reason']}" for entry in result["skipped"]
         ]
     return "\n".join(lines)
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Return rows with columns of equal width: words to the left, numbers to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    words = {column for column, cell in enumerate(rows[0]) if cell in ("network", "backend")}
-    return [
-        "  ".join(
-            cell.ljust(width) if column in words else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

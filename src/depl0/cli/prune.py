@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from depl0.cli.options import with_options_of
-from depl0.cli.table import result_table
+from depl0.cli.result import result_table
 from depl0.errors import InputError
 from depl0.recipes import catalog
 from depl0.recipes.method import for_method

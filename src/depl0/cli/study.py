@@ -8,13 +8,13 @@ from pathlib import Path
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 
+from depl0._table import Table
 from depl0.runtime.engine import is_first_process
 from depl0.studies.publish import Result, raise_if_failed
 from depl0.studies.study import Study
-from depl0.studies.table import Table
 
 OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); the same command continues what it holds."
 WIDE = 200
@@ -43,9 +43,9 @@ def print_table(table: Table) -> None:
     shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
     last = len(table.columns) - 1
     for place, column in enumerate(table.columns):
-        words = place in (0, last)
-        shown.add_column(column, justify="left" if words else "right", no_wrap=place != last, overflow="fold")
-    for row in table.rows:
+        justify: JustifyMethod = "right" if column.is_number else "left"
+        shown.add_column(column.title, justify=justify, no_wrap=place != last, overflow="fold")
+    for row in table.shown():
         shown.add_row(*row)
     with console.capture() as capture:
         console.print(shown, *table.notes, sep="\n")

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from depl0._table import FORMATS, render
 from depl0.cli.choice import one_of
 from depl0.reports.literature import TABLES, other_data, other_metric, table
 from depl0.reports.run import read_runs
-from depl0.reports.table import FORMATS, render
 
 
 def tables_command(

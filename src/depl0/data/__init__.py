@@ -9,12 +9,11 @@ A new data set is one new file of this folder, whose opening function carries :f
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
-from depl0.data.base import AUGMENTATIONS, Batches, Data, DataInfo, DataSettings, Target
+from depl0._registry import import_modules_of
+from depl0.data.base import Batches, Data, DataInfo, Target
 from depl0.data.download import get
 from depl0.data.registry import names, open_data, register
+from depl0.data.settings import AUGMENTATIONS, DataSettings
 
 __all__ = [
     "AUGMENTATIONS",
@@ -29,6 +28,4 @@ __all__ = [
     "register",
 ]
 
-for _module in iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        import_module(f"{__name__}.{_module.name}")
+import_modules_of(__name__)

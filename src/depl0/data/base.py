@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import abc
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from depl0.errors import InputError
-
-AUGMENTATIONS = ("default", "none", "crop", "crop-flip", "imagenet")
-MAX_SEED = 2**32 - 1
 
 
 @final
@@ -58,63 +53,6 @@ class DataInfo:
             "mean": None if self.mean is None else list(self.mean),
             "std": None if self.std is None else list(self.std),
         }
-
-
-@final
-@dataclass(frozen=True)
-class DataSettings:
-    """How the images of a data set become batches.
-
-    Args:
-        batch_size: training images in one step, over all ranks.
-        eval_batch_size: test images in one batch of one rank.
-        mean: what is taken from images in [0, 1], one number for each channel; None is the data set's own.
-        std: what the images are divided by after that; None is the data set's own.
-        augment: ``"none"``; ``"crop"``, a random crop out of the zero-padded image; ``"crop-flip"``, the same and
-            mirrored half of the time; ``"imagenet"``, a random part of random shape, resized, and mirrored half of the
-            time (``folder:`` only); ``"default"``, what is usual for the data set.
-        crop_padding: zeros on each side of the image before it is cropped.
-        image_size: height and width that images are resized to; None is the data set's own.
-        limit_train: use only so many training images, the same ones for every seed; 0 is all.
-        workers: processes that decode image files; 0 decodes in this one. Data sets in memory need none.
-        seed: what the order and the augmentation of the training images depend on, besides epoch and step.
-
-    >>> DataSettings(batch_size=0)
-    Traceback (most recent call last):
-        ...
-    depl0.errors.InputError: The data setting 'batch_size' must be a whole number of at least 1, got 0 instead.
-    """
-
-    batch_size: int = 128
-    eval_batch_size: int = 500
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    augment: str = "default"
-    crop_padding: int = 4
-    image_size: int | None = None
-    limit_train: int = 0
-    workers: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_whole("batch_size", self.batch_size, 1)
-        _check_whole("eval_batch_size", self.eval_batch_size, 1)
-        _check_whole("crop_padding", self.crop_padding, 0)
-        _check_whole("limit_train", self.limit_train, 0)
-        _check_whole("workers", self.workers, 0)
-        _check_whole("seed", self.seed, 0, MAX_SEED)
-        if self.image_size is not None:
-            _check_whole("image_size", self.image_size, 1)
-        # Files give lists; frozen data holds tuples.
-        object.__setattr__(self, "mean", _checked_numbers("mean", self.mean, positive=False))
-        object.__setattr__(self, "std", _checked_numbers("std", self.std, positive=True))
-        if self.augment not in AUGMENTATIONS:
-            allowed = ", ".join(repr(name) for name in AUGMENTATIONS)
-            nearest = get_close_matches(str(self.augment), AUGMENTATIONS, n=1)
-            raise InputError(
-                f"The data setting 'augment' must be one of {allowed}, got {self.augment!r} instead.",
-                hint=f"did you mean {nearest[0]!r}?" if nearest else None,
-            )
 
 
 @final
@@ -180,26 +118,3 @@ class Data:
     info: DataInfo
     train: Batches
     test: Batches
-
-
-def _check_whole(field: str, value: object, least: int, most: int | None = None) -> None:
-    if type(value) is int and value >= least and (most is None or value <= most):
-        return
-    allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
-    raise InputError(f"The data setting {field!r} must be a whole number {allowed}, got {value!r} instead.")
-
-
-def _checked_numbers(field: str, values: Sequence[float] | None, positive: bool) -> tuple[float, ...] | None:
-    if values is None:
-        return None
-    if isinstance(values, (tuple, list)) and values and all(_is_number(value, positive) for value in values):
-        return tuple(float(value) for value in values)
-    kind = "numbers above 0" if positive else "numbers"
-    raise InputError(
-        f"The data setting {field!r} must be {kind}, one for each channel, got {values!r} instead.",
-        hint="images are scaled to [0, 1] first, so both mean and std are given on that scale.",
-    )
-
-
-def _is_number(value: object, positive: bool) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and (not positive or value > 0)  # type: ignore[arg-type, operator]

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from depl0.data.archive import unpack
-from depl0.data.base import Data, DataSettings, Target
+from depl0.data.base import Data, Target
 from depl0.data.memory import Arrays, Part, check_labels, open_arrays
 from depl0.data.registry import register
+from depl0.data.settings import DataSettings
 from depl0.errors import DataError
 
 PIXELS = 3 * 32 * 32

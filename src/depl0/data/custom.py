@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from depl0._user_code import UserCallable, is_importable, load_callable
-from depl0.data.base import Data, DataSettings, Target
+from depl0.data.base import Data, Target
 from depl0.data.memory import Arrays, Part, check_images, check_labels, open_arrays, statistics
+from depl0.data.settings import DataSettings
 from depl0.data.targets import are_classes, read_targets
 from depl0.errors import DataError
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from depl0.data._optional import require
-from depl0.data.base import Data, DataSettings, Target
+from depl0._optional import require
+from depl0.data.base import Data, Target
 from depl0.data.memory import Arrays, open_arrays
 from depl0.data.registry import register
+from depl0.data.settings import DataSettings
 
 SPLIT_SEED = 0
 

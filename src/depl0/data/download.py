@@ -6,12 +6,12 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, final
 from urllib.parse import urlsplit
 
-from depl0.data._optional import require
+from depl0._optional import require
+from depl0._suggest import did_you_mean
 from depl0.data.archive import unpack
 from depl0.data.cifar import CIFAR10, CIFAR100, Layout
 from depl0.errors import DataError, InputError
@@ -45,10 +45,9 @@ def get(name: str, directory: str | Path, progress: bool = True) -> Path:
     What is there already is not downloaded again: neither the files nor an archive with the right checksum.
     """
     if name not in DOWNLOADS:
-        nearest = get_close_matches(name, DOWNLOADS, n=1)
         raise InputError(
             f"The data set to download must be one of {', '.join(DOWNLOADS)}, got {name!r} instead.",
-            hint=f"did you mean {nearest[0]}?" if nearest else None,
+            hint=did_you_mean(name, DOWNLOADS),
         )
     download = DOWNLOADS[name]
     layout = download.layout

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from depl0.data._optional import require
-from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target
+from depl0._optional import require
+from depl0.data.base import Batches, Data, DataInfo, Target
 from depl0.data.pixels import Normalise, normalisation
 from depl0.data.registry import register
 from depl0.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, limited, random_stream
+from depl0.data.settings import DataSettings
 from depl0.errors import DataError, Depl0Error, InputError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

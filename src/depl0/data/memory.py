@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target
+from depl0.data.base import Batches, Data, DataInfo, Target
 from depl0.data.pixels import Normalise, crop_and_flip, normalisation, resize
 from depl0.data.schedule import CROP, InOrder, Schedule, Shuffled, limited, random_stream
+from depl0.data.settings import DataSettings
 from depl0.data.targets import (
     Targets,
     are_classes,

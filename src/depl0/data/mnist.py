@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depl0.data.base import Data, DataSettings, Target
+from depl0.data.base import Data, Target
 from depl0.data.memory import Arrays, Part, check_labels, open_arrays
 from depl0.data.registry import register
+from depl0.data.settings import DataSettings
 from depl0.errors import DataError
 
 IMAGES_MAGIC, LABELS_MAGIC = 0x00000803, 0x00000801

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from depl0.data.base import Data, DataSettings, Target
+from depl0._registry import Registry
+from depl0._suggest import nearest, question
+from depl0.data.base import Data, Target
+from depl0.data.settings import DataSettings
 from depl0.errors import InputError
 
 Opener = Callable[[Path, DataSettings, Target], Data]
@@ -23,7 +25,8 @@ class _Entry:
     needs_path: bool
 
 
-_registered: dict[str, _Entry] = {}
+DATA: Registry[_Entry] = Registry("data set")
+"""Every registered data set by its name."""
 
 
 def register(name: str, needs_path: bool = True) -> Callable[[_O], _O]:
@@ -32,22 +35,12 @@ def register(name: str, needs_path: bool = True) -> Callable[[_O], _O]:
     It is called with the path, the settings and the target. Without ``needs_path`` the data are bundled, and the path
     is the current folder.
     """
-
-    def add(opener: _O) -> _O:
-        known = _registered.get(name, _Entry(opener, needs_path)).opener
-        if (known.__module__, known.__qualname__) != (opener.__module__, opener.__qualname__):
-            raise InputError(
-                f"A data set called {name!r} is already registered, by {known.__module__}.", hint="choose another name."
-            )
-        _registered[name] = _Entry(opener, needs_path)
-        return opener
-
-    return add
+    return DATA.register(name, lambda opener: _Entry(opener, needs_path))
 
 
 def names() -> tuple[str, ...]:
     """List how data sets are named, in alphabetical order."""
-    return tuple(sorted(f"{name}:DIR" if entry.needs_path else name for name, entry in _registered.items()))
+    return tuple(sorted(map(_written, DATA)))
 
 
 def open_data(
@@ -79,7 +72,7 @@ def open_data(
     target = Target(_checked_device(device), rank, world)
     settings = DataSettings() if settings is None else settings
     name, colon, path = spec.partition(":")
-    entry = _registered.get(name)
+    entry = DATA.get(name)
     if entry is None:
         make = custom.find(spec)
         if make is None:
@@ -95,12 +88,14 @@ def open_data(
 
 
 def _unknown(spec: str, name: str) -> InputError:
-    nearest = [
-        f"{near}:DIR" if _registered[near].needs_path else near
-        for near in get_close_matches(name.lower(), _registered, n=2)
-    ]
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "a function of your own is my_package.data:make."
+    near = [_written(known) for known in nearest(name, DATA, most=2)]
+    hint = question(near) or "a function of your own is my_package.data:make."
     return InputError(f"The data must be one of {', '.join(names())} or MODULE:FUNCTION, got {spec!r} instead.", hint)
+
+
+def _written(name: str) -> str:
+    """Write a name as ``--data`` takes it."""
+    return f"{name}:DIR" if DATA[name].needs_path else name
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -9,7 +9,8 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from depl0.data.base import DataSettings, Target
+from depl0.data.base import Target
+from depl0.data.settings import DataSettings
 from depl0.errors import InputError
 
 Indices = npt.NDArray[np.int64]

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from depl0._precision import as_precise_as_possible
 from depl0.analysis.recording import arguments, operator_name
 from depl0.errors import ExportError
 
@@ -187,16 +188,9 @@ def _drop_unused(program: ExportedProgram) -> None:
 
 def _outputs(program: ExportedProgram, state: Mapping[str, Tensor]) -> tuple[torch.dtype, list[Tensor]]:
     """Run the graph with these tensors on random inputs, in float64, or in its own precision if it insists on that."""
-    for dtype in (torch.float64, torch.float32):
-        try:
-            with torch.no_grad():
-                outputs = program.graph_module(*_arguments(program, state, dtype))
-        except RuntimeError:
-            if dtype == torch.float32:
-                raise
-            continue
-        return dtype, [output for output in pytree.tree_leaves(outputs) if isinstance(output, Tensor)]
-    raise AssertionError("unreachable")
+    with torch.no_grad():
+        outputs, dtype = as_precise_as_possible(lambda d: program.graph_module(*_arguments(program, state, d)))
+    return dtype, [output for output in pytree.tree_leaves(outputs) if isinstance(output, Tensor)]
 
 
 def _arguments(program: ExportedProgram, state: Mapping[str, Tensor], dtype: torch.dtype) -> list[object]:

@@ -6,7 +6,6 @@ import os
 import re
 import traceback
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -16,6 +15,7 @@ from torch.export import ExportedProgram
 
 from depl0._atomic import write_whole
 from depl0._host import ExampleInputs, first_line
+from depl0._optional import require
 from depl0.analysis.recording import module_path, quiet
 from depl0.errors import ExportError, InputError
 from depl0.export.folding import fold_batch_norms
@@ -53,7 +53,7 @@ numpy.savez(answers, **found)
 
     def encode(self, request: Request) -> bytes:
         """Record the network, fold its batch norms, and translate it."""
-        _import("onnxruntime")  # the file is going to be run
+        require("onnxruntime", "onnxruntime", "to run ONNX files", extra="export")  # the file is going to be run
         return export_onnx(
             request.module,
             ExampleInputs(request.example, {}),
@@ -91,8 +91,8 @@ def onnx_bytes(
     program: ExportedProgram, *, opset: int | None = None, metadata: Mapping[str, str] | None = None
 ) -> bytes:
     """Translate a recorded graph to ONNX."""
-    onnx = _import("onnx")
-    _import("onnxscript")
+    onnx = require("onnx", "onnx", "to write ONNX files", extra="export")
+    require("onnxscript", "onnxscript", "to write ONNX files", extra="export")
     wanted = DEFAULT_OPSET if opset is None else opset
     newest = int(onnx.defs.onnx_opset_version())
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= newest:
@@ -117,15 +117,6 @@ def onnx_bytes(
     except Exception as error:  # protobuf's own error classes changed over time
         raise ExportError(
             f"the network is too large for one ONNX file: {first_line(error)}", hint="export it with --to pt2."
-        ) from error
-
-
-def _import(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"ONNX files need {name}, which is not installed.", hint="pip install depl0[export]"
         ) from error
 
 
@@ -188,7 +179,7 @@ def _prepare(onnx: Any, proto: Any) -> None:
 
 def _converted(onnx: Any, proto: Any, opset: int) -> Any | None:
     """Return the model in an older opset, or None where it cannot be expressed in it."""
-    converter = import_module("onnx.version_converter")
+    converter = require("onnx.version_converter", "onnx", "to write ONNX files", extra="export")
     try:
         with quiet():
             converted = converter.convert_version(proto, opset)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import ClassVar, TypeVar
 
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._host import evaluation_mode
-from depl0.errors import ExportError, InputError
+from depl0._registry import Registry
+from depl0.errors import ExportError
 
 RANDOM_CASES = 3
 OTHER_BATCHES = (1, 3)
@@ -84,27 +84,23 @@ def _numbered(rows: list[tuple[Tensor, ...]] | list[list[Tensor]]) -> dict[str, 
 
 
 Kind = TypeVar("Kind", bound=type[Target])
-_targets: dict[str, Target] = {}
+TARGETS: Registry[Target] = Registry("format")
+"""Every registered format by its name."""
 
 
 def register(kind: Kind) -> Kind:
     """Make a format available by its name; use it as a decorator."""
-    _targets[kind.name] = kind()
-    return kind
+    return TARGETS.register(kind.name, lambda it: it())(kind)
 
 
 def names() -> tuple[str, ...]:
     """List the formats."""
-    return tuple(sorted(_targets))
+    return TARGETS.names()
 
 
 def target(name: str) -> Target:
     """Return a format by its name."""
-    if name not in _targets:
-        nearest = get_close_matches(name, names(), n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else None
-        raise InputError(f"--to must be one of {', '.join(names())}, got {name!r} instead.", hint=hint)
-    return _targets[name]
+    return TARGETS.find(name)
 
 
 # Where another module of this environment could be taken for the network's own, it is hidden from the reader.

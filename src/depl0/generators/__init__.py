@@ -3,9 +3,7 @@
 A new generator is one class in one new file of this folder, decorated with :func:`register`.
 """
 
-import importlib
-import pkgutil
-
+from depl0._registry import import_modules_of
 from depl0.generators.base import CONDITIONINGS, BoundedGenerator, Direction, Generator, Memory
 from depl0.generators.presets import PRESETS, Preset
 from depl0.generators.registry import GENERATORS, make_generator, register
@@ -23,5 +21,4 @@ __all__ = [
     "register",
 ]
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_modules_of(__name__)

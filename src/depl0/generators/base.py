@@ -10,6 +10,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from depl0._precision import out_of_half_precision
 from depl0._suggest import unknown
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
@@ -167,12 +168,7 @@ class Generator(nn.Module, abc.ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Generator:
         """Move with the module around, but do not follow it into half precision."""
-
-        def keep_precision(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
-
-        super()._apply(keep_precision, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(out_of_half_precision(fn), recurse)  # type: ignore[no-untyped-call]
         return self
 
 

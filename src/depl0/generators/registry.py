@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
 
-from depl0._suggest import unknown
-from depl0.errors import InputError
+from depl0._registry import Registry
 from depl0.generators.base import Generator
 from depl0.generators.presets import Preset, find_preset
 
-_G = TypeVar("_G", bound=Generator)
+_G = TypeVar("_G", bound=type[Generator])
 
-_registered: dict[str, type[Generator]] = {}
-
-GENERATORS: Mapping[str, type[Generator]] = MappingProxyType(_registered)
+GENERATORS: Registry[type[Generator]] = Registry(
+    "generator", advice="'fc' is the paper's generator; 'independent' is the one without dependency."
+)
 """Every registered generator class by its name."""
 
 
-def register(name: str) -> Callable[[type[_G]], type[_G]]:
+def register(name: str) -> Callable[[_G], _G]:
     """Make a generator class known by a name: ``@register("fc")``."""
-
-    def add(generator: type[_G]) -> type[_G]:
-        if inspect.isabstract(generator):
-            missing = ", ".join(sorted(generator.__abstractmethods__))
-            raise InputError(f"Generator {name!r} cannot be registered: {generator.__name__} lacks {missing}.")
-        known = _registered.get(name, generator)
-        if known.__qualname__ != generator.__qualname__:  # the same class again is a reloaded module
-            raise InputError(
-                f"Generator {name!r} cannot be {generator.__name__}: it is {known.__name__} already.",
-                hint="choose another name.",
-            )
-        _registered[name] = generator
-        return generator
-
-    return add
+    return GENERATORS.register(name, lambda generator: generator)
 
 
 def make_generator(
@@ -65,10 +48,8 @@ def make_generator(
     >>> generator().detach()
     tensor([4., 4., 4., 4., 4.])
     """
-    if name not in _registered:
-        advice = "'fc' is the paper's generator; 'independent' is the one without dependency."
-        raise unknown("generator", name, sorted(_registered), advice)
+    generator = GENERATORS.find(name)
     chosen = find_preset(preset)
     if start is not None:
         chosen = chosen.with_start(start)
-    return _registered[name](sizes, direction, chosen, rng, conditioning)
+    return generator(sizes, direction, chosen, rng, conditioning)

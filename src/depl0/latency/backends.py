@@ -56,7 +56,7 @@ def require_runtime(device: torch.device) -> Any:
     try:
         runtime = import_module("onnxruntime")
     except ImportError as error:
-        raise Skipped("onnxruntime is not installed (pip install depl0[export]).") from error
+        raise Skipped("onnxruntime is not installed (pip install 'depl0[export]').") from error
     if provider(device) not in runtime.get_available_providers():
         raise Skipped(f"the installed onnxruntime has no {provider(device)} (pip install onnxruntime-gpu).")
     return runtime

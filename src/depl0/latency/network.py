@@ -8,13 +8,14 @@ factor for the tables, seconds per element that layers give, and a constant.
 from __future__ import annotations
 
 import hashlib
-from itertools import combinations
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from depl0._host import ExampleInputs
+from depl0._optional import require
 from depl0.analysis.plan import Plan
 from depl0.costs.latency_table import Calibration, ExpectedLatency, TimedUse
 from depl0.latency.cache import keep, machine, recall
@@ -89,19 +90,11 @@ def fit(features: list[list[float]], values: list[float], weights: list[float]) 
     >>> fit([[1.0, 0.0, 1.0], [2.0, 1.0, 1.0], [4.0, 1.0, 1.0]], [3.0, 8.0, 12.0], [1.0, 1.0, 1.0])
     (2.0, 3.0, 1.0)
     """
-    rows, target = torch.tensor(features, dtype=torch.float64), torch.tensor(values, dtype=torch.float64)
-    weight = torch.tensor(weights, dtype=torch.float64)
-    size = rows.abs().amax(0).clamp_min(1e-30)
-    best, least = torch.zeros(3, dtype=torch.float64), float("inf")
-    for count in (1, 2, 3):
-        for columns in combinations(range(3), count):
-            some = (rows / size)[:, list(columns)]
-            found = torch.linalg.lstsq(some * weight[:, None], target * weight).solution
-            error = float(((some @ found - target) * weight).square().sum())
-            if bool((found >= 0).all()) and error < least:
-                best, least = torch.zeros(3, dtype=torch.float64), error
-                best[list(columns)] = found / size[list(columns)]
-    scale, per_element, constant = (float(f"{value:.9g}") for value in best.tolist())
+    nnls = require("scipy.optimize", "scipy", "to fit latency to measurements").nnls
+    rows, weight = np.array(features), np.array(weights)
+    size = np.abs(rows).max(axis=0).clip(1e-30)  # seconds per element are tiny, and the solver's tolerance is absolute
+    found, _ = nnls(rows / size * weight[:, None], np.array(values) * weight)
+    scale, per_element, constant = (float(f"{value:.9g}") for value in found / size)
     return scale, per_element, constant
 
 

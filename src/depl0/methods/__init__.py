@@ -4,9 +4,7 @@ A new method is one class in one new file of this folder, decorated with :func:`
 score for every gate, and, where the method says so, a term in training or an action after each epoch.
 """
 
-import importlib
-import pkgutil
-
+from depl0._registry import import_modules_of
 from depl0.methods.base import Batches, Learned, Loss, Method, Scored, rank_within_groups
 from depl0.methods.registry import METHODS, find_method, register
 
@@ -22,5 +20,4 @@ __all__ = [
     "register",
 ]
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_modules_of(__name__)

@@ -9,9 +9,7 @@ Every module of this folder is imported here, so that a new network is one new f
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
+from depl0._registry import import_modules_of
 from depl0.models.lenet import LeNet5, lenet5
 from depl0.models.registry import build, names, register
 from depl0.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet110
@@ -36,6 +34,4 @@ __all__ = [
     "vgg16",
 ]
 
-for _module in iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        import_module(f"{__name__}.{_module.name}")
+import_modules_of(__name__)

@@ -15,16 +15,18 @@ classes or target vectors (label maps, say) does not know ``num_classes``; a cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 
 import torch
 from torch import nn
 
+from depl0._suggest import did_you_mean, unknown
 from depl0._user_code import blamed_on, load_callable, wanted
 from depl0.errors import InputError
 from depl0.models import registry
+
+FORMS = "write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make."
 
 
 def build_model(spec: str, num_classes: int | None, in_channels: int, image_size: int) -> nn.Module:
@@ -52,7 +54,7 @@ def factory(spec: str, num_classes: int | None, in_channels: int, image_size: in
             hint="write a callable that builds the network for this data: path/to/file.py:make.",
         )
     if not colon:
-        arguments = wanted(registry.constructor_of(spec), sizes)
+        arguments = wanted(registry.MODELS.find(spec), sizes)
         return lambda: registry.build(spec, **arguments)
     if num_classes is not None and library == "torchvision":
         return _torchvision_factory(name, num_classes, in_channels)
@@ -65,12 +67,12 @@ def check_spec(spec: str) -> None:
     """Refuse a text that cannot describe a network; nothing is imported for it."""
     where, colon, name = spec.rpartition(":")
     if not colon:
-        if spec not in registry.names():
-            raise _unknown("built-in model", spec, registry.names(), f"choose one of {', '.join(registry.names())}.")
+        if spec not in registry.MODELS:
+            raise unknown("built-in model", spec, registry.names(), FORMS)
     elif not where or not name:
         raise InputError(
             f"model {spec!r} must have a name on both sides of the colon.",
-            hint="write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make.",
+            hint=FORMS,
         )
 
 
@@ -135,6 +137,4 @@ def _checked(network: object, spec: str) -> nn.Module:
 
 
 def _unknown(what: str, name: str, known: Iterable[str], advice: str) -> InputError:
-    nearest = get_close_matches(name.lower(), list(known), n=3)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else advice
-    return InputError(f"there is no {what} called {name!r}.", hint=hint)
+    return InputError(f"there is no {what} called {name!r}.", hint=did_you_mean(name, known) or advice)

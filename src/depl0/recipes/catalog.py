@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, final
 
+from depl0._suggest import did_you_mean
 from depl0.errors import InputError
 from depl0.generators import Direction
 from depl0.recipes.recipe import Recipe
@@ -261,7 +261,6 @@ def find(name_or_file: str) -> Recipe:
 
 def _entry(name: str) -> tuple[Callable[[Variant], Recipe], Variant]:
     if name not in _ENTRIES:
-        nearest = get_close_matches(name.lower(), names())
-        hint = f"did you mean {' or '.join(nearest)}?" if nearest else "depl0 recipes lists them."
+        hint = did_you_mean(name, names()) or "depl0 recipes lists them."
         raise InputError(f"there is no recipe called {name!r}.", hint=f"{hint} A file's name ends in .toml.")
     return _ENTRIES[name]

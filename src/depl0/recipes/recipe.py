@@ -10,9 +10,9 @@ import dataclasses
 from dataclasses import field
 from typing import ClassVar, final
 
+from depl0._checks import Instance, Text
 from depl0.errors import InputError
 from depl0.methods import METHODS, Scored
-from depl0.recipes.checks import Instance, Text
 from depl0.recipes.section import Section, allow, refusal
 from depl0.recipes.sections import (
     DataSection,

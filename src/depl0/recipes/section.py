@@ -5,20 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from depl0._checks import shown
+from depl0._settings import Settings, allow, check_of
 from depl0.errors import InputError
-from depl0.recipes.checks import Check, Refused, shown
 
-
-def allow(check: Check) -> dict[str, Check]:
-    """Give the metadata of a field with this check."""
-    return {"check": check}
-
-
-def check_of(entry: dataclasses.Field[object]) -> Check:
-    """Give the check that a field of a section carries."""
-    check = entry.metadata["check"]
-    assert isinstance(check, Check)
-    return check
+__all__ = ["Section", "allow", "check_of", "refusal"]
 
 
 def refusal(name: str, words: str, value: object, hint: str | None = None) -> InputError:
@@ -27,24 +18,10 @@ def refusal(name: str, words: str, value: object, hint: str | None = None) -> In
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Section:
-    """Base of the parts of a recipe: runs the check of every field, then those of fields that must fit together."""
+class Section(Settings):
+    """Base of the parts of a recipe."""
 
     title: ClassVar[str]
 
-    def __post_init__(self) -> None:
-        for entry in dataclasses.fields(self):
-            check = check_of(entry)
-            value = getattr(self, entry.name)
-            try:
-                stored = check.read(value)
-            except Refused as refused:
-                raise refusal(self._name(entry.name), check.words, value, refused.hint) from refused.__cause__
-            object.__setattr__(self, entry.name, stored)
-        self._check_together()
-
-    def _check_together(self) -> None:
-        """Refuse values that are right alone and wrong together."""
-
-    def _name(self, field_name: str) -> str:
-        return f"{self.title}.{field_name}" if self.title else field_name
+    def _called(self, field_name: str) -> str:
+        return f"recipe field {self.title}.{field_name}" if self.title else f"recipe field {field_name}"

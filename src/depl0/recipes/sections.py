@@ -10,15 +10,15 @@ from typing import ClassVar, Literal, TypeAlias, final, get_args
 
 import torch
 
+from depl0._checks import Either, Flag, ListOf, Maybe, Named, Number, OneOf, Refused, Text, Whole, shown
 from depl0.budgets.threshold import BudgetKind
 from depl0.config import EvaluationRule, PenaltyKind, PenaltyScale
-from depl0.data.base import AUGMENTATIONS
+from depl0.data.settings import DataFields
 from depl0.errors import InputError
 from depl0.generators import GENERATORS, PRESETS, Direction
 from depl0.generators.base import Conditioning
 from depl0.methods import METHODS, Learned
 from depl0.models.spec import check_spec
-from depl0.recipes.checks import Either, Flag, ListOf, Maybe, Named, Number, OneOf, Refused, Text, Whole, shown
 from depl0.recipes.section import Section, allow, refusal
 from depl0.tasks import TASKS, find_task
 from depl0.tasks import check_spec as check_task
@@ -87,38 +87,25 @@ class ModelSection(Section):
     weights: str = field(default="", metadata=allow(Text("a file's name, or empty", may_be_empty=True)))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _DataSpec(Section):
+    """Which data: a class of its own, because the first field of a section is that of its last base."""
+
+    spec: str = field(default="digits", metadata=allow(Text("the name of a data set")))
+
+
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSection(Section):
+class DataSection(DataFields, _DataSpec):
     """The images.
 
     Attributes:
         spec: which data, for instance ``digits`` or ``cifar10:DIR``.
-        batch_size: images of a training step.
-        eval_batch_size: images of a step of evaluation.
-        mean: what is taken off every channel of images in [0, 1]; left out: the data's own.
-        std: what every channel is then divided by; left out: the data's own.
-        augment: how training images are varied; ``default``: as suits the data.
-        crop_padding: pixels of border from which ``crop-flip`` cuts.
-        image_size: side of the images; left out: the data's own.
-        limit_train: number of training images used; 0: all.
-        workers: processes that decode images, where they come from single files.
+
+    All others are those of :class:`~depl0.data.settings.DataFields`.
     """
 
     title: ClassVar[str] = "data"
-
-    spec: str = field(default="digits", metadata=allow(Text("the name of a data set")))
-    batch_size: int = field(default=128, metadata=allow(Whole(at_least=1)))
-    eval_batch_size: int = field(default=500, metadata=allow(Whole(at_least=1)))
-    mean: tuple[float, ...] | None = field(default=None, metadata=allow(Maybe(ListOf(entry=Number(), at_least=1))))
-    std: tuple[float, ...] | None = field(
-        default=None, metadata=allow(Maybe(ListOf(entry=Number(above=0), at_least=1)))
-    )
-    augment: str = field(default="default", metadata=allow(OneOf(AUGMENTATIONS)))
-    crop_padding: int = field(default=4, metadata=allow(Whole(at_least=0)))
-    image_size: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=1))))
-    limit_train: int = field(default=0, metadata=allow(Whole(at_least=0)))
-    workers: int = field(default=0, metadata=allow(Whole(at_least=0)))
 
     def _check_together(self) -> None:
         if (self.mean is None) != (self.std is None) or (self.mean and self.std and len(self.mean) != len(self.std)):

@@ -10,14 +10,13 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
+from depl0._checks import Check, shown
+from depl0._optional import require
+from depl0._suggest import nearest, question
 from depl0.errors import InputError
-from depl0.recipes.checks import Check, shown
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.section import Section, check_of
 from depl0.recipes.sections import SECTIONS
@@ -68,7 +67,8 @@ def write_recipe(recipe: Recipe) -> str:
         section = getattr(recipe, title)
         values = {name: check_of(entry).write(getattr(section, name)) for name, entry in _fields(kind).items()}
         table[title] = {name: value for name, value in values.items() if value is not None}
-    return tomli_w.dumps(table)
+    text: str = require("tomli_w", "tomli-w", "to write recipes").dumps(table)
+    return text
 
 
 def with_overrides(recipe: Recipe, overrides: Mapping[str, object]) -> Recipe:
@@ -165,17 +165,16 @@ def _unknown(key: str) -> InputError:
     section, dot, name = key.partition(".")
     all_keys = [f"{title}.{field}" for title, kind in SECTIONS.items() for field in _fields(kind)]
     own_names = list(_fields(SECTIONS[section])) if dot and section in SECTIONS else []
-    nearest = [known for known in all_keys if known.partition(".")[2] == (name if dot else key)]
-    if not nearest and own_names:
-        nearest = [f"{section}.{near}" for near in get_close_matches(name, own_names)]
-    elif not nearest:
-        top = get_close_matches(key, ["name", *SECTIONS])
-        nearest = get_close_matches(key, all_keys) if dot else [f"[{t}]" if t in SECTIONS else t for t in top]
+    meant = [known for known in all_keys if known.partition(".")[2] == (name if dot else key)]
+    if not meant and own_names:
+        meant = [f"{section}.{near}" for near in nearest(name, own_names)]
+    elif not meant and dot:
+        meant = nearest(key, all_keys)
+    elif not meant:
+        meant = [f"[{near}]" if near in SECTIONS else near for near in nearest(key, ["name", *SECTIONS])]
 
-    if nearest:
-        hint = f"did you mean {' or '.join(nearest)}?"
-    elif own_names:
-        hint = f"the fields of [{section}] are {', '.join(own_names)}."
+    if own_names:
+        advice = f"the fields of [{section}] are {', '.join(own_names)}."
     else:
-        hint = f"the sections are {', '.join(SECTIONS)}."
-    return InputError(f"recipe has no field or section {key}.", hint=hint)
+        advice = f"the sections are {', '.join(SECTIONS)}."
+    return InputError(f"recipe has no field or section {key}.", hint=question(meant) or advice)

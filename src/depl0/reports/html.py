@@ -16,6 +16,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from depl0 import __version__
+from depl0._table import Table, shown
 from depl0.reports import results
 from depl0.reports.figures import curves, structure
 from depl0.reports.figures.canvas import inline_svg
@@ -23,7 +24,6 @@ from depl0.reports.figures.heat import COLOURS
 from depl0.reports.gates import GateHistory
 from depl0.reports.run import Run, dig
 from depl0.reports.show import share
-from depl0.reports.table import Table, shown
 
 _STEPS = 200
 """open probabilities come to the page as bytes, in half percents"""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
+from depl0._table import Column, Table
 from depl0.reports.run import Run, dig
 from depl0.reports.show import duration, points, short
-from depl0.reports.table import Column, Table
 
 TABLES = ("cifar10", "cifar100", "imagenet", "runtime", "ablation")
 _DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
@@ -49,7 +49,8 @@ def table(name: str, runs: Sequence[Run] = ()) -> Table:
     own = [makers.get(name, _result_row)(run) for run in runs]
     remarks = [f"{r['model']}, {r.get('method') or r.get('generator')}: {r['note']}." for r in rows if r.get("note")]
     marked = frozenset(range(len(rows), len(rows) + len(own)))
-    return Table(_TITLES[name], columns, [*rows, *own], " ".join([_NOTES[name], *remarks]).strip(), marked)
+    note = " ".join([_NOTES[name], *remarks]).strip()
+    return Table(_TITLES[name], columns, [*rows, *own], (note,) if note else (), marked)
 
 
 def other_data(name: str, run: Run) -> str | None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from depl0._atomic import write_whole
+from depl0._table import Table, render
 from depl0.reports import results
 from depl0.reports.figures import curves, heat, structure
 from depl0.reports.figures.canvas import style, write
 from depl0.reports.html import page
 from depl0.reports.run import Run
-from depl0.reports.table import Table, render
 
 FORMATS = ("html", "md", "json", "csv", "latex")
 _ENDINGS = {"html": "html", "md": "md", "json": "json", "csv": "csv", "latex": "tex"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from depl0._table import Column, Table
 from depl0.reports.run import Run, dig
 from depl0.reports.show import change as changed
 from depl0.reports.show import count, duration, milliseconds, share, size
-from depl0.reports.table import Column, Table
 from depl0.tasks import ACCURACY, Metric
 
 _Show = Callable[[float], str]

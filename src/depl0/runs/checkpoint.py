@@ -8,7 +8,6 @@ passed over.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -23,6 +22,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
 from depl0._atomic import flush_folder, write_flushed, write_whole
+from depl0._checksum import checksum
 from depl0.errors import Depl0Error, FormatError
 
 VERSION = 1
@@ -39,7 +39,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
     tree = _pack(state, tensors)
     values = write_safetensors(tensors)
     header = {"version": VERSION, "step": step, "tree": tree}
-    header["sha256"] = _checksum(header, values)
+    header["sha256"] = checksum(header, values)
     target = folder / _free_name(folder, step)
     part = folder / f"{_ASIDE}{target.name}"
     part.mkdir()
@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[int, dict[str, Any]]:
     try:
         header = json.loads((path / "state.json").read_bytes())
         values = (path / "state.safetensors").read_bytes()
-        if _checksum(header, values) != header["sha256"]:
+        if checksum(header, values) != header["sha256"]:
             raise _Damaged("its checksum is wrong")
         if header["version"] > VERSION:
             raise FormatError(f"{path} was written by a newer depl0.", hint="pip install --upgrade depl0.")
@@ -170,13 +170,6 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 # -- content ---------------------------------------------------------------------------------------------------------
-
-
-def _checksum(header: dict[str, Any], values: bytes) -> str:
-    """Return the SHA-256 of both files: of the header's other fields in a canonical form, and of the values."""
-    fields = {key: value for key, value in header.items() if key != "sha256"}
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(hashlib.sha256(canonical).digest() + hashlib.sha256(values).digest()).hexdigest()
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -20,7 +20,7 @@ from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.runs.checkpoint import fitting, load_newest
 from depl0.runs.lines import Lines
-from depl0.runs.lock import LOCK
+from depl0.runs.lock import HOLDER, LOCK
 
 FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan")
 """fields that may change when a run goes on: they say how it is looked after, not what it does"""
@@ -145,7 +145,7 @@ def _earlier_recipe(folder: RunFolder) -> Recipe:
 
 def _is_ours(name: str) -> bool:
     """Tell whether a file is what a run leaves that was killed while it began."""
-    return name.endswith(".part") or name == LOCK
+    return name.endswith(".part") or name in (LOCK, HOLDER)
 
 
 def first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:

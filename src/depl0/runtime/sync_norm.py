@@ -1,8 +1,8 @@
 """Batch norm over the batch of all processes, for as long as a phase lasts.
 
 No module is replaced: the batch norms get another ``forward`` for a while, with the same parameters and statistics.
-It is written with plain tensor operations, so that it runs wherever the processes can sum a tensor: PyTorch's own
-``SyncBatchNorm`` runs on GPUs only.
+On a GPU it is that of PyTorch's own ``SyncBatchNorm``. Elsewhere, where that one does not run, it is written with plain
+tensor operations, and runs wherever the processes can sum a tensor.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def _forward(norm: _BatchNorm, images: Tensor) -> Tensor:
         plain: Tensor = type(norm).forward(norm, images)
         return plain
     norm._check_input_dim(images)
+    if _has_kernels_of_torch(images):
+        return nn.SyncBatchNorm.forward(_torch_view(norm), images)  # the view's own forward would be this one
     x = images.to(torch.promote_types(images.dtype, torch.float32))  # (batch, channels, …)
     others, shape = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
     count = dist.get_world_size() * (x.numel() // x.shape[1])  # all processes have equal shares of a batch
@@ -71,6 +73,24 @@ def _forward(norm: _BatchNorm, images: Tensor) -> Tensor:
     if norm.affine:
         y = y * norm.weight.view(shape) + norm.bias.view(shape)
     return y.to(images.dtype)
+
+
+def _has_kernels_of_torch(images: Tensor) -> bool:
+    return images.device.type == "cuda"
+
+
+class _SyncBatchNorm(nn.SyncBatchNorm):
+    process_group = None  # all processes
+
+
+def _torch_view(norm: _BatchNorm) -> nn.SyncBatchNorm:
+    """Return a batch norm as PyTorch's synchronised one: another class over the very same state.
+
+    The state is shared, not copied, because gates replace weight and bias for the time of a call.
+    """
+    view = object.__new__(_SyncBatchNorm)
+    view.__dict__ = norm.__dict__
+    return view
 
 
 @torch.no_grad()

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
+from depl0._table import Table, text_table
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
+from depl0.studies.cells import direction_note, seconds, share, value
 from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
 from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
-from depl0.studies.table import Table, direction_note, seconds, share, value
 from depl0.tasks import metric_in
 
 REFERENCE = "independent"
@@ -120,7 +121,7 @@ def tabulate(result: Result) -> Table:
         )
     metrics = list(dict.fromkeys(metric_in(row) for row in result["generators"]))
     directions = " and ".join(sorted({row["direction"] for row in result["generators"]}))
-    return Table(
+    return text_table(
         "Generators of the paper's appendix B",
         (
             "recipe",
@@ -138,4 +139,5 @@ def tabulate(result: Result) -> Table:
             *unfinished_note(result["members"]),
             *made_with_note(result["made_with"]),
         ),
+        words=("generator",),
     )

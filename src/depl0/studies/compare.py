@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
+from depl0._table import Table, text_table
 from depl0.errors import InputError
 from depl0.generators import GENERATORS
 from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
+from depl0.studies.cells import COSTS, change, direction_note, seconds, share, value
 from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
 from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
-from depl0.studies.table import COSTS, Table, change, direction_note, seconds, share, value
 from depl0.tasks import metric_in
 
 DIRECTIONS = ("forward", "backward")
@@ -132,7 +133,7 @@ def tabulate(result: Result) -> Table:
         f"Budget {result['budget']:g} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
         f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
     )
-    return Table(
+    return text_table(
         f"{result['recipe']}: methods compared",
         ("method", "n", metric.label, "change", "MACs left", "parameters left", "time"),
         tuple(rows),

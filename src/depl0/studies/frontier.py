@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 
 from depl0._atomic import write_whole
-from depl0.studies.table import COSTS
+from depl0.studies.cells import COSTS
 from depl0.tasks import Metric, metric_in
 
 ON_FRONTIER, BESIDE, DENSE = "#1b7837", "#b2abd2", "#2166ac"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from depl0._atomic import write_whole
+from depl0._table import Table, markdown_page
 from depl0.errors import TrainingError
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import is_first_process
 from depl0.studies.study import Outcome, Study, write_json
-from depl0.studies.table import Table
 
 Result = dict[str, Any]
 
@@ -30,7 +30,7 @@ def carry_out(
         table = tabulate(result)
         if is_first_process():
             write_json(study.folder / f"{study.kind}.json", result)
-            write_whole(study.folder / f"{study.kind}.md", table.markdown().encode())
+            write_whole(study.folder / f"{study.kind}.md", markdown_page(table).encode())
             draw(result, study.folder)
         return result, table
 

@@ -6,14 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+from depl0._table import Table, text_table
 from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
+from depl0.studies.cells import COSTS, change, direction_note, seconds, share, value
 from depl0.studies.measures import describe, made_with, made_with_note, status
 from depl0.studies.publish import Result
 from depl0.studies.study import Outcome
-from depl0.studies.table import COSTS, Table, change, direction_note, seconds, share, value
 from depl0.tasks import Metric, metric_in
 
 
@@ -110,9 +111,10 @@ def tabulate(result: Result) -> Table:
         f"On the frontier: no other budget is better in {metric.label} or cost without being worse in the other.",
         *direction_note(metric),
     )
-    return Table(
+    return text_table(
         f"{result['recipe']}: {metric.label} against cost",
         ("budget", metric.label, "change", "MACs left", "parameters left", "time", "frontier", "status"),
         (dense, *rows),
         notes + made_with_note(result["made_with"]),
+        words=("frontier", "status"),
     )

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from depl0._atomic import write_whole
+from depl0._table import markdown_grid
 from depl0.bench.step import machine_load
-from depl0.bench.table import markdown
 from depl0.errors import InputError, TrainingError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
@@ -237,7 +237,7 @@ def _compaction_table(result: dict[str, Any], names: Iterable[str]) -> str:
         for name in names
     ]
     shares = ["of dense", "of never"]
-    return markdown(["", "s", "±", *shares, "CPU s", *shares, metric.label, "MACs left", "compactions"], rows)
+    return markdown_grid(["", "s", "±", *shares, "CPU s", *shares, metric.label, "MACs left", "compactions"], rows)
 
 
 def _share(result: dict[str, Any], name: str, whole: str, figure: str) -> str:
@@ -264,7 +264,7 @@ def _method_table(result: dict[str, Any], names: Sequence[str]) -> str:
             ]
         )
     head = ["", "epochs", "epochs before convergence", "s per epoch before", "time to solution, s", metric.label]
-    return markdown(head, rows)
+    return markdown_grid(head, rows)
 
 
 def _rows(result: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
 from depl0._host import ExampleInputs, private_copy
+from depl0._precision import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError
@@ -49,40 +50,38 @@ def certify(
     ``removals`` are carried out on the copy that is compared, in its precision: a norm that is folded into a constant
     is rounded to the network's own precision, which is no difference between the two.
     """
-    for dtype in (torch.float64, torch.float32):
-        reference, candidate = private_copy(host).eval().to(dtype), private_copy(compact).eval().to(dtype)
-        remove(candidate, removals)
-        overrides = {name: tensor.detach().to(dtype) for name, tensor in scaled.items()}
-        cases = [case.map_tensors(lambda t, d=dtype: _cast(t, d)) for case in random_cases(example, random_inputs)]
 
-        def gated(case: ExampleInputs, reference: nn.Module = reference, overrides: Any = overrides) -> Any:
+    def gated_outputs(
+        dtype: torch.dtype,
+    ) -> tuple[nn.Module, Callable[[ExampleInputs], Any], list[ExampleInputs], list[Any]]:
+        reference = private_copy(host).eval().to(dtype)
+        overrides = {name: tensor.detach().to(dtype) for name, tensor in scaled.items()}
+        cases = [case.map_tensors(lambda t: cast(t, dtype)) for case in random_cases(example, random_inputs)]
+
+        def gated(case: ExampleInputs) -> Any:
             return torch.func.functional_call(reference, overrides, case.args, case.kwargs)
 
-        try:
-            with torch.no_grad():
-                wanted = [gated(case) for case in cases]
-        except RuntimeError:
-            if dtype == torch.float32:
-                raise
-            continue  # the network insists on float32 somewhere inside
-        _check_finite(wanted)
-        found = [_run(candidate, case) for case in cases]
-        worst = max_error(wanted, found, dtype)
-        if not worst <= TOLERANCE[dtype]:
-            if not gives_the_same_twice(gated, cases[0]):
-                raise CertificateError(
-                    "the network's evaluation pass gives other outputs each time, on the same input. "
-                    "Nothing is returned.",
-                    hint="a pruned network can be compared only if randomness is for training.",
-                )
-            layer = first_difference(gated, reference, candidate, cases[0], positions, TOLERANCE[dtype])
-            raise CertificateError(
-                f"the compact network differs from the gated one by {worst:.2g} (allowed {TOLERANCE[dtype]:g}), "
-                f"first at layer {layer or 'unknown'}. Nothing is returned.",
-                hint=f"leave that layer's group out, e.g. groups=['-{layer or '<name>'}'], and report the network.",
-            )
+        with torch.no_grad():
+            return reference, gated, cases, [gated(case) for case in cases]
+
+    (reference, gated, cases, wanted), dtype = as_precise_as_possible(gated_outputs)
+    _check_finite(wanted)
+    candidate = private_copy(compact).eval().to(dtype)
+    remove(candidate, removals)
+    worst = max_error(wanted, [_run(candidate, case) for case in cases], dtype)
+    if worst <= TOLERANCE[dtype]:
         return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
-    raise AssertionError("unreachable")
+    if not gives_the_same_twice(gated, cases[0]):
+        raise CertificateError(
+            "the network's evaluation pass gives other outputs each time, on the same input. Nothing is returned.",
+            hint="a pruned network can be compared only if randomness is for training.",
+        )
+    layer = first_difference(gated, reference, candidate, cases[0], positions, TOLERANCE[dtype])
+    raise CertificateError(
+        f"the compact network differs from the gated one by {worst:.2g} (allowed {TOLERANCE[dtype]:g}), "
+        f"first at layer {layer or 'unknown'}. Nothing is returned.",
+        hint=f"leave that layer's group out, e.g. groups=['-{layer or '<name>'}'], and report the network.",
+    )
 
 
 def _check_finite(wanted: list[Any]) -> None:
@@ -102,10 +101,6 @@ def gives_the_same_twice(gated: Callable[[ExampleInputs], Any], case: ExampleInp
     """Tell whether a network is deterministic in evaluation mode."""
     with torch.no_grad():
         return max_error([gated(case)], [gated(case)], torch.float32) <= TOLERANCE[torch.float32]
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def random_cases(example: ExampleInputs, count: int) -> list[ExampleInputs]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0._host import ExampleInputs, canonical_names, evaluation_mode, private_copy
+from depl0._precision import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError
@@ -118,33 +119,26 @@ def _certify(
     """Compare two gated hosts on the example and a random input; no copies, because training waits for it."""
     (_, large), (_, small) = before, after
     with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(large, small):
-        for dtype in (torch.float64, torch.float32):
-            cases = [case.map_tensors(lambda t, d=dtype: _cast(t, d)) for case in random_cases(example, 1)]
-            try:
-                wanted = [_call(*before, gates, case, dtype) for case in cases]
-            except RuntimeError:
-                if dtype == torch.float32:
-                    raise
-                continue  # the network insists on float32 somewhere inside
-            worst = max_error(wanted, [_call(*after, gates, case, dtype) for case in cases], dtype)
-            if not worst <= TOLERANCE[dtype]:
-                raise CertificateError(
-                    f"the smaller network differs from the one before by {worst:.2g} (allowed {TOLERANCE[dtype]:g}). "
-                    "Nothing is replaced.",
-                    hint="cut nothing before the search ends (cut='never'), and report the network.",
-                )
-            return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
-    raise AssertionError("unreachable")
+
+        def outputs(dtype: torch.dtype) -> tuple[list[ExampleInputs], list[Any]]:
+            cases = [case.map_tensors(lambda t: cast(t, dtype)) for case in random_cases(example, 1)]
+            return cases, [_call(*before, gates, case, dtype) for case in cases]
+
+        (cases, wanted), dtype = as_precise_as_possible(outputs)
+        worst = max_error(wanted, [_call(*after, gates, case, dtype) for case in cases], dtype)
+    if not worst <= TOLERANCE[dtype]:
+        raise CertificateError(
+            f"the smaller network differs from the one before by {worst:.2g} (allowed {TOLERANCE[dtype]:g}). "
+            "Nothing is replaced.",
+            hint="cut nothing before the search ends (cut='never'), and report the network.",
+        )
+    return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
 
 
 def _call(plan: Plan, host: nn.Module, gates: Tensor, case: ExampleInputs, dtype: torch.dtype) -> Any:
-    tensors = {name: _cast(tensor, dtype) for name, tensor in _tensors(host).items()}
-    scaled = {name: _cast(tensor, dtype) for name, tensor in scaled_parameters(plan, host, gates).items()}
+    tensors = {name: cast(tensor, dtype) for name, tensor in _tensors(host).items()}
+    scaled = {name: cast(tensor, dtype) for name, tensor in scaled_parameters(plan, host, gates).items()}
     return torch.func.functional_call(host, {**tensors, **scaled}, case.args, case.kwargs)
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:

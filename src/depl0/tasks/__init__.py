@@ -9,9 +9,7 @@ A new built-in task is one new file of this folder, whose class carries :func:`r
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
+from depl0._registry import import_modules_of
 from depl0.tasks.base import Task, check_network, exact, main_output
 from depl0.tasks.metric import ACCURACY, Metric, metric_in
 from depl0.tasks.registry import TASKS, check_spec, find_task, find_task_for, register
@@ -31,5 +29,4 @@ __all__ = [
     "register",
 ]
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+import_modules_of(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TypeVar
 
+from depl0._registry import Registry
 from depl0._suggest import unknown
 from depl0._user_code import UserCallable, load_callable, wanted
 from depl0.errors import InputError
@@ -15,34 +15,22 @@ from depl0.tasks.metric import Metric
 
 _T = TypeVar("_T", bound=Task)
 
-_registered: dict[str, type[Task]] = {}
-
-TASKS: Mapping[str, type[Task]] = MappingProxyType(_registered)
-"""Every built-in task by its name."""
-
 _OWN = "one of your own is my_package.tasks:Name or path/to/file.py:Name."
+
+TASKS: Registry[type[Task]] = Registry("task", _OWN)
+"""Every built-in task by its name."""
 
 
 def register(name: str) -> Callable[[type[_T]], type[_T]]:
     """Make a task known by a name: ``@register("classification")``."""
-
-    def add(task: type[_T]) -> type[_T]:
-        known = _registered.get(name, task)
-        if known.__qualname__ != task.__qualname__:  # the same class again is a reloaded module
-            raise InputError(
-                f"Task {name!r} cannot be {task.__name__}: it is {known.__name__} already.", hint="choose another name."
-            )
-        _registered[name] = task
-        return task
-
-    return add
+    return TASKS.register(name, lambda task: task)
 
 
 def check_spec(spec: str) -> None:
     """Refuse a text that cannot name a task; nothing is imported for it."""
     where, colon, name = spec.rpartition(":")
-    if not colon and spec not in TASKS:
-        raise unknown("task", spec, sorted(TASKS), _OWN)
+    if not colon:
+        TASKS.find(spec)
     if colon and not (where and name.isidentifier()):
         raise InputError(f"task {spec!r} must have a name on both sides of the colon.", hint=_OWN)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from depl0.budgets.freeze import check_budget
 from depl0.config import GateConfig
-from depl0.data import Data, DataSettings, open_data
+from depl0.data import Data, open_data
 from depl0.gated import GatedModel, attach
 from depl0.methods import METHODS, Method, Scored
 from depl0.models.spec import factory
@@ -25,20 +25,7 @@ from depl0.weights import load_weights
 
 def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, world: int = 1) -> Data:
     """Open the data of a recipe."""
-    d = recipe.data
-    settings = DataSettings(
-        batch_size=d.batch_size,
-        eval_batch_size=d.eval_batch_size,
-        mean=d.mean,
-        std=d.std,
-        augment=d.augment,
-        crop_padding=d.crop_padding,
-        image_size=d.image_size,
-        limit_train=d.limit_train,
-        workers=d.workers,
-        seed=recipe.run.seed,
-    )
-    return open_data(d.spec, settings, device, rank, world)
+    return open_data(recipe.data.spec, recipe.data.settings(recipe.run.seed), device, rank, world)
 
 
 def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:

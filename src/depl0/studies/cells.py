@@ -1,53 +1,12 @@
-"""A table of text, for the terminal and for Markdown alike."""
+"""What the cells of a study's table show: figures, with their spread over seeds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
-
+from depl0._table import MISSING
 from depl0.tasks import Metric
 
-MISSING = "–"
 COSTS = {"macs": "MACs", "params": "parameters", "latency": "latency"}
 """What a budget counts, as tables and pictures call it."""
-
-
-@final
-@dataclass(frozen=True)
-class Table:
-    """Columns, rows of text, and what has to be said below them."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows)
-
-    def markdown(self) -> str:
-        """Return the table as a Markdown page. The first column is words, the others are numbers or short words.
-
-        >>> print(Table("Sizes", ("name", "size"), (("a", "1"),)).markdown())
-        # Sizes
-        <BLANKLINE>
-        | name | size |
-        |---|---|
-        | a | 1 |
-        <BLANKLINE>
-        """
-        lines = [f"# {self.title}", "", _line(self.columns), "|" + "---|" * len(self.columns)]
-        lines += [_line(row) for row in self.rows]
-        for note in self.notes:
-            lines += ["", note]
-        return "\n".join(lines) + "\n"
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-# -- cells -----------------------------------------------------------------------------------------------------------
 
 
 def value(metric: Metric, mean: float | None, spread: float | None = None) -> str:

@@ -1,10 +1,11 @@
-"""Results as text."""
+"""What ``depl0 prune`` prints at its end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from depl0._table import aligned
 from depl0.tasks import Metric, metric_in
 
 
@@ -28,11 +29,7 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
             f"{dense['latency_ms'] / compact['latency_ms']:.2f}x as fast",
         ),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(row[c].rjust(widths[c]) for c in (1, 2)), row[3]]).rstrip()
-        for row in rows
-    ]
+    lines = aligned(rows, [False, True, True, False])
     error = summary["certificate"]["max_error"]
     lines.append(f"compact network = gated network: largest difference {error:.1e} ({summary['certificate']['dtype']})")
     lines.append(f"{summary['seconds']:.0f} s in all; files in {folder}")

@@ -1,4 +1,4 @@
-"""A table as data: raw values for programs, shown ones for people."""
+"""A table as data: raw values for programs, shown ones for people. All tables of depl0 are written here."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Column:
     is_number: bool = False
     hidden: bool = False
     """only for programs"""
+    missing: str = MISSING
+    """what is shown where there is no value"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Table:
     title: str
     columns: Sequence[Column]
     rows: Sequence[dict[str, Any]]
-    note: str = ""
+    notes: tuple[str, ...] = ()
+    """what has to be said below it"""
     marked: frozenset[int] = field(default_factory=frozenset)
     """rows that stand out: the user's own"""
 
@@ -48,7 +51,7 @@ class Table:
 
 def shown(column: Column, value: Any) -> str:
     """Return one cell as people read it."""
-    return MISSING if value is None or value == "" else column.show(value)
+    return column.missing if value is None or value == "" else column.show(value)
 
 
 def render(table: Table, kind: str) -> str:
@@ -57,33 +60,91 @@ def render(table: Table, kind: str) -> str:
     return renderers[kind](table)
 
 
+def text_table(
+    title: str,
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    *,
+    words: Sequence[str] = (),
+) -> Table:
+    """Return a table whose cells are text already; the first column and those named are words, the others figures."""
+    columns = [
+        Column(name, name, is_number=place > 0 and name not in words, missing="") for place, name in enumerate(titles)
+    ]
+    return Table(title, columns, [dict(zip(titles, row, strict=True)) for row in rows], tuple(notes))
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def aligned(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[str]:
+    """Return a line for each row, in columns of equal width: words to the left, figures to the right.
+
+    >>> aligned([["network", "s"], ["dense", "10.5"]], [False, True])
+    ['network     s', 'dense    10.5']
+    """
+    return ["  ".join(_padded(row, _widths(rows), is_number)).rstrip() for row in rows]
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def _padded(row: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> list[str]:
+    cells = zip(row, widths, is_number, strict=True)
+    return [cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells]
+
+
 def _text(table: Table) -> str:
     cells = [[column.title for column in table.visible], *table.shown()]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(table.visible))]
     lines = [table.title]
-    for number, row in enumerate(cells):
-        parts = [
-            text.rjust(width) if column.is_number else text.ljust(width)
-            for column, text, width in zip(table.visible, row, widths, strict=True)
-        ]
-        mark = "* " if number - 1 in table.marked else "  "
-        lines.append((mark + "  ".join(parts)).rstrip())
+    for number, line in enumerate(aligned(cells, _numbers(table))):
+        lines.append((("* " if number - 1 in table.marked else "  ") + line).rstrip())
     if table.marked:
         lines.append("* your run")
-    return "\n".join([*lines, *([table.note] if table.note else [])]) + "\n"
+    return "\n".join([*lines, *table.notes]) + "\n"
 
 
-def _markdown(table: Table) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(_markdown_cell(cell) for cell in cells) + " |"
+def _numbers(table: Table) -> list[bool]:
+    return [column.is_number for column in table.visible]
 
-    rules = ["---:" if column.is_number else "---" for column in table.visible]
-    lines = [f"**{_markdown_cell(table.title)}**", "", line([c.title for c in table.visible])]
-    lines.append("|" + "|".join(rules) + "|")
+
+def markdown_grid(header: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool] | None = None) -> str:
+    """Return rows as Markdown that reads well in a terminal too. By default the first column is words, others figures.
+
+    >>> print(markdown_grid(["network", "s"], [["dense", "1.0"]]))
+    | network |   s |
+    |:--------|----:|
+    | dense   | 1.0 |
+    """
+    numbers = [place > 0 for place in range(len(header))] if is_number is None else list(is_number)
+    cells = [[_markdown_cell(cell) for cell in row] for row in (header, *rows)]
+    return _grid(cells, numbers)
+
+
+def _grid(cells: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
+    widths = _widths(cells)
+    rules = [
+        "-" * (width + 1) + ":" if number else ":" + "-" * (width + 1)
+        for width, number in zip(widths, numbers, strict=True)
+    ]
+    first, *rest = ("| " + " | ".join(_padded(row, widths, numbers)) + " |" for row in cells)
+    return "\n".join([first, "|" + "|".join(rules) + "|", *rest])
+
+
+def _markdown(table: Table, title: str = "**{}**") -> str:
+    cells = [[_markdown_cell(column.title) for column in table.visible]]
     for number, row in enumerate(table.shown()):
-        text = line(row)
-        lines.append(_bold(text) if number in table.marked else text)
-    return "\n".join([*lines, *(["", _markdown_cell(table.note)] if table.note else [])]) + "\n"
+        mark = "**" if number in table.marked else ""
+        cells.append([f"{mark}{_markdown_cell(cell)}{mark}" for cell in row])
+    parts = [title.format(_markdown_cell(table.title)), _grid(cells, _numbers(table))]
+    return "\n\n".join([*parts, *map(_markdown_cell, table.notes)]) + "\n"
+
+
+def markdown_page(table: Table) -> str:
+    """Return a table as a Markdown page of its own."""
+    return _markdown(table, title="# {}")
 
 
 def _markdown_cell(text: str) -> str:
@@ -92,8 +153,7 @@ def _markdown_cell(text: str) -> str:
     return text
 
 
-def _bold(line: str) -> str:
-    return "| " + " | ".join(f"**{cell}**" for cell in line[2:-2].split(" | ")) + " |"
+# -- for programs ------------------------------------------------------------------------------------------------------
 
 
 def _json(table: Table) -> str:
@@ -101,7 +161,7 @@ def _json(table: Table) -> str:
     for number, row in enumerate(table.rows):
         entry = {column.key: row.get(column.key) for column in table.columns}
         rows.append({**entry, "yours": number in table.marked} if table.marked else entry)
-    return json.dumps({"title": table.title, "rows": rows, "note": table.note or None}, indent=2) + "\n"
+    return json.dumps({"title": table.title, "rows": rows, "note": " ".join(table.notes) or None}, indent=2) + "\n"
 
 
 def _csv(table: Table) -> str:
@@ -140,7 +200,7 @@ def _latex(table: Table) -> str:
     lines = [
         r"\begin{table}[ht]",
         r"  \centering",
-        rf"  \caption{{{latex_text(table.title)}.{' ' + latex_text(table.note) if table.note else ''}}}",
+        rf"  \caption{{{latex_text(table.title)}.{''.join(' ' + latex_text(note) for note in table.notes)}}}",
         rf"  \begin{{tabular}}{{{''.join('r' if c.is_number else 'l' for c in table.visible)}}}\toprule",
         line([latex_text(column.title) for column in table.visible]) + r"\midrule",
     ]

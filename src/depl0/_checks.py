@@ -11,9 +11,10 @@ import math
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import final
+
+from depl0._suggest import did_you_mean
 
 
 class Refused(Exception):
@@ -305,16 +306,6 @@ class Instance(Check):
         if not isinstance(value, self.kind):
             raise Refused
         return value
-
-
-def did_you_mean(wrong: str, known: Iterable[str]) -> str | None:
-    """Give the nearest known names as a question, or None when none is near.
-
-    >>> did_you_mean("foward", ["forward", "backward"])
-    "did you mean 'forward'?"
-    """
-    nearest = get_close_matches(wrong, list(known))
-    return f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else None
 
 
 def shown(value: object) -> str:
