@@ -22,7 +22,7 @@ from torch import nn
 import depl0
 from depl0.latency.cache import machine
 from depl0.latency.measure import ratio, summarise, time_networks
-from depl0.pruning.untrained import attach_untrained, cut_untrained
+from depl0.methods.untrained import attach_untrained, cut_untrained
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

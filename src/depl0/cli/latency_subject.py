@@ -17,8 +17,8 @@ from depl0.files import load
 from depl0.latency.backends import Call, Skipped, open_session
 from depl0.latency.compare import Omitted, Timing, time_calls
 from depl0.latency.fresh import built_small as make_built_small
+from depl0.methods.untrained import attach_untrained, cut_untrained
 from depl0.models.spec import factory
-from depl0.pruning.untrained import attach_untrained, cut_untrained
 from depl0.recipes.toml import read_recipe
 from depl0.runs.folder import find_compact
 from depl0.training.setup import open_data_for

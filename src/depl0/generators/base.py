@@ -179,7 +179,7 @@ class BoundedGenerator(Generator):
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """Give what tanh is taken of, with the group's bias in it, and the memory for the next group."""
 
-    def aim(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
+    def set_pre_activation(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
         """Set one group's bias so that its pre-activation becomes the wanted one. Called without gradients."""
         found, _ = self.pre_activation(group, previous, memory)
         self.bias(group).add_(wanted - found)
@@ -223,7 +223,7 @@ class BoundedGenerator(Generator):
         previous = self.first_input(self.order()[0])
         with self._full_precision():
             for group in self.order():
-                self.aim(group, wanted[group], previous, memory)
+                self.set_pre_activation(group, wanted[group], previous, memory)
                 inner, memory = self.pre_activation(group, previous, memory)
                 squashed_group = torch.tanh(inner)
                 if self.conditioning == "gates":

@@ -44,7 +44,7 @@ class LSTM(BoundedGenerator):
         """Give w·h + b for each gate of a group."""
         return self._walk(self.bias(group), None, previous, memory)
 
-    def aim(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
+    def set_pre_activation(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
         """Set the biases one after the other, since each decides what the next gate is fed."""
         self._walk(self.bias(group), wanted, previous, memory)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from depl0._processes import share_buffers
 from depl0.budgets.freeze import freeze, freeze_by
 from depl0.budgets.threshold import BudgetKind
 from depl0.gated import GatedModel
@@ -39,6 +40,7 @@ def freeze_network(
 
     Rounding and whole blocks are as in ``gated.config``.
     """
+    share_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
     rules: Any = {"remove_blocks": gated.config.remove_blocks, "round_to": gated.config.round_to}
     latency = None
     if budget is not None and of == "latency":

@@ -13,7 +13,7 @@ from depl0.runtime.engine import make_engine
 from depl0.tasks import check_network
 from depl0.training.evaluate import evaluate
 from depl0.training.loop import run_phase
-from depl0.training.opening import opened
+from depl0.training.opening import open_session
 from depl0.training.phases import plain_phase
 from depl0.training.setup import model_factory, open_data_for
 
@@ -33,7 +33,7 @@ def train_dense(
     task = task_of(recipe)
     check_network(task, host, example, data.info)
     dense_cost = cost(host, example)
-    with opened(
+    with open_session(
         recipe, engine, data, folder, host, dense_cost.macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
         run_phase(session, plain_phase(session, "dense", host, recipe.search.epochs + recipe.finetune.epochs))

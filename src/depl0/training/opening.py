@@ -19,7 +19,7 @@ from depl0.training.session import Session
 
 
 @contextmanager
-def opened(
+def open_session(
     recipe: Recipe,
     engine: Accelerator,
     data: Data,

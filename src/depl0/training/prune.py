@@ -24,7 +24,7 @@ from depl0.training.conclude import conclude, record_for
 from depl0.training.distill import Distillation
 from depl0.training.evaluate import evaluate
 from depl0.training.loop import run_phase
-from depl0.training.opening import opened
+from depl0.training.opening import open_session
 from depl0.training.phases import finetune, plain_phase
 from depl0.training.rollback import roll_back
 from depl0.training.search import note_cut, search
@@ -45,7 +45,9 @@ def prune(
     make_host = model_factory(recipe, data)
     gated, example = gated_network(recipe, engine, data, make_host)
     host, macs = gated.host, gated.dense_cost.macs
-    with opened(recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter) as session:
+    with open_session(
+        recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
+    ) as session:
         if recipe.search.distill > 0:
             weight, temperature = recipe.search.distill, recipe.search.distill_temperature
             session.distillation = Distillation(host, task_of(recipe), weight, temperature)

@@ -5,30 +5,19 @@ Channels are ordered by the norms of their filters, within every group, so that 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from depl0.budgets.freeze import check_budget, freeze
 from depl0.budgets.threshold import BudgetKind
 from depl0.gated import GatedModel, attach
+from depl0.methods.base import rank_within_groups
+from depl0.methods.filters import sum_over_filters
 from depl0.pruning.latency_budget import FrozenToLatency, freeze_to_latency
 
 
 def rank_scores(gated: GatedModel) -> Tensor:
     """Return scores from 0 to 1: the rank of each gate's filter norms within its group."""
-    squares = torch.zeros(gated.plan.num_gates + 1)
-    parameters = dict(gated.host.named_parameters())
-    for name, dim in gated.plan.filters:
-        if name not in parameters:
-            continue
-        weight = parameters[name].detach().float().cpu()
-        per_position = weight.square().sum([other for other in range(weight.dim()) if other != dim])
-        squares.index_add_(0, gated.plan.axes[(name, dim)] % len(squares), per_position)
-    scores = torch.zeros(gated.plan.num_gates)
-    for group in gated.plan.groups:
-        order = squares[group.gates].argsort()
-        scores[group.offset + order] = torch.linspace(0.5 / group.size, 1 - 0.5 / group.size, group.size)
-    return scores
+    return rank_within_groups(gated.plan, sum_over_filters(gated, lambda rows: rows.square().sum(1))).cpu()
 
 
 def attach_untrained(model: nn.Module, example: Tensor, groups: str = "all") -> GatedModel:
