@@ -21,8 +21,8 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
-from depl0._checksum import checksum
 from depl0._atomic import flush_folder, write_flushed, write_whole
+from depl0._checksum import checksum
 from depl0.errors import Depl0Error, FormatError
 
 VERSION = 1
