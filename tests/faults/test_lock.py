@@ -94,11 +94,20 @@ def test_the_lock_ends_with_its_process_even_if_a_child_lives_on(tmp_path: Path)
 OLD = {"pid": os.getpid(), "host": socket.gethostname(), "began": "", "since": "2026-01-01 00:00:00 +0000"}
 
 
-@pytest.mark.parametrize(
-    "left",
-    ["", '{"pid": 1', "[]", '{"pid": -1}', "\x00" * 50]
-    + [json.dumps({**OLD, **other}) for other in ({}, {"host": "node17"}, {"pid": 1}, {"pid": 2**80})],
-)
+LEFT = {
+    "empty": "",
+    "cut short": '{"pid": 1',
+    "list": "[]",
+    "fields missing": '{"pid": -1}',
+    "zeros": "\x00" * 50,
+    "this process": json.dumps(OLD),
+    "another host": json.dumps({**OLD, "host": "node17"}),
+    "another process": json.dumps({**OLD, "pid": 1}),
+    "no process": json.dumps({**OLD, "pid": 2**80}),
+}
+
+
+@pytest.mark.parametrize("left", LEFT.values(), ids=LEFT)
 def test_a_file_that_was_left_behind_keeps_nobody_out(tmp_path: Path, left: str) -> None:
     """By a loss of power, or by an earlier version, whose lock it was."""
     (tmp_path / HOLDER).write_text(left)

@@ -1,1 +1,5 @@
-"""Training with gates: search a structure, freeze it, extract it, fine-tune it, and write down what happened."""
+"""Our own loop: dense training, search and fine-tuning of a recipe."""
+
+from depl0._optional import check_installed
+
+check_installed("accelerate", purpose="for training")
