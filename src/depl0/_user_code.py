@@ -10,13 +10,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module, invalidate_caches
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, final
 
+from depl0._suggest import did_you_mean
 from depl0.errors import Depl0Error, InputError
 
 _V = TypeVar("_V")
@@ -143,8 +143,7 @@ def _callable_of(module: ModuleType, name: str, spec: str, what: str) -> Callabl
     if not callable(make):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         found = "nothing" if make is None else f"a {type(make).__name__}"
-        nearest = get_close_matches(name, known)
-        offered = f"did you mean {' or '.join(nearest)}?" if nearest else f"it has {', '.join(known) or 'none'}."
+        offered = did_you_mean(name, known) or f"it has {', '.join(known) or 'none'}."
         raise InputError(f"{what} {spec!r} must name a callable of {module.__file__}, found {found}.", hint=offered)
     return make
 

@@ -45,8 +45,8 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
         assert phase in typed.err and phase not in typed.out
 
     assert sorted(path.name for path in run.iterdir()) == [
-        "checkpoints", "compact", "environment.json", "gates.jsonl", "metrics.jsonl", "recipe.toml", "summary.json",
-        "tensorboard",
+        ".lock", "checkpoints", "compact", "environment.json", "gates.jsonl", "metrics.jsonl", "recipe.toml",
+        "summary.json", "tensorboard",
     ]  # fmt: skip
     recipe = read_recipe(run / "recipe.toml")
     assert (recipe.name, recipe.search.epochs, recipe.data.limit_train) == ("digits", 2, 256)

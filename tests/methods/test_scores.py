@@ -11,7 +11,7 @@ from torch import Tensor
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.methods import METHODS, Scored, find_method, rank_within_groups
-from depl0.methods.taylor import FEW
+from depl0.pruning.importance import FEW
 from tests.methods.networks import INNER, STREAM, WIDE, Coupled, NoNorm, gated_network, some_batches
 
 SCORED = sorted(name for name, method in METHODS.items() if isinstance(method, Scored))

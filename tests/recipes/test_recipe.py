@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from typing import get_args
 
 import pytest
 
 from depl0._checks import Maybe
 from depl0._settings import Settings
+from depl0.config import EvaluationRule
 from depl0.errors import InputError
 from depl0.gates import RULES
 from depl0.recipes import (
@@ -27,7 +29,6 @@ from depl0.recipes import (
     WeightOptimizerSection,
 )
 from depl0.recipes.section import check_of
-from depl0.recipes.sections import EVALUATION_RULES
 
 
 def recipe(**sections):
@@ -67,7 +68,8 @@ def test_the_defaults():
         "importance": "taylor",
     }
     assert dataclasses.asdict(r.target) == {
-        "budget": 0.5, "of": "macs", "round_to": 1, "penalty_weight": None, "penalty": "params", "remove_blocks": False,
+        "budget": 0.5, "of": "macs", "round_to": 1, "penalty_weight": None, "penalty": "params",
+        "penalty_scale": "count", "remove_blocks": False,
     }  # fmt: skip
     assert dataclasses.asdict(r.search) == {
         "epochs": 3,
@@ -157,6 +159,7 @@ WHOLE = "a whole number of at least"
 SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
 
 REFUSED = [
+    (TargetSection, "target.penalty_scale", "whole", "one of 'share', 'count'"),
     (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
     (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),
     (SearchSection, "search.epochs", True, f"{WHOLE} 0"),
@@ -356,12 +359,12 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
         (
             lambda: TaskSection(spec="segmentaton"),
             "recipe field task.spec must be a task's name or module:class, got 'segmentaton' instead.\n"
-            "hint: did you mean 'segmentation'?",
+            "hint: did you mean segmentation?",
         ),
         (
             lambda: TaskSection(spec="segmentation", settings={"ignore": 3}),
             "recipe field task.settings cannot be used: The setting of segmentation must be one of 'ignore_index', "
-            "'label_smoothing', got 'ignore' instead.\nhint: did you mean 'ignore_index'?",
+            "'label_smoothing', got 'ignore' instead.\nhint: did you mean ignore_index?",
         ),
         (
             lambda: TaskSection(spec="segmentation", settings={"ignore_index": 0.5}),
@@ -398,7 +401,7 @@ def test_a_start_needs_a_preset_that_has_one(start_and_preset):
 
 
 def test_the_evaluation_rules_are_those_of_the_gates():
-    assert set(EVALUATION_RULES) == set(RULES)
+    assert set(get_args(EvaluationRule)) == set(RULES)
 
 
 @pytest.mark.parametrize("kind", SECTIONS.values())

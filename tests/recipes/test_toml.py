@@ -184,7 +184,7 @@ ERRORS = [
     (
         SMALL + "[target.zebra]",
         "recipe has no field or section target.zebra.\n"
-        "hint: the fields of [target] are budget, of, round_to, penalty_weight, penalty, remove_blocks.",
+        "hint: the fields of [target] are budget, of, round_to, penalty_weight, penalty, penalty_scale, remove_blocks.",
     ),
     (
         "search = 5\n" + SMALL.replace("[search]\nepochs = 3\n", ""),

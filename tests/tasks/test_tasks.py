@@ -114,7 +114,7 @@ def test_soft_losses_of_pixels_are_those_of_images_laid_out() -> None:
     ("spec", "settings", "text"),
     [
         ("clasification", {}, "The task must be one of 'classification', 'regression', 'segmentation', got 'clasif"),
-        ("clasification", {}, "hint: did you mean 'classification'?"),
+        ("clasification", {}, "hint: did you mean classification?"),
         ("zebra", {}, "hint: one of your own is my_package.tasks:Name or path/to/file.py:Name."),
         (":Name", {}, "must have a name on both sides of the colon"),
         ("regression", {"scale": 1}, "task 'regression' takes no settings, got 'scale'."),

@@ -27,7 +27,7 @@ IMPORTANCES = ("taylor", "none")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups")
 PRECISIONS = ("fp32", "bf16", "fp16")
-Compaction: TypeAlias = Literal["progressive", "once", "never"]
+Compaction: TypeAlias = Literal["once", "progressive", "never"]
 CHANNELS_LAST = ("auto", "on", "off")
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
