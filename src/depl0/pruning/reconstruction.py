@@ -35,7 +35,7 @@ from depl0.pruning.regression import Moments
 
 WIDE = 1152
 """columns beyond which channels are judged instead of patches"""
-EXPONENT = 1.0
+EXPONENT = 0.8
 """what relative errors are raised to before they are set against cost"""
 
 
@@ -61,13 +61,11 @@ def reconstruction_scores(
     """
     errors = reconstruction_errors(gated, batches, before=before, damping=damping)
     present = ~gated.gone
-    _, price = gated.expected_cost_gradient(torch.ones(gated.plan.num_gates, device=_device(gated)), of)
+    _, price = gated.expected_cost_gradient(present.float().to(_device(gated)), of)
     least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
     scores = exponent * errors.log() - price.double().cpu().clamp_min(least).log()
-    if bool(present.any()):
-        scores[~present] = scores[present].min()
-        scores[present] = standardise(scores[present])
-        scores[~present] = -4.0
+    scores[present] = standardise(scores[present])
+    scores[~present] = -4.0
     return scores.float().to(_device(gated))
 
 
