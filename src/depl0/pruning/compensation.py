@@ -66,7 +66,7 @@ class Compensation:
 
     fitted: tuple[Fitted, ...]
     refused: tuple[Refused, ...]
-    """layers that read other inputs than before and were left as they are"""
+    """layers of the network that cannot be fitted"""
 
     def __str__(self) -> str:
         lines = [f"{f.layer}: relative error {f.before:.3g} -> {f.after:.3g}" for f in self.fitted]
