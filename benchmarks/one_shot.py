@@ -37,6 +37,20 @@ from depl0.weights import load_weights
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CALIBRATION, VALIDATION = 1024, 5000
+INTRODUCTION = """\
+# Right after the cut, without training
+
+Accuracy in per cent, mean ± standard deviation over n draws of 1,024 calibration images of the training set. Written by
+`benchmarks/one_shot.py` from `one_shot.json`, which has every cell with its seed, commit, MACs and channels kept.
+
+- channels by: `reconstruction` (`depl0.pruning.reconstruction`), or the scores of a method of `depl0.methods`
+- recovery: `compensation` fits the layers behind the cut in closed form and keeps the batch norms' statistics;
+  `statistics` measures those anew on the calibration images and fits nothing; `compensation+statistics` does both
+
+Settings were chosen on training images ([research](../../research.md)), before any of `reconstruction` was measured on
+test images.
+
+"""
 KEY = ("model", "groups", "budget", "method", "recovery", "seed", "split")
 Images = tuple[Tensor, Tensor]
 
@@ -165,7 +179,7 @@ def table(rows: list[dict[str, Any]], split: str) -> list[str]:
 def main() -> None:
     """Compute, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, help="folder of one_shot.json and table.md")
+    parser.add_argument("out", type=Path, help="folder of one_shot.json and README.md")
     parser.add_argument("--data")
     parser.add_argument("--weights")
     parser.add_argument("--model", default="resnet20")
@@ -187,11 +201,11 @@ def main() -> None:
 
     if args.data:
         run(args, rows, save)
-    lines = ["Accuracy in per cent right after the cut, without training.", ""]
+    lines = INTRODUCTION.splitlines()
     for split in ("test", "validation"):
         if any(row["split"] == split for row in rows):
             lines += [f"## {split.capitalize()} images", "", *table(rows, split)]
-    (args.out / "table.md").write_text("\n".join(lines))
+    (args.out / "README.md").write_text("\n".join(lines))
     assert all(math.isfinite(row["accuracy"]) for row in rows)
 
 
