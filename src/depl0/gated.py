@@ -124,6 +124,11 @@ class GatedModel(Gated):
         return self._example
 
     @property
+    def host_plan(self) -> Plan:
+        """Return the plan of the host as it stands: the axes of a smaller host, with the gate numbers of the dense one."""
+        return self._host_plan
+
+    @property
     def device(self) -> torch.device:
         """Return where the gates are."""
         return self._scaling.index.device

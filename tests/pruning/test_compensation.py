@@ -1,0 +1,276 @@
+"""Layers take over what closed channels said: exact where they can, refused with a reason where they must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import depl0
+from depl0.errors import GateError, InputError
+from depl0.gated import GatedModel
+from depl0.pruning.compensation import compensate
+from tests.methods.networks import Coupled
+
+EXACT = 1e-12
+"""a damping that leaves the fit exact in float64"""
+
+
+class Plain(nn.Module):
+    """Two layers without anything between them: channel 2 of the first is a combination of channels 0 and 1."""
+
+    def __init__(self, first: nn.Module, reader: nn.Module, between: nn.Module | None = None) -> None:
+        super().__init__()
+        self.first, self.between, self.reader = first, between or nn.Identity(), reader
+        with torch.no_grad():
+            for tensor in (first.weight, first.bias):
+                tensor[2] = 0.5 * tensor[0] - 1.5 * tensor[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.reader(self.between(self.first(x)))
+        return y
+
+
+def inputs(*shape: int, count: int = 2) -> list[Tensor]:
+    rng = torch.Generator().manual_seed(5)
+    return [torch.randn(16, *shape, generator=rng, dtype=torch.float64) for _ in range(count)]
+
+
+def gated_of(model: nn.Module, batches: list[Any], groups: str = "all") -> GatedModel:
+    model = model.double().eval()
+    example = batches[0][:1] if isinstance(batches[0], Tensor) else batches[0]
+    gated = depl0.attach(model, example, generator="independent", groups=groups)
+    gated.eval()
+    return gated
+
+
+def closing(gated: GatedModel, *gates: int) -> Tensor:
+    closed = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    closed[list(gates)] = True
+    return closed
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+READERS = {
+    "strided": lambda: (nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3, stride=2, padding=1), None, (2, 9, 8)),
+    "dilated": lambda: (nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, (3, 2), dilation=2, padding="same"), None, (2, 9, 8)),
+    "reflecting": lambda: (nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3, padding=1, padding_mode="reflect"), None, (2, 9, 8)),
+    "no bias": lambda: (nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3, bias=False), None, (2, 9, 8)),
+    "one dimension": lambda: (nn.Conv1d(2, 4, 3), nn.Conv1d(4, 3, 3, stride=2, padding=1), None, (2, 20)),
+    "three dimensions": lambda: (nn.Conv3d(2, 4, 2), nn.Conv3d(4, 3, 2, padding=1), None, (2, 5, 5, 5)),
+    "linear": lambda: (nn.Linear(6, 4), nn.Linear(4, 3), None, (6,)),
+    "linear over tokens": lambda: (nn.Linear(6, 4), nn.Linear(4, 3), None, (5, 6)),
+    "flattened maps": lambda: (nn.Conv2d(2, 4, 3), nn.Linear(16, 3), nn.Flatten(), (2, 4, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_combination_of_others_goes_without_a_loss(kind: str) -> None:
+    torch.manual_seed(0)
+    first, reader, between, shape = READERS[kind]()
+    batches = inputs(*shape)
+    gated = gated_of(Plain(first, reader, between), batches)
+    test = inputs(*shape, count=3)[2]
+    wanted = gated.host(test)
+    old = state_of(gated.host)
+    report = compensate(gated, closing(gated, 2), batches, damping=EXACT)
+
+    gated.fix_gates((~closing(gated, 2)).float())
+    torch.testing.assert_close(gated(test), wanted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gated.extract()(test), gated(test))
+    assert [entry.layer for entry in report.fitted] == ["reader"] and not report.refused
+    assert report.fitted[0].before > 0.01 and report.fitted[0].after < 1e-6
+    changed = {name for name, tensor in gated.host.state_dict().items() if not torch.equal(tensor, old[name])}
+    assert "reader.weight" in changed and changed <= {"reader.weight", "reader.bias"}
+
+
+def test_a_constant_goes_into_the_bias_or_into_the_norm_behind() -> None:
+    class Normed(nn.Module):
+        def __init__(self, norm_behind: bool) -> None:
+            super().__init__()
+            self.first, self.bn = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
+            self.reader = nn.Conv2d(4, 3, 3, bias=not norm_behind)
+            self.behind = nn.BatchNorm2d(3) if norm_behind else nn.Identity()
+            with torch.no_grad():
+                self.bn.weight[1], self.bn.bias[1] = 0.0, 0.7
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.behind(self.reader(torch.relu(self.bn(self.first(x)))))
+            return y
+
+    for norm_behind, name in ((False, "reader.bias"), (True, "behind.running_mean")):
+        torch.manual_seed(0)
+        batches = inputs(2, 8, 8)
+        gated = gated_of(Normed(norm_behind), batches)
+        wanted, old = gated.host(batches[0]), state_of(gated.host)
+        compensate(gated, closing(gated, 1), batches, damping=EXACT)
+        gated.fix_gates((~closing(gated, 1)).float())
+        torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
+        assert not torch.equal(gated.host.state_dict()[name], old[name])
+
+
+def twin_stream() -> Coupled:
+    """A network whose stream has a channel (3) that is twice another one (1), wherever it is written."""
+    torch.manual_seed(0)
+    host = Coupled()
+    with torch.no_grad():
+        for conv, norm in ((host.stem, host.bn_stem), (host.back, host.bn_back)):
+            conv.weight[3] = conv.weight[1]
+            norm.bias.uniform_(-0.5, 0.5)
+            norm.weight[3], norm.bias[3] = 2 * norm.weight[1], 2 * norm.bias[1]
+    return host
+
+
+def test_a_residual_group_with_two_readers() -> None:
+    batches = inputs(2, 6, 6)
+    gated = gated_of(twin_stream(), batches)
+    wanted = gated.host(batches[1])
+    report = compensate(gated, closing(gated, 3), batches, damping=EXACT)
+    gated.fix_gates((~closing(gated, 3)).float())
+    torch.testing.assert_close(gated(batches[1]), wanted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gated.extract()(batches[1]), gated(batches[1]))
+    assert {"inner", "wide"} <= {entry.layer for entry in report.fitted}
+    assert {r.layer: r.reason for r in report.refused} == {
+        "depthwise": "a grouped convolution: its inputs are closed together with its own channels"
+    }
+
+
+def test_the_errors_it_reports_are_those_of_the_network() -> None:
+    """Closed channels all over, sums included: what was fitted in lockstep is what the gated network computes."""
+    torch.manual_seed(1)
+    batches = inputs(2, 6, 6)
+    gated = gated_of(Coupled(), batches)
+    images = torch.cat(batches)
+    wanted = gated.host(images)
+    closed = closing(gated, 1, 6, 8, 12)
+    report = compensate(gated, closed, batches)
+    gated.fix_gates((~closed).float())
+    error = (gated(images) - wanted).square().mean(0).sum() / wanted.var(0, correction=0).sum()
+    last = next(entry for entry in report.fitted if entry.layer == "linear")
+    assert last.after == pytest.approx(float(error.detach()), rel=1e-6)
+    assert "linear: relative error" in str(report)
+
+
+def test_it_makes_up_for_errors_of_the_shortcut() -> None:
+    """A block of which nothing is closed still corrects what reaches it wrong, as far as it can."""
+
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.skip, self.branch = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(6, 5)
+            self.last = nn.Linear(5, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.last(self.skip(self.first(x)) + self.branch(x))
+            return y
+
+    torch.manual_seed(0)
+    batches = inputs(6, count=4)
+    gated = gated_of(Added(), batches)
+    wanted = gated.host(batches[0])
+    closed = closing(gated, *range(6))  # two of eight channels stay: the branch alone knows the rest
+    report = compensate(gated, closed, batches, damping=EXACT)
+    gated.fix_gates((~closed).float())
+    assert next(entry for entry in report.fitted if entry.layer == "skip").after > 0.01
+    torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-5, atol=1e-5)
+
+
+class CalledTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice, self.last = nn.Linear(6, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(torch.tanh(self.twice(torch.tanh(self.twice(torch.tanh(self.first(x)))))))
+        return y
+
+
+def test_a_layer_that_is_called_twice_is_left_alone() -> None:
+    torch.manual_seed(0)
+    batches = inputs(6)
+    gated = gated_of(CalledTwice(), batches)
+    old = state_of(gated.host)
+    report = compensate(gated, closing(gated, 0), batches)
+    assert [(r.layer, r.reason) for r in report.refused] == [("twice", "its weight is used 2 times in one pass")]
+    for name in ("twice.weight", "twice.bias"):
+        assert torch.equal(gated.host.state_dict()[name], old[name])
+    assert [entry.layer for entry in report.fitted] == ["last"]
+    assert "twice: not compensated, its weight is used 2 times" in str(report)
+    gated.fix_gates((~closing(gated, 0)).float())
+    gated.extract()
+
+
+def test_only_readers_of_closed_channels_on_request() -> None:
+    batches = inputs(2, 6, 6)
+    torch.manual_seed(0)
+    gated = gated_of(Coupled(), batches)
+    report = compensate(gated, closing(gated, 6), batches, everywhere=False)
+    assert [entry.layer for entry in report.fitted] == ["back"]
+
+
+def test_wide_layers_are_fitted_by_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depl0.pruning.compensation.WIDE", 1)
+    torch.manual_seed(0)
+    first, reader, between, shape = READERS["strided"]()
+    batches = inputs(*shape)
+    gated = gated_of(Plain(first, reader, between), batches)
+    wanted = gated.host(batches[0])
+    report = compensate(gated, closing(gated, 2), batches, damping=EXACT)
+    gated.fix_gates((~closing(gated, 2)).float())
+    torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
+    assert report.fitted[0].after < 1e-6
+
+
+def test_gates_on_a_readers_own_weights_and_gates_between_0_and_1() -> None:
+    """Behind a sigmoid a channel cannot be silenced before the reader, so the gate is on the reader's weight."""
+    torch.manual_seed(0)
+    first, reader = nn.Linear(6, 4), nn.Linear(4, 3)
+    with torch.no_grad():
+        first.weight[2], first.bias[2] = first.weight[0], first.bias[0]
+    batches = inputs(6)
+    model = nn.Sequential(first, nn.Sigmoid(), reader)
+    gated = gated_of(model, batches)
+    assert ("2.weight", 1) in gated.plan.sites
+    gates = torch.tensor([0.5, 1.0, 0.25, 1.0])
+    wanted = gated.with_gates(gates, batches[0])
+    compensate(gated, closing(gated, 2), batches, before=gates, damping=EXACT)
+    torch.testing.assert_close(
+        gated.with_gates(gates.masked_fill(closing(gated, 2), 0), batches[0]), wanted, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_the_network_is_otherwise_left_as_it_is() -> None:
+    batches = inputs(2, 6, 6)
+    torch.manual_seed(0)
+    gated = gated_of(Coupled(), batches)
+    gated.train()
+    gated.host.bn_stem.eval()
+    modes = [module.training for module in gated.modules()]
+    old, before = state_of(gated.host), gated.evaluation_gates()
+    report = compensate(gated, closing(gated), batches)
+    assert not report.fitted and all(torch.equal(t, old[n]) for n, t in gated.host.state_dict().items())
+    compensate(gated, closing(gated, 7), batches)
+    assert modes == [module.training for module in gated.modules()]
+    assert torch.equal(gated.evaluation_gates(), before)
+    first = state_of(gated.host)
+    gated.host.load_state_dict(old)
+    compensate(gated, closing(gated, 7), [{"images": batch} for batch in batches])
+    assert all(torch.equal(t, first[n]) for n, t in gated.host.state_dict().items())
+
+
+def test_bad_input() -> None:
+    batches = inputs(2, 6, 6)
+    gated = gated_of(Coupled(), batches)
+    with pytest.raises(GateError, match="gates to close must be 18 values True or False"):
+        compensate(gated, torch.zeros(3, dtype=torch.bool), batches)
+    with pytest.raises(InputError, match="no calibration inputs"):
+        compensate(gated, closing(gated, 1), [])
+    old = state_of(gated.host)
+    with pytest.raises(RuntimeError):
+        compensate(gated, closing(gated, 1), [batches[0], batches[0][:, :1]])
+    assert all(torch.equal(t, old[n]) for n, t in gated.host.state_dict().items())

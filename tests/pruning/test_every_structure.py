@@ -1,0 +1,32 @@
+"""Whatever the analysis can prune can be scored and compensated, or is left alone; the certificate holds afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import depl0
+from depl0._host import ExampleInputs
+from depl0.pruning.compensation import compensate
+from depl0.pruning.reconstruction import reconstruction_scores
+from tests.analysis.structures import STRUCTURES
+
+
+@pytest.mark.parametrize("name", [name for name, structure in STRUCTURES.items() if structure.groups])
+def test_scored_compensated_and_extracted(name: str) -> None:
+    torch.manual_seed(0)
+    structure = STRUCTURES[name]
+    model = structure.build().eval()
+    gated = depl0.attach(model, structure.inputs, generator="independent").eval()
+    example = ExampleInputs.of(structure.inputs)
+    inputs = example.kwargs or example.args
+    closed = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    for group in gated.plan.groups:
+        closed[group.offset + group.size - 1] = group.size > 1
+    scores = reconstruction_scores(gated, [inputs, inputs])
+    assert scores.shape == closed.shape and bool(scores.isfinite().all())
+    report = compensate(gated, closed, [inputs, inputs])
+    assert all(entry.after <= entry.before * 1.01 + 1e-6 for entry in report.fitted), str(report)
+    assert report.fitted or report.refused
+    gated.fix_gates((~closed).float())
+    gated.extract()
