@@ -25,6 +25,7 @@ from depl0.errors import (
 from depl0.files import load, save
 from depl0.gated import GatedModel, attach
 from depl0.planning import plan
+from depl0.pruning.at_once import prune
 from depl0.pruning.calibration import Calibration
 from depl0.pruning.rates import gate_learning_rate
 from depl0.pruning.search import Search, SearchConfig, SearchListener
@@ -62,5 +63,6 @@ __all__ = [
     "load",
     "models",
     "plan",
+    "prune",
     "save",
 ]

@@ -39,6 +39,14 @@ def from_first(value: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def share_parameters(model: nn.Module) -> None:
+    """Give all processes the first one's weights."""
+    if world_size() > 1:
+        for parameter in model.parameters():
+            dist.broadcast(parameter.detach(), src=0)
+
+
+@torch.no_grad()
 def share_buffers(model: nn.Module) -> None:
     """Give all processes the first one's statistics: each has seen other data."""
     if world_size() > 1:

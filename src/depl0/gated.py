@@ -125,7 +125,7 @@ class GatedModel(Gated):
 
     @property
     def host_plan(self) -> Plan:
-        """Return the plan of the host as it stands: the axes of a smaller host, with the gate numbers of the dense one."""
+        """Return the plan of the host as it stands; a smaller host's axes keep the gate numbers of the dense one."""
         return self._host_plan
 
     @property

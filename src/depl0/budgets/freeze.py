@@ -111,13 +111,27 @@ def freeze_by(
     *,
     round_to: int = 1,
 ) -> Frozen:
-    """Fix the gates by scores of one's own: the best are wholly open, as many as the budget allows.
+    """Fix the gates by scores of one's own (:func:`gates_by`)."""
+    frozen = gates_by(gated, scores, budget, of, remove_blocks, round_to=round_to)
+    gated.fix_gates(frozen.gates)
+    return frozen
+
+
+def gates_by(
+    gated: GatedNetwork,
+    scores: Tensor,
+    budget: float,
+    of: BudgetKind,
+    remove_blocks: bool = False,
+    *,
+    round_to: int = 1,
+) -> Frozen:
+    """Return gates by scores of one's own: the best are wholly open, as many as the budget allows.
 
     The scores also become the gates' log α, because that is what decides which channel of a closed group stays.
     """
     gated.start_from(scores)
     is_open = open_within(gated, scores, budget, of, remove_blocks, round_to=round_to)
-    gated.fix_gates(is_open.float())
     return Frozen(is_open.float(), int((~is_open).sum()))
 
 

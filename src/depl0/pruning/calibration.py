@@ -25,6 +25,8 @@ Batches: TypeAlias = Iterable[tuple[Any, Any]]
 
 MOST_BATCHES = 32
 """batches that are looked at, at most, each time"""
+MOST_INPUTS = 1024
+"""examples that layers are fitted to"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,17 @@ class Calibration:
                 hint="pass a data loader or a list of batches.",
             )
         return cls(batches, batches, batches, loss)
+
+    def inputs(self, images: int = MOST_INPUTS) -> list[Any]:
+        """Return inputs alone, as many whole batches as hold so many examples, at least one."""
+        found: list[Any] = []
+        count = 0
+        for inputs, _ in self.pairs(self.scores):
+            found.append(tuple(inputs) if isinstance(inputs, list) else inputs)
+            count += next((len(leaf) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)), 1)
+            if count >= images:
+                break
+        return found
 
     def pairs(self, batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Give the first batches as (inputs, targets); targets are None where there is no loss."""

@@ -1,4 +1,8 @@
-"""The end of a search: gates are frozen within the budget, and batch-norm statistics measured anew for what is left."""
+"""The end of a search: gates are frozen within the budget, and what is left is made to fit.
+
+Either the layers behind the closed channels are fitted anew in closed form (:mod:`depl0.pruning.compensation`), or
+batch-norm statistics are measured anew; not both, because the fit has already put its constants there.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from depl0._processes import share_buffers
-from depl0.budgets.freeze import freeze, freeze_by
+from depl0._processes import share_buffers, share_parameters
+from depl0.budgets.freeze import Frozen, final_gates, gates_by
 from depl0.budgets.threshold import BudgetKind
 from depl0.gated import GatedModel
 from depl0.pruning.calibration import Calibration
+from depl0.pruning.compensation import Compensation, compensate
 from depl0.pruning.latency_budget import freeze_together
 from depl0.pruning.statistics import renew_statistics
 
@@ -24,6 +29,8 @@ class Freezing:
     forced: int
     """gates that the budget closed although the evaluation rule had them open"""
     statistics_renewed: bool
+    compensation: Compensation | None = None
+    """where layers were fitted to the cut: which, how well, and which could not be"""
     latency: dict[str, Any] | None = None
     """where the budget is a latency: what was foretold and measured"""
 
@@ -35,19 +42,39 @@ def freeze_network(
     *,
     scores: Tensor | None = None,
     calibration: Calibration | None = None,
+    compensated: bool = False,
 ) -> Freezing:
-    """Freeze the gates, in order of log α or of ``scores``, and renew statistics where there is data for that.
+    """Freeze the gates, in order of log α or of ``scores``, and make what is left fit where there is data for that.
 
-    Rounding and whole blocks are as in ``gated.config``.
+    Rounding and whole blocks are as in ``gated.config``. With a latency budget, whose gates are found by measuring,
+    nothing is compensated.
     """
     share_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
-    rules: Any = {"remove_blocks": gated.config.remove_blocks, "round_to": gated.config.round_to}
-    latency = None
     if budget is not None and of == "latency":
+        rules: Any = {"remove_blocks": gated.config.remove_blocks, "round_to": gated.config.round_to}
         frozen, latency = freeze_together(gated, budget, scores, **rules)
-    elif scores is None or budget is None:
-        frozen = freeze(gated, budget, of, **rules)
-    else:
-        frozen = freeze_by(gated, scores, budget, of, **rules)
-    renewed = calibration is not None and renew_statistics(gated, calibration)
-    return Freezing(frozen.gates, frozen.forced, renewed, latency)
+        renewed = calibration is not None and renew_statistics(gated, calibration)
+        return Freezing(frozen.gates, frozen.forced, renewed, latency=latency)
+    before = None if scores is not None else gated.evaluation_gates()
+    frozen = _chosen(gated, budget, of, scores)
+    fitted = None
+    if compensated and calibration is not None:
+        fitted = compensate(gated, _closing(gated, frozen, before), calibration.inputs(), before=before)
+        share_parameters(gated.host)  # each process has looked at other data
+        share_buffers(gated.host)
+    gated.fix_gates(frozen.gates)
+    renewed = fitted is None and calibration is not None and renew_statistics(gated, calibration)
+    return Freezing(frozen.gates, frozen.forced, renewed, fitted)
+
+
+def _chosen(gated: GatedModel, budget: float | None, of: BudgetKind, scores: Tensor | None) -> Frozen:
+    config = gated.config
+    if scores is None or budget is None:
+        return final_gates(gated, budget, of, config.remove_blocks, round_to=config.round_to)
+    return gates_by(gated, scores, budget, of, config.remove_blocks, round_to=config.round_to)
+
+
+def _closing(gated: GatedModel, frozen: Frozen, before: Tensor | None) -> Tensor:
+    """Return the gates that are open now and will be closed."""
+    was_open = ~gated.gone if before is None else before.cpu() > 0
+    return was_open & (frozen.gates == 0)

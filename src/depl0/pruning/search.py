@@ -27,11 +27,13 @@ from depl0.pruning.closing import closing_gates, is_worth_it, looks_below
 from depl0.pruning.convergence import Stay, may_begin
 from depl0.pruning.freezing import Freezing, freeze_network
 from depl0.pruning.importance import first_scores
+from depl0.pruning.reconstruction import reconstruction_scores
 from depl0.pruning.statistics import renew_statistics
 from depl0.surgery.narrow import Narrowed, carry_over, carry_over_copy
 from depl0.surgery.record import state_shapes
 
 CutPolicy: TypeAlias = Literal["auto", "progressive", "once", "never"]
+FirstScores: TypeAlias = Literal["taylor", "reconstruction", "none"]
 
 LOOKS = 50
 """looks at the gates in a whole search; each waits for the device"""
@@ -49,7 +51,11 @@ class SearchConfig:
             remaining MACs), ``"once"`` (when the open gates have stayed the same, or at the end), ``"never"`` (by
             ``finish`` alone), or ``"auto"``: progressive in one process, never in several, because those that wrap the
             network (DDP) have to wrap it anew after each cut.
-        first_scores: whether the first scores come from the data of ``calibrate``; without, all gates start alike.
+        first_scores: what the first scores come from, where there is data in ``calibrate``: ``"taylor"`` (first-order
+            change of the loss, or of the outputs where there are no labels, for the cost), ``"reconstruction"`` (the
+            error that is left when the layers behind a channel make up for its loss), or ``"none"``: all start alike.
+        compensate: whether the layers behind the channels that freezing closes are fitted anew in closed form, from the
+            data of ``calibrate``; batch-norm statistics are then not renewed.
         converged_change: the share of the gates that may open or close while the search counts as settled.
         converged_steps: the steps that it must have been settled for; None: a tenth of the search.
     """
@@ -57,7 +63,8 @@ class SearchConfig:
     warmup: float = 0.0
     ramp: float = 0.6
     cut: CutPolicy = "auto"
-    first_scores: bool = True
+    first_scores: FirstScores = "taylor"
+    compensate: bool = False
     converged_change: float = 0.01
     converged_steps: float | None = None
 
@@ -70,6 +77,10 @@ class SearchConfig:
             raise InputError(
                 f"warmup and ramp must together be at most 1, got {self.warmup:g} and {self.ramp:g} instead.",
                 hint="both are shares of the search, one after the other.",
+            )
+        if self.first_scores not in get_args(FirstScores):
+            raise unknown(
+                "first_scores", self.first_scores, get_args(FirstScores), "'none' lets all gates start alike."
             )
         if self.cut not in get_args(CutPolicy):
             raise unknown("cut", self.cut, get_args(CutPolicy), "'progressive' shrinks the network while it trains.")
@@ -218,7 +229,9 @@ class Search:
             self.gated.free_gates()
             budget = self.gated.budget
             share, of = (None, self.gated.config.of) if budget is None else (budget.share, budget.of)
-            freezing = freeze_network(self.gated, share, of, calibration=self._calibration)
+            freezing = freeze_network(
+                self.gated, share, of, calibration=self._calibration, compensated=self.config.compensate
+            )
             self._state.frozen = True
             self._listener.frozen(freezing)
         return freezing
@@ -314,9 +327,13 @@ class Search:
             return
         gated, calibration = self.gated, self._calibration
         gated.free_gates()
-        if gated.budget is not None and calibration is not None and self.config.first_scores:
-            batches = calibration.pairs(calibration.scores)
-            scores = mean_of_all(first_scores(gated, batches, calibration.loss, gated.budget.of))
+        if gated.budget is not None and calibration is not None and self.config.first_scores != "none":
+            if self.config.first_scores == "reconstruction":
+                own = reconstruction_scores(gated, calibration.inputs(), gated.budget.of)
+            else:
+                batches = calibration.pairs(calibration.scores)
+                own = first_scores(gated, batches, calibration.loss, gated.budget.of)
+            scores = mean_of_all(own)
             if not bool(scores.isfinite().all()):
                 raise DivergedError(
                     f"the first scores of the gates are not finite at step {self._state.done}.",

@@ -20,6 +20,7 @@ from depl0.recipes.sections import (
     GateOptimizerSection,
     GatesSection,
     ModelSection,
+    RecoverySection,
     RunSection,
     SearchSection,
     TargetSection,
@@ -49,6 +50,7 @@ class Recipe(Section):
     gate_optimizer: GateOptimizerSection = field(
         default_factory=GateOptimizerSection, metadata=allow(Instance(GateOptimizerSection))
     )
+    recovery: RecoverySection = field(default_factory=RecoverySection, metadata=allow(Instance(RecoverySection)))
     finetune: FinetuneSection = field(default_factory=FinetuneSection, metadata=allow(Instance(FinetuneSection)))
     run: RunSection = field(default_factory=RunSection, metadata=allow(Instance(RunSection)))
 

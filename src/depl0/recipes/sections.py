@@ -19,11 +19,11 @@ from depl0.generators import GENERATORS, PRESETS, Direction
 from depl0.generators.base import Conditioning
 from depl0.methods import METHODS, Learned
 from depl0.models.spec import check_spec
+from depl0.pruning.search import FirstScores
 from depl0.recipes.section import Section, allow, refusal
 from depl0.tasks import TASKS, find_task
 from depl0.tasks import check_spec as check_task
 
-IMPORTANCES = ("taylor", "none")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups")
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -156,7 +156,8 @@ class GatesSection(Section):
         start: the first log α of every gate; left out: the preset's.
         evaluation: the rule for the gates outside training.
         importance: what the first scores come from where a budget is given and the network has learned something
-            already: ``taylor`` (first-order change of the loss for the cost), or ``none``.
+            already: ``taylor`` (first-order change of the loss for the cost), ``reconstruction`` (the error that is
+            left when the layers behind a channel make up for its loss), or ``none``.
     """
 
     title: ClassVar[str] = "gates"
@@ -170,7 +171,7 @@ class GatesSection(Section):
     preset: str = field(default="default", metadata=allow(OneOf(lambda: PRESETS)))
     start: float | None = field(default=None, metadata=allow(Maybe(Number())))
     evaluation: EvaluationRule = field(default="median", metadata=allow(OneOf(get_args(EvaluationRule))))
-    importance: str = field(default="taylor", metadata=allow(OneOf(IMPORTANCES)))
+    importance: FirstScores = field(default="taylor", metadata=allow(OneOf(get_args(FirstScores))))
 
     def _check_together(self) -> None:
         method = METHODS[self.method]
@@ -331,6 +332,21 @@ class GateOptimizerSection(Section):
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RecoverySection(Section):
+    """What is done at the cut, for every method alike, so that less has to be trained back.
+
+    Attributes:
+        compensate: whether the layers behind closed channels are fitted anew, in closed form, to what they read after
+            the cut. Batch-norm statistics are then not measured anew.
+    """
+
+    title: ClassVar[str] = "recovery"
+
+    compensate: bool = field(default=False, metadata=allow(Flag()))
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneSection(Section):
     """The training after the search, with the gates as they are.
 
@@ -412,6 +428,7 @@ SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
             SearchSection,
             WeightOptimizerSection,
             GateOptimizerSection,
+            RecoverySection,
             FinetuneSection,
             RunSection,
         )

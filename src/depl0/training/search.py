@@ -59,7 +59,16 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
     scores = final_scores(session, gated, method, data.pairs(data.scores))
     with written_down(session, gated, recipe.search_epochs) as write:
         gated.free_gates()
-        write(freeze_network(gated, recipe.target.budget, recipe.target.of, scores=scores, calibration=data))
+        write(
+            freeze_network(
+                gated,
+                recipe.target.budget,
+                recipe.target.of,
+                scores=scores,
+                calibration=data,
+                compensated=recipe.recovery.compensate,
+            )
+        )
 
 
 @final
@@ -186,6 +195,10 @@ def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[
         state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
         check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
         renewed = "renewed" if freezing.statistics_renewed else "kept"
+        if freezing.compensation is not None:
+            renewed = "compensated"
+            for refused in freezing.compensation.refused:
+                session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
         state.freezing = FreezingRecord(before, after, freezing.forced, renewed)
         session.note_event("freezing", epoch, **state.freezing.to_dict(task.metric.name))
         share = gated.share_of(freezing.gates, target.of)
@@ -203,7 +216,8 @@ def search_config(recipe: Recipe, steps_per_epoch: int) -> SearchConfig:
         warmup=search.gate_warmup,
         ramp=search.ramp,
         cut=recipe.run.compact,
-        first_scores=has_learned and recipe.gates.importance != "none",
+        first_scores=recipe.gates.importance if has_learned else "none",
+        compensate=recipe.recovery.compensate,
         converged_change=search.converged_change,
         converged_steps=search.converged_epochs * steps_per_epoch,
     )
