@@ -31,6 +31,20 @@ RESIZE_RATIO = 256 / 224  # the shorter side before the middle is cut out
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part of a training image
 TRIES = 10
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
+"""What a file may hold, whatever its name. Pillow knows others that are programs, and starts one to draw them."""
+OTHERS: dict[str, tuple[bytes, ...]] = {
+    "EPS (PostScript)": (b"%!PS", b"\xc5\xd0\xd3\xc6"),
+    "PDF": (b"%PDF",),
+    "SVG or other XML": (b"<svg", b"<?xml"),
+    "WMF or EMF": (b"\xd7\xcd\xc6\x9a", b"\x01\x00\x00\x00"),
+    "Photoshop": (b"8BPS",),
+    "JPEG 2000": (b"\x00\x00\x00\x0cjP  ", b"\xff\x4f\xff\x51"),
+    "an icon": (b"\x00\x00\x01\x00", b"\x00\x00\x02\x00", b"icns"),
+    "a ZIP archive or PyTorch file": (b"PK\x03\x04",),
+    "a pickle": (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+}
+"""First bytes of what is refused by name."""
 
 Item = tuple[Tensor, int]
 Place = tuple[int, int]
@@ -222,13 +236,27 @@ def _collate(items: list[Item | Depl0Error]) -> tuple[Tensor, Tensor] | Depl0Err
 def _decode(path: str) -> Any:
     pil = require("PIL.Image", "pillow", "to decode image files")
     try:
-        with pil.open(path) as image:
+        with pil.open(path, formats=FORMATS) as image:
             return image.convert("RGB")
+    except pil.UnidentifiedImageError as error:
+        raise _not_an_image(path) from error
     except (OSError, SyntaxError, ValueError, EOFError, pil.DecompressionBombError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataError(
             f"{path} cannot be decoded as an image: {reason}.", hint="replace it, or take it out of the folder."
         ) from error
+
+
+def _not_an_image(path: str) -> DataError:
+    """Say what a file holds instead of a raster image, where its first bytes tell."""
+    with open(path, "rb") as file:
+        start = file.read(512)
+    found = next((name for name, marks in OTHERS.items() if any(start.startswith(mark) for mark in marks)), None)
+    if found is None and start[4:8] == b"ftyp":
+        found = "HEIF or AVIF"
+    held = f"it holds {found}, which is not read" if found else "it holds none of the formats that are read"
+    instead = f"convert it to one of {', '.join(FORMATS)}" if found else "replace it"
+    return DataError(f"{path} cannot be decoded as an image: {held}.", hint=f"{instead}, or take it out of the folder.")
 
 
 def _classes(part: Path) -> tuple[str, ...]:
