@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
 from depl0.costs.count import Cost, LayerCost
+from depl0.costs.memory import memory_bytes
 from depl0.files import file_size
 from depl0.latency import measure_latency
-from depl0.costs.memory import memory_bytes
 from depl0.surgery.record import CompactRecord
 
 BATCH = 32
