@@ -43,7 +43,10 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
     header["sha256"] = _checksum(header, values)
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{target} is a file, not a folder for a compact network.", hint="move it away.") from error
     write_whole(target / "compact.safetensors", values)
     write_whole(target / "compact.json", (json.dumps(header, indent=1) + "\n").encode())
     return target
@@ -59,15 +62,7 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     source = Path(folder)
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
-    header = _read_header(source / "compact.json")
-    record = record_from_json(header, source / "compact.json")
-    values = _read(source / "compact.safetensors")
-    if _checksum(header, values) != header.get("sha256"):
-        raise FormatError(
-            f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
-            "was written with them.",
-            hint="copy both files again from where they were written.",
-        )
+    record, values = _read_whole(source)
     model = factory()
     if not isinstance(model, nn.Module):
         raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
@@ -78,10 +73,29 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     return model
 
 
+def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
+    """Refuse a folder whose two files are not both there and as they were written; nothing is built."""
+    return _read_whole(Path(folder))[0]
+
+
 def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
     """Return what a folder says of its compact network, without building it."""
     path = Path(folder) / "compact.json"
     return record_from_json(_read_header(path), path)
+
+
+def _read_whole(source: Path) -> tuple[CompactRecord, bytes]:
+    """Return record and values of a folder whose checksum is right."""
+    header = _read_header(source / "compact.json")
+    record = record_from_json(header, source / "compact.json")
+    values = _read(source / "compact.safetensors")
+    if _checksum(header, values) != header.get("sha256"):
+        raise FormatError(
+            f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
+            "was written with them.",
+            hint="copy both files again from where they were written.",
+        )
+    return record, values
 
 
 def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
@@ -266,4 +280,4 @@ def _read(path: Path) -> bytes:
         raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-__all__ = ["FORMAT", "VERSION", "load", "read_record", "save"]
+__all__ = ["FORMAT", "VERSION", "check_saved", "load", "read_record", "save"]

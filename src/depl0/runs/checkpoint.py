@@ -89,6 +89,11 @@ def load_newest(
     return None
 
 
+def has_checkpoints(folder: Path) -> bool:
+    """Tell whether there is any checkpoint, whole or not."""
+    return bool(_checkpoints(folder))
+
+
 @contextmanager
 def fitting(folder: Path, step: int) -> Iterator[None]:
     """Say so where a whole checkpoint does not hold what this run needs: it is of another version, or made by hand."""
