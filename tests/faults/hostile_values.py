@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -31,6 +33,15 @@ def cases(number: int) -> Any:
 
 seeds = st.integers(0, 2**64).map(Random)
 """random numbers of its own for each case"""
+
+
+@contextmanager
+def only(kind: type[Exception]) -> Iterator[None]:
+    """Allow one kind of error, which says something."""
+    try:
+        yield
+    except kind as error:
+        assert str(error)
 
 
 def nested(depth: int) -> Any:

@@ -7,7 +7,6 @@ import json
 import struct
 import tracemalloc
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,19 +28,9 @@ from depl0.runs.checkpoint import load_newest, save_checkpoint
 from depl0.training.loop import Session, _restore, _save
 from depl0.training.search import search_phase
 from tests.data.layouts import write_cifar10
-from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, seeds
+from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, only, seeds
 from tests.training.test_loop import make_session
 from tests.training.tiny import TinyNet, tiny_gated, tiny_recipe
-
-
-@contextmanager
-def only(kind: type[Exception]) -> Any:
-    """Allow one kind of error, which says something."""
-    try:
-        yield
-    except kind as error:
-        assert str(error)
-
 
 # -- compact networks ------------------------------------------------------------------------------------------------
 

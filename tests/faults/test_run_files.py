@@ -101,7 +101,7 @@ def test_a_run_without_its_compact_network_is_not_finished(finished: Path, damag
     notes: list[str] = []
     assert RunFolder(finished).finished(notes.append) is None
     (note,) = notes
-    assert "the compact network is not whole and is made again from the last checkpoint" in note
+    assert "the result is not whole and is made again from the last checkpoint" in note
 
 
 def test_without_checkpoints_it_is_said_that_nothing_can_be_done(finished: Path) -> None:

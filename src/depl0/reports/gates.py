@@ -34,7 +34,7 @@ def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
     Where channels were cut during the search, later lines have fewer gates; those that are gone are closed. A line says
     under ``kept`` which gates it has; where it does not, the likeliest ones of the line before are meant.
     """
-    latest = {line["epoch"]: line for line in lines if isinstance(line.get("open"), dict) and "epoch" in line}
+    latest = {line["epoch"]: line for line in lines if line.get("open") and line.get("epoch") is not None}
     lines = [latest[epoch] for epoch in sorted(latest)]
     if not lines or not any(lines[0]["open"].values()):
         return None
@@ -44,7 +44,7 @@ def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
         for column, line in enumerate(lines):
             values = np.asarray(line["open"].get(name, []), dtype=np.float32)[: len(first)] / SCALE
             before = matrix[:, max(column - 1, 0)]
-            matrix[_places(len(first), len(values), line.get("kept", {}).get(name), before), column] = values
+            matrix[_places(len(first), len(values), (line.get("kept") or {}).get(name), before), column] = values
         groups[name] = matrix
     return GateHistory([line["epoch"] for line in lines], groups)
 

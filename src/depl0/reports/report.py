@@ -62,7 +62,7 @@ def file_name(label: str) -> str:
 def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
     """Return the report as Markdown, JSON, CSV (one row a run) or LaTeX."""
     if kind == "json":
-        return json.dumps([_plain(run) for run in runs], indent=2) + "\n"
+        return json.dumps([_plain(run) for run in runs], indent=2, default=str) + "\n"
     if kind == "csv":
         return render(results.all_runs(runs), "csv")
     tables = [results.all_runs(runs)] if len(runs) > 1 else []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from depl0.errors import InputError
 from depl0.reports.gates import GateHistory, read_gates
+from depl0.runs import content
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -63,6 +64,7 @@ class Run:
 
 
 MISSING_METHOD = "?"
+_AGAIN = "copy it again from where it was written."
 
 
 @dataclass(frozen=True)
@@ -103,19 +105,20 @@ def read_run(path: Path, label: str | None = None) -> Run:
     text = _text(path / "recipe.toml")
     try:
         recipe = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path / 'recipe.toml'} is no valid TOML: {error}.") from error
-    lines = _json_lines(path / "metrics.jsonl")
+    _check(path / "recipe.toml", recipe, content.RECIPE)
+    lines = _json_lines(path / "metrics.jsonl", lambda line: content.EVENT if "event" in line else content.EPOCH)
     return Run(
         label=label or path.name,
         path=path,
         recipe=recipe,
         recipe_text=text,
-        environment=_json_object(path / "environment.json"),
-        summary=_json_object(path / "summary.json"),
+        environment=_json_object(path / "environment.json", content.ENVIRONMENT),
+        summary=_json_object(path / "summary.json", content.SUMMARY),
         epochs=[line for line in lines if "event" not in line],
         events=[line for line in lines if "event" in line],
-        gates=read_gates(_json_lines(path / "gates.jsonl")),
+        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES)),
     )
 
 
@@ -136,32 +139,45 @@ def _text(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def _json_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+def _json_object(path: Path, check: content.Check) -> dict[str, Any]:
+    if not path.exists():
         return {}
     try:
         found = json.loads(_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {error}.", hint=_AGAIN) from error
     if not isinstance(found, dict):
-        raise InputError(f"{path} is damaged: it holds no object.")
+        raise InputError(f"{path} is damaged: it holds no object.", hint=_AGAIN)
+    _check(path, found, check)
     return found
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
+def _check(path: Path, found: dict[str, Any], check: content.Check) -> None:
+    try:
+        content.shallow(found)
+        check(found, "")
+    except content.Wrong as wrong:
+        raise InputError(f"{path} is damaged: {wrong}.", hint=_AGAIN) from wrong
+
+
+def _json_lines(path: Path, check_of: Callable[[dict[str, Any]], content.Check]) -> list[dict[str, Any]]:
     """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed."""
-    if not path.is_file():
+    if not path.exists():
         return []
     lines = _text(path).splitlines()
     found = []
     for number, line in enumerate(lines, start=1):
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
-            raise InputError(f"{path} is damaged in line {number}: {error}.") from error
+            raise InputError(f"{path} is damaged in line {number}: {error}.", hint=_AGAIN) from error
         if not isinstance(value, dict):
-            raise InputError(f"{path} is damaged in line {number}: it holds no object.")
+            raise InputError(f"{path} is damaged in line {number}: it holds no object.", hint=_AGAIN)
+        try:
+            check_of(value)(value, "")
+        except content.Wrong as wrong:
+            raise InputError(f"{path} is damaged in line {number}: {wrong}.", hint=_AGAIN) from wrong
         found.append(value)
     return found

@@ -19,6 +19,7 @@ from depl0.errors import FormatError, InputError
 from depl0.files import check_saved
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, read_recipe, write_recipe
+from depl0.runs import content
 from depl0.runs.checkpoint import fitting, has_checkpoints, load_newest
 from depl0.runs.lines import Lines
 from depl0.runs.lock import LOCK
@@ -93,22 +94,23 @@ class RunFolder:
     def finished(self, note: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
         """Return the summary of a run that is finished and whole: its compact network has the right checksum.
 
-        Where the compact network is missing or damaged, ``note`` is told so and None is returned: the run goes on from
-        its last checkpoint, and makes it again. Where there is no checkpoint any more, that is an error.
+        Where one of the two is missing or damaged, ``note`` is told so and None is returned: the run goes on from its
+        last checkpoint, and makes both again. Where there is no checkpoint any more, that is an error.
         """
         summary = self.summary()
         if summary is None or "compact" not in summary:  # dense training leaves no compact network
             return summary
         try:
+            _check_summary(summary, self.path / "summary.json")
             check_saved(self.compact)
         except FormatError as error:
             if not has_checkpoints(self.checkpoints):
                 raise FormatError(
-                    f"the run {self.path} is finished, but its compact network is not whole and no checkpoint is left "
-                    f"to make it from: {error.message}",
+                    f"the run {self.path} is finished, but its result is not whole and no checkpoint is left to make "
+                    f"it from: {error.message}",
                     hint="copy the folder compact again from a backup; or train again with another --out.",
                 ) from error
-            note(f"the compact network is not whole and is made again from the last checkpoint: {error.message}")
+            note(f"the result is not whole and is made again from the last checkpoint: {error.message}")
             return None
         return summary
 
@@ -150,6 +152,13 @@ def find_compact(path: Path) -> tuple[Path, Path | None]:
     if (path / "recipe.toml").is_file():
         raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="go on with --resume.")
     raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")
+
+
+def _check_summary(summary: dict[str, Any], path: Path) -> None:
+    try:
+        content.SUMMARY(summary, "")
+    except content.Wrong as wrong:
+        raise FormatError(f"{path} is damaged: {wrong}.") from wrong
 
 
 def _default_folder(name: str, resume: bool) -> Path:
