@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from depl0.data._optional import require
-from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target
+from depl0.data.base import Batches, Data, DataInfo, DataSettings, Target, counted
 from depl0.data.pixels import Normalise, normalisation
 from depl0.data.registry import register
 from depl0.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, limited, random_stream
@@ -83,7 +83,17 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
     shuffled = Shuffled(len(train.paths), settings, target)
     in_order = InOrder(len(test.paths), settings, target)
     return Data(
-        DataInfo("folder", len(classes), classes, (3, size, size), len(train.paths), len(test.paths), mean, std),
+        DataInfo(
+            name="folder",
+            num_classes=len(classes),
+            class_names=classes,
+            image_shape=(3, size, size),
+            train_size=len(train.paths),
+            test_size=len(test.paths),
+            class_counts=counted(len(classes), train.labels, test.labels),
+            mean=mean,
+            std=std,
+        ),
         train=FileBatches(decoded_train, shuffled, normalise, settings.workers, target.device),
         test=FileBatches(decoded_test, in_order, normalise, settings.workers, target.device),
     )
