@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,6 +20,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
+from depl0 import _limits
 from depl0._atomic import write_whole
 from depl0._host import canonical_names
 from depl0.errors import FormatError, InputError
@@ -88,7 +90,8 @@ def _read_whole(source: Path) -> tuple[CompactRecord, bytes]:
     """Return record and values of a folder whose checksum is right."""
     header = _read_header(source / "compact.json")
     record = record_from_json(header, source / "compact.json")
-    values = _read(source / "compact.safetensors")
+    numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
+    values = _read(source / "compact.safetensors", 8 * numbers + _limits.JSON)  # float64, and the names
     if _checksum(header, values) != header.get("sha256"):
         raise FormatError(
             f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
@@ -255,7 +258,7 @@ def _positions(keep: Any, size: int) -> Tensor:
 
 def _read_header(path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(_read(path).decode())
+        header = json.loads(_read(path, _limits.JSON).decode())
     except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, nested too deep
         raise FormatError(f"{path} is no JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -271,9 +274,11 @@ def _read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
     try:
-        return path.read_bytes()
+        return _limits.read_bounded(path, limit)
+    except _limits.TooLarge as error:
+        raise FormatError(f"{path} is not read: {error}.", hint="pass a folder that depl0.save wrote.") from error
     except FileNotFoundError:
         raise FormatError(f"{path} does not exist.", hint="pass a folder that depl0.save wrote.") from None
     except OSError as error:

@@ -28,6 +28,14 @@ class GateHistory:
         return sum(len(matrix) for matrix in self.groups.values())
 
 
+def packed(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line with its numbers as arrays: a tenth of the memory of lists."""
+    for key, kind in (("open", np.uint16), ("kept", np.uint32)):
+        if line.get(key):
+            line[key] = {name: np.asarray(values, dtype=kind) for name, values in line[key].items()}
+    return line
+
+
 def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
     """Make a history of the lines of ``gates.jsonl``.
 
@@ -36,7 +44,7 @@ def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
     """
     latest = {line["epoch"]: line for line in lines if line.get("open") and line.get("epoch") is not None}
     lines = [latest[epoch] for epoch in sorted(latest)]
-    if not lines or not any(lines[0]["open"].values()):
+    if not lines or not any(len(values) for values in lines[0]["open"].values()):
         return None
     groups: dict[str, Matrix] = {}
     for name, first in lines[0]["open"].items():
@@ -49,9 +57,9 @@ def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
     return GateHistory([line["epoch"] for line in lines], groups)
 
 
-def _places(size: int, found: int, kept: Sequence[int] | None, before: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
+def _places(size: int, found: int, kept: Any, before: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
     if found == size:
         return np.arange(size)
-    if kept is not None and len(kept) == found and all(0 <= place < size for place in kept):
+    if kept is not None and len(kept) == found and found and int(np.max(kept)) < size:
         return np.asarray(kept, dtype=np.intp)
     return np.sort(np.argsort(-before, kind="stable")[:found])

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from depl0 import _limits
 from depl0.errors import InputError
-from depl0.reports.gates import GateHistory, read_gates
+from depl0.reports.gates import GateHistory, packed, read_gates
 from depl0.runs import content
 
 if sys.version_info >= (3, 11):
@@ -64,6 +65,8 @@ class Run:
 
 
 MISSING_METHOD = "?"
+DETAILED = 20
+"""runs of a report that have figures and a section of their own; further ones are rows of its table"""
 _AGAIN = "copy it again from where it was written."
 
 
@@ -90,13 +93,16 @@ def dig(value: Any, *keys: str) -> Any:
     return value
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read several runs and give each a label of its own."""
+def read_runs(paths: Sequence[Path], detailed: int = DETAILED) -> list[Run]:
+    """Read several runs and give each a label of its own; the gates of the first ``detailed`` ones alone."""
     labels = _labels(paths)
-    return [read_run(path, label) for path, label in zip(paths, labels, strict=True)]
+    return [
+        read_run(path, label, gates=place < detailed)
+        for place, (path, label) in enumerate(zip(paths, labels, strict=True))
+    ]
 
 
-def read_run(path: Path, label: str | None = None) -> Run:
+def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run:
     """Read the folder of a run, finished or not."""
     if not path.is_dir():
         raise InputError(f"{path} is not the folder of a run.", hint="pass a folder that depl0 prune wrote.")
@@ -118,7 +124,7 @@ def read_run(path: Path, label: str | None = None) -> Run:
         summary=_json_object(path / "summary.json", content.SUMMARY),
         epochs=[line for line in lines if "event" not in line],
         events=[line for line in lines if "event" in line],
-        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES)),
+        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES, packed)) if gates else None,
     )
 
 
@@ -132,10 +138,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     raise InputError("the same run is given twice.", hint="name every run once.")
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, limit: int = _limits.TEXT) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return _limits.read_bounded(path, limit).decode()
+    except (OSError, UnicodeDecodeError, _limits.TooLarge) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
@@ -143,7 +149,7 @@ def _json_object(path: Path, check: content.Check) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(_text(path))
+        found = json.loads(_text(path, _limits.JSON))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}.", hint=_AGAIN) from error
     if not isinstance(found, dict):
@@ -160,11 +166,18 @@ def _check(path: Path, found: dict[str, Any], check: content.Check) -> None:
         raise InputError(f"{path} is damaged: {wrong}.", hint=_AGAIN) from wrong
 
 
-def _json_lines(path: Path, check_of: Callable[[dict[str, Any]], content.Check]) -> list[dict[str, Any]]:
-    """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed."""
+def _json_lines(
+    path: Path,
+    check_of: Callable[[dict[str, Any]], content.Check],
+    shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line,
+) -> list[dict[str, Any]]:
+    """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed.
+
+    ``shorten`` makes each line smaller before the next one is read.
+    """
     if not path.exists():
         return []
-    lines = _text(path).splitlines()
+    lines = _text(path, _limits.LINES).splitlines()
     found = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -179,5 +192,5 @@ def _json_lines(path: Path, check_of: Callable[[dict[str, Any]], content.Check])
             check_of(value)(value, "")
         except content.Wrong as wrong:
             raise InputError(f"{path} is damaged in line {number}: {wrong}.", hint=_AGAIN) from wrong
-        found.append(value)
+        found.append(shorten(value))
     return found

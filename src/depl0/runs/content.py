@@ -169,4 +169,4 @@ FINISHED = fields(
 )
 """the summary of a run that a study counts"""
 EVENT = fields({"event": text, "phase": text, "epoch": count}, needed=("event",))
-GATES = fields({"epoch": count, "open": each(within(0, SCALE)), "kept": each(within(0, LARGEST))})
+GATES = fields({"epoch": count, "open": each(within(0, SCALE)), "kept": each(within(0, 2**32 - 1))})
