@@ -67,6 +67,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(server: ForkServer
     codes, said = ranks(server, tmp_path, "die", step=8, fields=FIELDS)
     assert codes == [1, -9]
     assert "process 0 of 2 has lost another one, and stops" in said[0]
+    assert "hint: go on with the same command and --resume." in said[0]  # what to do comes first, gloo's words last
     assert "--resume" in said[0] and "Traceback" not in said[0]
     reporter = Noisy()
     run(tiny_recipe(**FIELDS), tmp_path / "run", reporter, resume=True)  # with another number of processes
@@ -79,6 +80,7 @@ def test_a_rank_that_hangs_is_not_waited_for(server: ForkServer, tmp_path: Path)
     codes, said = ranks(server, tmp_path, "hang", step=5, fields=FIELDS)
     assert codes == [1, -9]
     assert "process 0 of 2 has lost another one, and stops" in said[0]
+    assert "hint: go on with the same command and --resume." in said[0]  # what to do comes first, gloo's words last
 
 
 def test_a_signal_to_one_rank_stops_all_after_a_save(server: ForkServer, tmp_path: Path) -> None:
