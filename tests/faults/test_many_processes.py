@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +122,21 @@ def test_a_waiting_time_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str)
     monkeypatch.setenv("DEPL0_TIMEOUT", text)
     with pytest.raises(InputError, match="DEPL0_TIMEOUT must be a number of seconds"):
         waiting_time()
+
+
+def test_processes_that_do_not_find_each_other_say_so(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    numbers = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    done = subprocess.run(
+        [sys.executable, "-m", "depl0", "prune", "digits", "--out", str(tmp_path / "run"), "--device", "cpu"],
+        env={**os.environ, **numbers, "MASTER_ADDR": "127.0.0.1", "DEPL0_TIMEOUT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    said = _own_words(done.stderr)
+    assert done.returncode == 1, said
+    assert "error: the 2 processes have not found each other within 1 s." in said and "DEPL0_TIMEOUT" in said
+    assert "Traceback" not in said
