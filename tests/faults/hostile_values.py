@@ -20,8 +20,13 @@ CASES = float(os.environ.get("DEPL0_FUZZ", "1"))
 """how many times as many cases as in the tests of every day; ``make fuzz`` sets it"""
 
 
-def cases(number: int) -> Any:
-    """Return the settings of a test with so many cases."""
+PLANNED: list[int] = []
+"""how many cases the tests that are imported have in a usual run"""
+
+
+def cases(number: int, times: int = 1) -> Any:
+    """Return the settings of a test with so many cases, which is run ``times`` times with other parameters."""
+    PLANNED.append(number * times)
     return settings(
         max_examples=int(number * CASES),
         deadline=None,

@@ -47,7 +47,7 @@ def copy_damaged(source: Path, target: Path, file: str, rng: Random) -> Path:
 
 
 @pytest.mark.parametrize("file", FILES)
-@cases(120)
+@cases(120, times=len(FILES))
 @given(rng=seeds)
 def test_tables_and_texts_over_damaged_runs(source: Path, tmp_path: Path, file: str, rng: Random) -> None:
     folder = copy_damaged(source, tmp_path, file, rng)
@@ -62,7 +62,7 @@ def test_tables_and_texts_over_damaged_runs(source: Path, tmp_path: Path, file: 
 
 
 @pytest.mark.parametrize("file", FILES)
-@cases(2)
+@cases(2, times=len(FILES))
 @given(rng=seeds)
 def test_pages_over_damaged_runs(source: Path, tmp_path: Path, file: str, rng: Random) -> None:
     folder = copy_damaged(source, tmp_path, file, rng)

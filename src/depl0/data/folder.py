@@ -33,6 +33,8 @@ TRIES = 10
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
 """What a file may hold, whatever its name. Pillow knows others that are programs, and starts one to draw them."""
+MAX_PIXELS = 64_000_000
+"""Of one image: half a gigabyte while it is decoded."""
 OTHERS: dict[str, tuple[bytes, ...]] = {
     "EPS (PostScript)": (b"%!PS", b"\xc5\xd0\xd3\xc6"),
     "PDF": (b"%PDF",),
@@ -247,11 +249,18 @@ def _decode(path: str) -> Any:
     pil = require("PIL.Image", "pillow", "to decode image files")
     try:
         with pil.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                size = f"{image.width:,} × {image.height:,} pixels"
+                raise DataError(
+                    f"{path} has {size}, more than the {MAX_PIXELS:,} that are read.", hint="scale it down."
+                )
             return image.convert("RGB")
+    except (DataError, MemoryError):
+        raise
     except pil.UnidentifiedImageError as error:
         raise _not_an_image(path) from error
-    except (OSError, SyntaxError, ValueError, EOFError, pil.DecompressionBombError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except Exception as error:  # what Pillow runs into in a damaged file is not documented: OSError, struct.error, …
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
         raise DataError(
             f"{path} cannot be decoded as an image: {reason}.", hint="replace it, or take it out of the folder."
         ) from error
