@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from depl0.errors import InputError
+
 
 def write_flushed(path: Path, data: bytes) -> None:
     """Write a file, and return when it is on the disk."""
@@ -21,8 +23,13 @@ def write_whole(path: Path, data: bytes) -> None:
     try:
         write_flushed(part, data)
         part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        if isinstance(error, IsADirectoryError):
+            raise InputError(
+                f"{path} cannot be written: there is a folder in its place.", hint="move the folder out of the way."
+            ) from error
         raise
     flush_folder(path.parent)
 

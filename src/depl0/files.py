@@ -6,6 +6,7 @@ No pickle is written or read. Loading needs the folder and the user's own functi
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,6 +19,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
+from depl0 import _limits
 from depl0._atomic import write_whole
 from depl0._checksum import checksum
 from depl0._host import canonical_names
@@ -43,7 +45,10 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
     header["sha256"] = checksum(header, values)
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{target} is a file, not a folder for a compact network.", hint="move it away.") from error
     write_whole(target / "compact.safetensors", values)
     write_whole(target / "compact.json", (json.dumps(header, indent=1) + "\n").encode())
     return target
@@ -59,15 +64,7 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     source = Path(folder)
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
-    header = _read_header(source / "compact.json")
-    record = record_from_json(header, source / "compact.json")
-    values = _read(source / "compact.safetensors")
-    if checksum(header, values) != header.get("sha256"):
-        raise FormatError(
-            f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
-            "was written with them.",
-            hint="copy both files again from where they were written.",
-        )
+    record, values = _read_whole(source)
     model = factory()
     if not isinstance(model, nn.Module):
         raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
@@ -78,10 +75,30 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     return model
 
 
+def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
+    """Refuse a folder whose two files are not both there and as they were written; nothing is built."""
+    return _read_whole(Path(folder))[0]
+
+
 def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
     """Return what a folder says of its compact network, without building it."""
     path = Path(folder) / "compact.json"
     return record_from_json(_read_header(path), path)
+
+
+def _read_whole(source: Path) -> tuple[CompactRecord, bytes]:
+    """Return record and values of a folder whose checksum is right."""
+    header = _read_header(source / "compact.json")
+    record = record_from_json(header, source / "compact.json")
+    numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
+    values = _read(source / "compact.safetensors", 8 * numbers + _limits.JSON)  # float64, and the names
+    if checksum(header, values) != header.get("sha256"):
+        raise FormatError(
+            f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
+            "was written with them.",
+            hint="copy both files again from where they were written.",
+        )
+    return record, values
 
 
 def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
@@ -234,7 +251,7 @@ def _positions(keep: Any, size: int) -> Tensor:
 
 def _read_header(path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(_read(path).decode())
+        header = json.loads(_read(path, _limits.JSON).decode())
     except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, nested too deep
         raise FormatError(f"{path} is no JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -250,13 +267,15 @@ def _read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
     try:
-        return path.read_bytes()
+        return _limits.read_bounded(path, limit)
+    except _limits.TooLarge as error:
+        raise FormatError(f"{path} is not read: {error}.", hint="pass a folder that depl0.save wrote.") from error
     except FileNotFoundError:
         raise FormatError(f"{path} does not exist.", hint="pass a folder that depl0.save wrote.") from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-__all__ = ["FORMAT", "VERSION", "load", "read_record", "save"]
+__all__ = ["FORMAT", "VERSION", "check_saved", "load", "read_record", "save"]

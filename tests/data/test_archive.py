@@ -2,6 +2,8 @@ import gzip
 import io
 import os
 import tarfile
+import time
+import tracemalloc
 
 import pytest
 
@@ -91,7 +93,7 @@ def test_a_header_cannot_be_a_bomb(tmp_path):
     info, content = entry("data/x")
     info.pax_headers = {"comment": "x" * 3_000_000}
     archive = write_archive(tmp_path / "a.tar.gz", (info, content), form=tarfile.PAX_FORMAT)
-    with pytest.raises(DataError, match="it becomes larger than the 1,000,000 bytes allowed"):
+    with pytest.raises(DataError, match="has more than 65,536 bytes"):
         unpack(archive, "data", max_bytes=1_000_000)
 
 
@@ -141,3 +143,66 @@ def test_a_damaged_cifar_archive_is_named(tmp_path):
     os.truncate(archive, 100_000)
     with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz is damaged or an incomplete copy"):
         open_data(f"cifar10:{tmp_path}")
+
+
+def described(kind, size, content=b""):
+    """A header that announces so many bytes of description, and the first of them."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT) + content
+
+
+def refuse_fast(path):
+    tracemalloc.start()
+    start = time.process_time()
+    try:
+        with pytest.raises(DataError, match=r"the description of a file in it has more than 65,536 bytes"):
+            unpack(path, "data")
+        return time.process_time() - start, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK], ids=repr
+)
+def test_a_large_description_is_refused_before_it_is_read(tmp_path, kind):
+    """900 MB of zeros in less than a megabyte."""
+    path, piece = tmp_path / "a.tar.gz", bytes(10_000_000)
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(described(kind, 900_000_000, b"900000000 path="))
+        for _ in range(3):  # as many as are read before the limit, and more
+            file.write(piece)
+    seconds, memory = refuse_fast(path)
+    assert seconds < 0.5 and memory < 5_000_000
+    assert left_over(tmp_path, path) == []
+
+
+def test_descriptions_of_descriptions_are_counted_together(tmp_path):
+    path = tmp_path / "a.tar.gz"
+    one = described(tarfile.XGLTYPE, 11, b"11 a=bcdef\n".ljust(512, b"\0"))
+    path.write_bytes(gzip.compress(one * 5000 + bytes(1024)))
+    refuse_fast(path)
+
+
+def test_a_map_of_holes_without_end_is_refused(tmp_path):
+    info = tarfile.TarInfo("data/x")
+    info.type = tarfile.GNUTYPE_SPARSE
+    head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    head[482] = 1  # more of the map follows
+    head[148:156] = b"        "
+    head[148:156] = b"%06o\0 " % sum(head)
+    more = bytearray(512)
+    more[504] = 1
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(bytes(head) + bytes(more) * 20_000))
+    refuse_fast(path)
+
+
+def test_long_names_within_reason_are_read(tmp_path):
+    name = "data/" + "n" * 200
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        folder = tmp_path / str(form)
+        folder.mkdir()
+        entries = [entry(f"{name}{number}") for number in range(100)]
+        assert len(list(unpack(write_archive(folder / "a.tar.gz", *entries, form=form), "data").iterdir())) == 100

@@ -1,5 +1,6 @@
 import re
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from PIL import Image
 
 from depl0.data import DataSettings, open_data
-from depl0.data.folder import random_part, random_resized_crop, resized_middle
+from depl0.data.folder import FORMATS, random_part, random_resized_crop, resized_middle
 from depl0.errors import DataError, InputError
 from tests.data.layouts import write_folder
 from tests.torchvision_shim import import_torchvision
@@ -174,3 +175,41 @@ def test_a_truncated_image_is_named(tmp_path):
 def test_other_augmentations_are_refused(tmp_path, augment):
     with pytest.raises(InputError, match=f"'augment' cannot be '{augment}' for folder:"):
         open_data(f"folder:{write_folder(tmp_path)}", DataSettings(augment=augment))
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "held"),
+    [
+        (EPS, "EPS (PostScript)"),
+        (b"\xc5\xd0\xd3\xc6" + bytes(26) + EPS, "EPS (PostScript)"),
+        (b"%PDF-1.4\n", "PDF"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG or other XML"),
+        (b"8BPS\x00\x01", "Photoshop"),
+        (b"no image at all", None),
+        (b"", None),
+    ],
+)
+def test_only_raster_formats_are_opened_whatever_the_name(tmp_path, monkeypatch, content, held):
+    write_folder(tmp_path)
+    (tmp_path / "val/ant/0.png").write_bytes(content)
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: started.append(words))
+    monkeypatch.setattr(subprocess, "check_call", lambda *words, **more: started.append(words))
+    text = f"it holds {held}, which is not read" if held else "it holds none of the formats that are read"
+    with pytest.raises(DataError, match=rf"val/ant/0\.png cannot be decoded as an image: {re.escape(text)}") as caught:
+        list(open_data(f"folder:{tmp_path}", DataSettings(image_size=8)).test.epoch(0))
+    assert ("convert it to one of JPEG, PNG" in str(caught.value)) == (held is not None)
+    assert not started
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_is_read_whatever_the_name(tmp_path, form):
+    write_folder(tmp_path)
+    picture(20, 20).save(tmp_path / "val/ant/0.png", format=form)
+    images = torch.cat(
+        [images for images, _ in open_data(f"folder:{tmp_path}", DataSettings(image_size=8)).test.epoch(0)]
+    )
+    assert images.shape == (6, 3, 8, 8)

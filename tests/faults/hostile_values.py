@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -18,8 +20,13 @@ CASES = float(os.environ.get("DEPL0_FUZZ", "1"))
 """how many times as many cases as in the tests of every day; ``make fuzz`` sets it"""
 
 
-def cases(number: int) -> Any:
-    """Return the settings of a test with so many cases."""
+PLANNED: list[int] = []
+"""how many cases the tests that are imported have in a usual run"""
+
+
+def cases(number: int, times: int = 1) -> Any:
+    """Return the settings of a test with so many cases, which is run ``times`` times with other parameters."""
+    PLANNED.append(number * times)
     return settings(
         max_examples=int(number * CASES),
         deadline=None,
@@ -31,6 +38,15 @@ def cases(number: int) -> Any:
 
 seeds = st.integers(0, 2**64).map(Random)
 """random numbers of its own for each case"""
+
+
+@contextmanager
+def only(kind: type[Exception]) -> Iterator[None]:
+    """Allow one kind of error, which says something."""
+    try:
+        yield
+    except kind as error:
+        assert str(error)
 
 
 def nested(depth: int) -> Any:

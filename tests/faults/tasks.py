@@ -9,6 +9,7 @@ import torch
 
 from depl0.cli.app import main
 from depl0.recipes.toml import write_recipe
+from depl0.runs.background import BackgroundSaver
 from depl0.runs.checkpoint import load_newest, save_checkpoint
 from tests.faults import ranks
 from tests.faults.crash import Counter
@@ -39,13 +40,17 @@ def prune(
     return code
 
 
-def save(folder: str, steps: list[int], keep: int, die_at: int | None) -> int:
+def save(folder: str, steps: list[int], keep: int, die_at: int | None, background: bool = False) -> int:
     """Save checkpoints, and die while the last one is saved; the exit code is 0 when it was not."""
     *before, last = steps
     for number, step in enumerate(before):
         save_checkpoint(Path(folder), step, state(number), keep)
     Counter(Path(folder), die_at).install()
-    save_checkpoint(Path(folder), last, state(len(before)), keep)
+    if background:
+        with BackgroundSaver(Path(folder), keep) as saver:
+            saver.save(last, state(len(before)))
+    else:
+        save_checkpoint(Path(folder), last, state(len(before)), keep)
     return 0
 
 

@@ -7,7 +7,6 @@ import json
 import struct
 import tracemalloc
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,24 +24,16 @@ from depl0.gated import GatedModel
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
 from depl0.runs import checkpoint
+from depl0.runs.background import BackgroundSaver
 from depl0.runs.checkpoint import load_newest, save_checkpoint
 from depl0.training.loop import Sums, _restore, _save
 from depl0.training.search import LearnedSearch
 from depl0.training.session import Session
 from tests.data.layouts import write_cifar10
-from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, seeds
+from tests.faults.bounds import bounded
+from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, only, seeds
 from tests.training.test_loop import make_session
 from tests.training.tiny import TinyNet, tiny_gated, tiny_recipe
-
-
-@contextmanager
-def only(kind: type[Exception]) -> Any:
-    """Allow one kind of error, which says something."""
-    try:
-        yield
-    except kind as error:
-        assert str(error)
-
 
 # -- compact networks ------------------------------------------------------------------------------------------------
 
@@ -64,13 +55,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes]
 
 
 def check_load(folder: Path) -> None:
-    with only(FormatError):
+    with bounded(), only(FormatError):
         loaded = depl0.load(folder, TinyNet).eval()
         assert torch.equal(loaded(EXAMPLE), EXPECTED), "another network"
 
 
 @pytest.mark.parametrize("file", ["compact.json", "compact.safetensors"])
-@cases(150)
+@cases(150, times=2)
 @given(rng=seeds)
 def test_damaged_compact_networks(saved: tuple[Path, bytes, bytes], file: str, rng: Random) -> None:
     folder, header, values = saved
@@ -118,7 +109,7 @@ TEXT = write_recipe(RECIPE)
 @cases(500)
 @given(rng=seeds)
 def test_damaged_recipes(rng: Random) -> None:
-    with only(InputError):
+    with bounded(), only(InputError):
         text = damaged_bytes(rng, TEXT.encode()).decode(errors="replace")
         found = parse_recipe(text)
         assert parse_recipe(write_recipe(found)) == found
@@ -131,7 +122,7 @@ FIELDS = [f"{section}.{name}" for section, fields in json.loads(json.dumps(vars(
 @cases(700)
 @given(rng=seeds)
 def test_recipes_of_a_stranger(rng: Random) -> None:
-    with only(InputError):
+    with bounded(), only(InputError):
         found = with_overrides(RECIPE, {rng.choice(FIELDS): nasty(rng)})
         assert isinstance(found, Recipe)
         assert parse_recipe(write_recipe(found)) == found
@@ -145,7 +136,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session]
     """A session whose search has a checkpoint."""
     session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__gate_warmup=0.0)
     phase = LearnedSearch(session, gated).phase
+    session.saver = BackgroundSaver(session.folder.checkpoints, keep=1)
     _save(session, phase, 1, 2, Sums(torch.zeros(3), torch.zeros(2)))
+    session.wait_until_saved()
 
     def fresh() -> Session:
         return Session(session.recipe, session.engine, session.data, session.task, session.folder, session.reporter)
@@ -154,7 +147,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session]
 
 
 @pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
-@cases(200)
+@cases(200, times=2)
 @given(rng=seeds)
 def test_damaged_checkpoints(run: tuple[Any, Any, Path], tmp_path: Path, file: str, rng: Random) -> None:
     source, whole = run[2], (run[2] / "state.safetensors").read_bytes()
@@ -163,7 +156,7 @@ def test_damaged_checkpoints(run: tuple[Any, Any, Path], tmp_path: Path, file: s
     for name in ("state.json", "state.safetensors"):
         content = (source / name).read_bytes()
         (target / name).write_bytes(damaged_bytes(rng, content) if name == file else content)
-    with only(FormatError):
+    with bounded(), only(FormatError):
         found = load_newest(tmp_path)
         assert found is not None and found[0] == 0 and set(found[1]) >= {"model", "run", "rng"}
         assert (target / "state.safetensors").read_bytes() == whole
@@ -180,7 +173,7 @@ def test_checkpoints_of_a_stranger(run: tuple[Any, Any, Path], tmp_path: Path, r
         header["sha256"] = checkpoint._checksum(header, values)
     (target / "state.json").write_text(json.dumps(header))
     (target / "state.safetensors").write_bytes(values)
-    with only(FormatError):
+    with bounded(), only(FormatError):
         load_newest(tmp_path)
 
 
@@ -210,7 +203,7 @@ def test_states_that_do_not_fit(
     session.folder = type(session.folder)(tmp_path / "run")
     session.folder.path.mkdir(exist_ok=True)
     save_checkpoint(session.folder.checkpoints, 0, state, keep=1)
-    with only(Depl0Error):
+    with bounded(), only(Depl0Error):
         session.resume()
         if session.state_for("search") is not None:
             _restore(session, LearnedSearch(session, gated).phase)
@@ -235,7 +228,7 @@ def test_damaged_idx_files(tmp_path: Path, rng: Random) -> None:
     if zipped:
         content = gzip.compress(content, mtime=0) if within else damaged_bytes(rng, gzip.compress(IMAGES, mtime=0))
     path.write_bytes(content)
-    with only(DataError):
+    with bounded(), only(DataError):
         found = mnist.read_idx(path, mnist.IMAGES_MAGIC, (28, 28))
         assert found.shape[1:] == (28, 28) and len(found) * 784 <= len(IMAGES) + 200
 
@@ -268,7 +261,7 @@ def test_damaged_cifar_files(tmp_path: Path, rng: Random) -> None:
     whole = path.read_bytes()
     path.write_bytes(damaged_bytes(rng, whole))
     try:
-        with only(DataError):
+        with bounded(), only(DataError):
             images, labels = next(iter(open_data(f"cifar10:{tmp_path}").train.epoch(0)))
             assert images.isfinite().all() and 0 <= int(labels.min()) <= int(labels.max()) < 10
     finally:

@@ -24,16 +24,19 @@ from tests.training.tiny import Noisy, PowerCut, cut_power, run, tiny_recipe
 
 
 @pytest.mark.parametrize(
-    ("steps", "keep"), [([5], 1), ([1, 5], 1), ([1, 2, 5], 2), ([5, 5], 1)], ids=["first", "one", "two", "same step"]
+    ("steps", "keep", "background"),
+    [([5], 1, False), ([1, 5], 1, False), ([1, 2, 5], 2, False), ([5, 5], 1, False), ([1, 5], 1, True)],
+    ids=["first", "one", "two", "same step", "in the background"],
 )
 def test_a_save_may_die_between_any_two_operations(
-    server: ForkServer, tmp_path: Path, steps: list[int], keep: int
+    server: ForkServer, tmp_path: Path, steps: list[int], keep: int, background: bool
 ) -> None:
     newest, die_at, outcomes = len(steps) - 1, 0, []
     while True:
         die_at += 1
         folder = tmp_path / str(die_at)
-        code = server.run(tmp_path / "log", task="save", folder=str(folder), steps=steps, keep=keep, die_at=die_at)
+        task = {"task": "save", "folder": str(folder), "steps": steps, "keep": keep, "background": background}
+        code = server.run(tmp_path / "log", **task, die_at=die_at)
         outcomes.append(tasks.number_of(folder))
         assert outcomes[-1] in ((newest, newest - 1) if newest else (0, None))
         save_checkpoint(folder, 9, tasks.state(9), keep)  # and what is left does not stand in the way

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +71,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(server: ForkServer
     codes, said = ranks(server, tmp_path, "die", step=8, fields=FIELDS)
     assert codes == [1, -9]
     assert "process 0 of 2 has lost another one, and stops" in said[0]
+    assert "hint: go on with the same command and --resume." in said[0]  # what to do comes first, gloo's words last
     assert "--resume" in said[0] and "Traceback" not in said[0]
     reporter = Noisy()
     run(tiny_recipe(**FIELDS), tmp_path / "run", reporter, resume=True)  # with another number of processes
@@ -79,6 +84,7 @@ def test_a_rank_that_hangs_is_not_waited_for(server: ForkServer, tmp_path: Path)
     codes, said = ranks(server, tmp_path, "hang", step=5, fields=FIELDS)
     assert codes == [1, -9]
     assert "process 0 of 2 has lost another one, and stops" in said[0]
+    assert "hint: go on with the same command and --resume." in said[0]  # what to do comes first, gloo's words last
 
 
 def test_a_signal_to_one_rank_stops_all_after_a_save(server: ForkServer, tmp_path: Path) -> None:
@@ -116,3 +122,21 @@ def test_a_waiting_time_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str)
     monkeypatch.setenv("DEPL0_TIMEOUT", text)
     with pytest.raises(InputError, match="DEPL0_TIMEOUT must be a number of seconds"):
         waiting_time()
+
+
+def test_processes_that_do_not_find_each_other_say_so(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    numbers = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    done = subprocess.run(
+        [sys.executable, "-m", "depl0", "prune", "digits", "--out", str(tmp_path / "run"), "--device", "cpu"],
+        env={**os.environ, **numbers, "MASTER_ADDR": "127.0.0.1", "DEPL0_TIMEOUT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    said = _own_words(done.stderr)
+    assert done.returncode == 1, said
+    assert "error: the 2 processes have not found each other within 1 s." in said and "DEPL0_TIMEOUT" in said
+    assert "Traceback" not in said

@@ -87,10 +87,13 @@ def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
         ("recipe.toml", "[model", "no valid TOML"),
         ("summary.json", "{", "is damaged"),
         ("summary.json", "[]", "holds no object"),
-        ("metrics.jsonl", "{}\n{\n{}\n", "damaged in line 2"),
+        ("metrics.jsonl", '{"event": "x"}\n{\n{}\n', "damaged in line 2"),
+        ("metrics.jsonl", '{"phase": "search", "epoch": "x"}\n', "line 1: epoch must be a number, got 'x' instead"),
+        ("summary.json", '{"layers": [{"layer": "a"}]}', r"layers\[0\]\.channels must be a number, got None instead"),
+        ("gates.jsonl", '{"epoch": 0, "open": {"a": [1001]}}\n', r"line 1: open\.a must be a list of whole numbers"),
+        ("environment.json", '{"machine": []}', "machine must be an object, got list instead"),
         ("gates.jsonl", "1\n{}\n", "damaged in line 1"),
     ],
-    ids=["no recipe", "recipe", "summary", "summary is a list", "metrics", "gates"],
 )
 def test_a_damaged_run_is_refused_by_the_name_of_the_file(
     tmp_path: Path, name: str, content: str | None, message: str

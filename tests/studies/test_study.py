@@ -10,6 +10,7 @@ import pytest
 from depl0.errors import FormatError, InputError, RunInterruptedError
 from depl0.recipes.toml import with_overrides
 from depl0.runs.progress import Quiet
+from depl0.studies.measures import made_with
 from depl0.studies.study import Outcome, Study
 from tests.studies.summaries import a_summary, finish_run
 from tests.training.tiny import Noisy, interrupt, tiny_recipe
@@ -139,3 +140,31 @@ def test_a_study_of_a_newer_version(begun: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "version": 99}))
     with pytest.raises(FormatError, match="newer depl0"):
         Study("sweep", TWO, begun)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"compact": 1}', json.dumps({**a_summary(90.0, 0.5), "seconds": "x"}), "\\ud800"]
+)
+def test_a_damaged_summary_does_not_count_as_finished(tmp_path: Path, text: str) -> None:
+    study = Study("sweep", TWO, tmp_path / "out")
+    for name in TWO:
+        finish_run(tmp_path / "out" / name, a_summary(90.0, 0.5))
+    (tmp_path / "out" / "a" / "summary.json").write_text(text)
+    first, second = study.outcomes()
+    assert first.status != "finished" and second.status == "finished"
+    if first.failure is not None:
+        assert "summary.json is damaged" in first.failure.message
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"commit": [], "packages": 3}'])
+def test_a_damaged_environment_costs_no_study_its_table(tmp_path: Path, content: bytes) -> None:
+    finish_run(tmp_path / "a", a_summary(90.0, 0.5))
+    (tmp_path / "a" / "environment.json").write_bytes(content)
+    assert made_with([tmp_path / "a"]) == {"commit": ["unknown"], "depl0": ["unknown"], "torch": ["unknown"]}
+
+
+@pytest.mark.parametrize("content", [b"{", b"[", b"[" * 100_000, b'{"version": 1, "members": 3}', b"\xff"])
+def test_a_damaged_study_is_said(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "study.json").write_bytes(content)
+    with pytest.raises(FormatError, match=r"study\.json is damaged"):
+        Study("sweep", {"a": tiny_recipe()}, tmp_path)

@@ -21,7 +21,7 @@ def tables_command(
     """Print published results, with your own runs as further rows."""
     one_of("the table", name, TABLES)
     one_of("--format", format_, FORMATS)
-    own = read_runs(runs or [])
+    own = read_runs(runs or [], detailed=0)
     for run in own:
         data = other_data(name, run)
         if data is not None:

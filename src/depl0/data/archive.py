@@ -15,6 +15,10 @@ from depl0.errors import DataError
 
 MAX_BYTES = 1 << 30
 MAX_MEMBERS = 1000
+MAX_HEADER_BYTES = 1 << 16
+"""What describes one member: its header, long names, extended attributes, maps of holes. A block or two is usual."""
+_UNFORESEEN = (LookupError, ValueError, ArithmeticError, TypeError, RecursionError)
+"""What tarfile runs into in headers that nobody would write: numbers that are none, a map cut short."""
 AGAIN = "delete it and download it again from the data set's own site."
 
 
@@ -37,7 +41,7 @@ def unpack(archive: Path, wanted: str, max_bytes: int = MAX_BYTES, max_members: 
             if not unpacked.is_dir():
                 raise DataError(f"{archive} must hold a folder called {wanted}, but does not.", hint=AGAIN)
             _move(unpacked, target)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, *_UNFORESEEN) as error:
         raise DataError(f"{archive} is damaged or an incomplete copy: {error}.", hint=AGAIN) from error
     except OSError as error:
         raise DataError(
@@ -56,7 +60,9 @@ def _extract(archive: Path, scratch: Path, max_bytes: int, max_members: int) -> 
                 if number > max_members:
                     raise DataError(f"{archive} holds more than {max_members:,} files and is not unpacked.", hint=AGAIN)
                 _check(member, archive, max_bytes)
+                stream.expect_content()
                 tar.extract(member, scratch, filter="data")
+                stream.expect_header()
 
 
 def _check(member: tarfile.TarInfo, archive: Path, max_bytes: int) -> None:
@@ -84,21 +90,37 @@ def _move(unpacked: Path, target: Path) -> None:
 
 @final
 class _Limited:
-    """A stream that refuses to give more than so many bytes, headers included."""
+    """A stream that refuses to give more than so many bytes, in all and for the description of one member.
+
+    tarfile reads and parses a description whole, whatever size it claims, before it gives the member back.
+    """
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, archive: Path, limit: int) -> None:
         self._stream = stream
         self._archive = archive
         self._limit = limit
         self._left = limit
+        self._header_left: int | None = MAX_HEADER_BYTES
+
+    def expect_header(self) -> None:
+        """What is read from now on describes a member."""
+        self._header_left = MAX_HEADER_BYTES
+
+    def expect_content(self) -> None:
+        """What is read from now on is the content of a member."""
+        self._header_left = None
 
     def read(self, size: int) -> bytes:
         """Read at most so many bytes."""
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise DataError(
-                f"{self._archive} is not unpacked: it becomes larger than the {self._limit:,} bytes allowed.",
-                hint=AGAIN,
-            )
+            raise self._refusal(f"it becomes larger than the {self._limit:,} bytes allowed")
+        if self._header_left is not None:
+            self._header_left -= len(data)
+            if self._header_left < 0:
+                raise self._refusal(f"the description of a file in it has more than {MAX_HEADER_BYTES:,} bytes")
         return data
+
+    def _refusal(self, problem: str) -> DataError:
+        return DataError(f"{self._archive} is not unpacked: {problem}.", hint=AGAIN)

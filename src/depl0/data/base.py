@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from depl0.errors import InputError
+
+MAX_COUNTED = 100_000
+"""Classes whose images are counted."""
 
 
 @final
@@ -27,6 +30,8 @@ class DataInfo:
     train_size: int
     """Number of training images, over all ranks and after ``limit_train``."""
     test_size: int
+    class_counts: tuple[tuple[int, ...], tuple[int, ...]] | None = field(default=None, kw_only=True)
+    """Training and test images of each class, where they can be told without reading the images."""
     mean: tuple[float, ...] | None = None
     """What images in [0, 1] are normalised by, one number for each channel."""
     std: tuple[float, ...] | None = None
@@ -118,3 +123,18 @@ class Data:
     info: DataInfo
     train: Batches
     test: Batches
+
+
+def counted(num_classes: int | None, train: Any, test: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return how many labels of each class two parts have; None where targets are no classes, or too many.
+
+    >>> counted(3, [0, 0, 2], [1])
+    ((2, 0, 1), (0, 1, 0))
+    """
+    if num_classes is None or num_classes > MAX_COUNTED:
+        return None
+    first, second = (
+        tuple(torch.bincount(torch.as_tensor(labels, dtype=torch.int64), minlength=num_classes).tolist())
+        for labels in (train, test)
+    )
+    return first, second

@@ -159,8 +159,8 @@ def _read(folder: Path, layout: Layout) -> tuple[Part, Part]:
 
 def _count_records(path: Path, layout: Layout) -> int:
     size = path.stat().st_size
-    if size == 0 or size % layout.record:
-        standard = 10_000 if path.name == layout.test else layout.standard_records
+    standard = 10_000 if path.name == layout.test else layout.standard_records
+    if size == 0 or size % layout.record or size > standard * layout.record:
         raise DataError(
             f"{path} must have {standard * layout.record:,} bytes ({standard:,} records of {layout.record:,}), or a "
             f"smaller whole number of records, got {size:,} bytes instead.",

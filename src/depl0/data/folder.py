@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from depl0._optional import require
-from depl0.data.base import Batches, Data, DataInfo, Target
+from depl0.data.base import Batches, Data, DataInfo, Target, counted
 from depl0.data.pixels import Normalise, normalisation
 from depl0.data.registry import register
 from depl0.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, limited, random_stream
@@ -32,6 +32,22 @@ RESIZE_RATIO = 256 / 224  # the shorter side before the middle is cut out
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part of a training image
 TRIES = 10
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
+"""What a file may hold, whatever its name. Pillow knows others that are programs, and starts one to draw them."""
+MAX_PIXELS = 64_000_000
+"""Of one image: half a gigabyte while it is decoded."""
+OTHERS: dict[str, tuple[bytes, ...]] = {
+    "EPS (PostScript)": (b"%!PS", b"\xc5\xd0\xd3\xc6"),
+    "PDF": (b"%PDF",),
+    "SVG or other XML": (b"<svg", b"<?xml"),
+    "WMF or EMF": (b"\xd7\xcd\xc6\x9a", b"\x01\x00\x00\x00"),
+    "Photoshop": (b"8BPS",),
+    "JPEG 2000": (b"\x00\x00\x00\x0cjP  ", b"\xff\x4f\xff\x51"),
+    "an icon": (b"\x00\x00\x01\x00", b"\x00\x00\x02\x00", b"icns"),
+    "a ZIP archive or PyTorch file": (b"PK\x03\x04",),
+    "a pickle": (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+}
+"""First bytes of what is refused by name."""
 
 Item = tuple[Tensor, int]
 Place = tuple[int, int]
@@ -70,7 +86,17 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
     shuffled = Shuffled(len(train.paths), settings, target)
     in_order = InOrder(len(test.paths), settings, target)
     return Data(
-        DataInfo("folder", len(classes), classes, (3, size, size), len(train.paths), len(test.paths), mean, std),
+        DataInfo(
+            name="folder",
+            num_classes=len(classes),
+            class_names=classes,
+            image_shape=(3, size, size),
+            train_size=len(train.paths),
+            test_size=len(test.paths),
+            class_counts=counted(len(classes), train.labels, test.labels),
+            mean=mean,
+            std=std,
+        ),
         train=FileBatches(decoded_train, shuffled, normalise, settings.workers, target.device),
         test=FileBatches(decoded_test, in_order, normalise, settings.workers, target.device),
     )
@@ -223,13 +249,34 @@ def _collate(items: list[Item | Depl0Error]) -> tuple[Tensor, Tensor] | Depl0Err
 def _decode(path: str) -> Any:
     pil = require("PIL.Image", "pillow", "to decode image files")
     try:
-        with pil.open(path) as image:
+        with pil.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                size = f"{image.width:,} × {image.height:,} pixels"
+                raise DataError(
+                    f"{path} has {size}, more than the {MAX_PIXELS:,} that are read.", hint="scale it down."
+                )
             return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, EOFError, pil.DecompressionBombError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except (DataError, MemoryError):
+        raise
+    except pil.UnidentifiedImageError as error:
+        raise _not_an_image(path) from error
+    except Exception as error:  # what Pillow runs into in a damaged file is not documented: OSError, struct.error, …
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
         raise DataError(
             f"{path} cannot be decoded as an image: {reason}.", hint="replace it, or take it out of the folder."
         ) from error
+
+
+def _not_an_image(path: str) -> DataError:
+    """Say what a file holds instead of a raster image, where its first bytes tell."""
+    with open(path, "rb") as file:
+        start = file.read(512)
+    found = next((name for name, marks in OTHERS.items() if any(start.startswith(mark) for mark in marks)), None)
+    if found is None and start[4:8] == b"ftyp":
+        found = "HEIF or AVIF"
+    held = f"it holds {found}, which is not read" if found else "it holds none of the formats that are read"
+    instead = f"convert it to one of {', '.join(FORMATS)}" if found else "replace it"
+    return DataError(f"{path} cannot be decoded as an image: {held}.", hint=f"{instead}, or take it out of the folder.")
 
 
 def _classes(part: Path) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depl0.data.base import Batches, Data, DataInfo, Target
+from depl0.data.base import Batches, Data, DataInfo, Target, counted
 from depl0.data.pixels import Normalise, crop_and_flip, normalisation, resize
 from depl0.data.schedule import CROP, InOrder, Schedule, Shuffled, limited, random_stream
 from depl0.data.settings import DataSettings
@@ -127,6 +127,7 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
             image_shape=(channels, height, width),
             train_size=len(train[0]),
             test_size=len(test[0]),
+            class_counts=counted(arrays.num_classes, train[1], test[1]),
             mean=mean,
             std=std,
             target_shape=target_shape(arrays.train[1]),

@@ -67,7 +67,7 @@ def open_data(
     >>> tuple(images.shape), labels.dtype
     ((64, 1, 8, 8), torch.int64)
     """
-    from depl0.data import custom
+    from depl0.data import custom, labels
 
     target = Target(_checked_device(device), rank, world)
     settings = DataSettings() if settings is None else settings
@@ -77,7 +77,7 @@ def open_data(
         make = custom.find(spec)
         if make is None:
             raise _unknown(spec, name)
-        return custom.open_custom(make, settings, target)
+        return labels.checked(custom.open_custom(make, settings, target), spec)
     if entry.needs_path and not path:
         raise InputError(
             f"The data set {name!r} needs the folder of its files, got {spec!r} instead.", hint=f"write {name}:DIR."

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from depl0 import _limits
 from depl0._checks import Check, shown
 from depl0._optional import require
 from depl0._suggest import nearest, question
@@ -33,7 +34,7 @@ _ALTERNATIVES = {"target.budget": "target.penalty_weight", "target.penalty_weigh
 def read_recipe(path: str | os.PathLike[str]) -> Recipe:
     """Read a recipe from a TOML file."""
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
+        text = _limits.read_bounded(Path(path), _limits.TEXT).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(
             f"recipe file {os.fspath(path)} does not exist.", hint="depl0 recipes lists those that are built in."
@@ -42,7 +43,7 @@ def read_recipe(path: str | os.PathLike[str]) -> Recipe:
         raise InputError(f"recipe file {os.fspath(path)} is a folder; a .toml file was expected.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"recipe file {os.fspath(path)} is no text in UTF-8: {error}.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, _limits.TooLarge) as error:
         raise InputError(f"recipe file {os.fspath(path)!r} cannot be read: {error}.") from error
     return parse_recipe(text, source=f"recipe file {os.fspath(path)}")
 

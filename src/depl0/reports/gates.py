@@ -28,15 +28,23 @@ class GateHistory:
         return sum(len(matrix) for matrix in self.groups.values())
 
 
+def packed(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line with its numbers as arrays: a tenth of the memory of lists."""
+    for key, kind in (("open", np.uint16), ("kept", np.uint32)):
+        if line.get(key):
+            line[key] = {name: np.asarray(values, dtype=kind) for name, values in line[key].items()}
+    return line
+
+
 def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
     """Make a history of the lines of ``gates.jsonl``.
 
     Where channels were cut during the search, later lines have fewer gates; those that are gone are closed. A line says
     under ``kept`` which gates it has; where it does not, the likeliest ones of the line before are meant.
     """
-    latest = {line["epoch"]: line for line in lines if isinstance(line.get("open"), dict) and "epoch" in line}
+    latest = {line["epoch"]: line for line in lines if line.get("open") and line.get("epoch") is not None}
     lines = [latest[epoch] for epoch in sorted(latest)]
-    if not lines or not any(lines[0]["open"].values()):
+    if not lines or not any(len(values) for values in lines[0]["open"].values()):
         return None
     groups: dict[str, Matrix] = {}
     for name, first in lines[0]["open"].items():
@@ -44,14 +52,14 @@ def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
         for column, line in enumerate(lines):
             values = np.asarray(line["open"].get(name, []), dtype=np.float32)[: len(first)] / SCALE
             before = matrix[:, max(column - 1, 0)]
-            matrix[_places(len(first), len(values), line.get("kept", {}).get(name), before), column] = values
+            matrix[_places(len(first), len(values), (line.get("kept") or {}).get(name), before), column] = values
         groups[name] = matrix
     return GateHistory([line["epoch"] for line in lines], groups)
 
 
-def _places(size: int, found: int, kept: Sequence[int] | None, before: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
+def _places(size: int, found: int, kept: Any, before: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
     if found == size:
         return np.arange(size)
-    if kept is not None and len(kept) == found and all(0 <= place < size for place in kept):
+    if kept is not None and len(kept) == found and found and int(np.max(kept)) < size:
         return np.asarray(kept, dtype=np.intp)
     return np.sort(np.argsort(-before, kind="stable")[:found])

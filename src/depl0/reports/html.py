@@ -22,7 +22,7 @@ from depl0.reports.figures import curves, structure
 from depl0.reports.figures.canvas import inline_svg
 from depl0.reports.figures.heat import COLOURS
 from depl0.reports.gates import GateHistory
-from depl0.reports.run import Run, dig
+from depl0.reports.run import DETAILED, Run, dig
 from depl0.reports.show import share
 
 _STEPS = 200
@@ -53,12 +53,12 @@ def page(runs: Sequence[Run]) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     script = _own("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    top = structure.tallest(runs)
+    top = structure.tallest(runs[:DETAILED])
     title = f"Pruning report: {runs[0].label}" if len(runs) == 1 else f"Pruning report: {len(runs)} runs"
     text: str = environment.from_string(_own("report.html")).render(
         title=title,
         lead=_lead(runs),
-        sections=[_section(run, place, top) for place, run in enumerate(runs, start=1)],
+        sections=[_section(run, place, top) for place, run in enumerate(runs[:DETAILED], start=1)],
         all_runs=results.all_runs(runs),
         css=Markup(_own("report.css").replace("{{ ramp }}", _ramp())),
         js=Markup(script),
@@ -74,6 +74,8 @@ def _own(name: str) -> str:
 
 
 def _lead(runs: Sequence[Run]) -> str:
+    if len(runs) > DETAILED:
+        return f"All runs in one table, and the first {DETAILED} in detail: report the others on their own."
     if len(runs) > 1:
         return "The same questions for every run: which layers shrank, what did it cost, and how it came about."
     return "Which layers shrank, what did it cost, and how it came about."

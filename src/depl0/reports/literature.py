@@ -129,13 +129,14 @@ def _ablation_row(run: Run) -> dict[str, Any]:
 
 def _runtime_row(run: Run) -> dict[str, Any]:
     converged = run.get("convergence", "epoch")
-    before = [e for e in run.epochs if e["phase"] == "search" and (converged is None or e["epoch"] <= converged + 1)]
+    search = [e for e in run.epochs if e["phase"] == "search" and e.get("seconds") is not None]
+    before = [e["seconds"] for e in search if converged is None or e["epoch"] <= converged + 1]
     planned = [dig(run.recipe, phase, "epochs") or 0 for phase in ("search", "finetune")]
     return {
         **_common(run),
         "epochs": sum(planned),
         "epochs_to_convergence": converged,
-        "seconds_per_epoch": sum(e["seconds"] for e in before) / len(before) if before else None,
+        "seconds_per_epoch": sum(before) / len(before) if before else None,
         "time_to_solution": duration(run.get("seconds")) if run.get("seconds") is not None else None,
     }
 

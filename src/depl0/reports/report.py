@@ -13,7 +13,7 @@ from depl0.reports import results
 from depl0.reports.figures import curves, heat, structure
 from depl0.reports.figures.canvas import style, write
 from depl0.reports.html import page
-from depl0.reports.run import Run
+from depl0.reports.run import DETAILED, Run
 
 FORMATS = ("html", "md", "json", "csv", "latex")
 _ENDINGS = {"html": "html", "md": "md", "json": "json", "csv": "csv", "latex": "tex"}
@@ -33,14 +33,15 @@ def write_report(runs: Sequence[Run], folder: Path, kind: str = "html") -> Path:
 
 
 def write_figures(runs: Sequence[Run], folder: Path) -> list[str]:
-    """Write every figure as PNG and SVG; return their names without the ending."""
-    names = []
+    """Write every figure of the first runs as PNG and SVG; return their names without the ending."""
+    names, alone = [], len(runs) == 1
+    runs = runs[:DETAILED]
     with style():
         if any(run.layers for run in runs):
             write(structure.figure(runs), folder, "structure")
             names.append("structure")
         for run in runs:
-            ending = "" if len(runs) == 1 else f"-{file_name(run.label)}"
+            ending = "" if alone else f"-{file_name(run.label)}"
             if run.epochs:
                 write(curves.figure(run), folder, f"training{ending}")
                 names.append(f"training{ending}")
@@ -62,11 +63,11 @@ def file_name(label: str) -> str:
 def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
     """Return the report as Markdown, JSON, CSV (one row a run) or LaTeX."""
     if kind == "json":
-        return json.dumps([_plain(run) for run in runs], indent=2) + "\n"
+        return json.dumps([_plain(run) for run in runs], indent=2, default=str) + "\n"
     if kind == "csv":
         return render(results.all_runs(runs), "csv")
     tables = [results.all_runs(runs)] if len(runs) > 1 else []
-    for run in runs:
+    for run in runs[:DETAILED]:
         tables += [results.dense_to_compact(run), results.layers(run), results.frozen(run), results.provenance(run)]
     parts = [render(table, kind) for table in tables if table.rows]
     if kind == "md":

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from depl0 import _limits
 from depl0.errors import InputError
-from depl0.reports.gates import GateHistory, read_gates
+from depl0.reports.gates import GateHistory, packed, read_gates
+from depl0.runs import content
 from depl0.tasks import ACCURACY, TASKS, Metric, metric_in
 
 if sys.version_info >= (3, 11):
@@ -80,6 +82,9 @@ class Run:
 
 
 MISSING_METHOD = "?"
+DETAILED = 20
+"""runs of a report that have figures and a section of their own; further ones are rows of its table"""
+_AGAIN = "copy it again from where it was written."
 
 
 @dataclass(frozen=True)
@@ -105,13 +110,16 @@ def dig(value: Any, *keys: str) -> Any:
     return value
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read several runs and give each a label of its own."""
+def read_runs(paths: Sequence[Path], detailed: int = DETAILED) -> list[Run]:
+    """Read several runs and give each a label of its own; the gates of the first ``detailed`` ones alone."""
     labels = _labels(paths)
-    return [read_run(path, label) for path, label in zip(paths, labels, strict=True)]
+    return [
+        read_run(path, label, gates=place < detailed)
+        for place, (path, label) in enumerate(zip(paths, labels, strict=True))
+    ]
 
 
-def read_run(path: Path, label: str | None = None) -> Run:
+def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run:
     """Read the folder of a run, finished or not."""
     if not path.is_dir():
         raise InputError(f"{path} is not the folder of a run.", hint="pass a folder that depl0 prune wrote.")
@@ -120,19 +128,20 @@ def read_run(path: Path, label: str | None = None) -> Run:
     text = _text(path / "recipe.toml")
     try:
         recipe = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path / 'recipe.toml'} is no valid TOML: {error}.") from error
-    lines = _json_lines(path / "metrics.jsonl")
+    _check(path / "recipe.toml", recipe, content.RECIPE)
+    lines = _json_lines(path / "metrics.jsonl", lambda line: content.EVENT if "event" in line else content.EPOCH)
     return Run(
         label=label or path.name,
         path=path,
         recipe=recipe,
         recipe_text=text,
-        environment=_json_object(path / "environment.json"),
-        summary=_json_object(path / "summary.json"),
+        environment=_json_object(path / "environment.json", content.ENVIRONMENT),
+        summary=_json_object(path / "summary.json", content.SUMMARY),
         epochs=[line for line in lines if "event" not in line],
         events=[line for line in lines if "event" in line],
-        gates=read_gates(_json_lines(path / "gates.jsonl")),
+        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES, packed)) if gates else None,
     )
 
 
@@ -146,39 +155,59 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     raise InputError("the same run is given twice.", hint="name every run once.")
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, limit: int = _limits.TEXT) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return _limits.read_bounded(path, limit).decode()
+    except (OSError, UnicodeDecodeError, _limits.TooLarge) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def _json_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+def _json_object(path: Path, check: content.Check) -> dict[str, Any]:
+    if not path.exists():
         return {}
     try:
-        found = json.loads(_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
+        found = json.loads(_text(path, _limits.JSON))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {error}.", hint=_AGAIN) from error
     if not isinstance(found, dict):
-        raise InputError(f"{path} is damaged: it holds no object.")
+        raise InputError(f"{path} is damaged: it holds no object.", hint=_AGAIN)
+    _check(path, found, check)
     return found
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed."""
-    if not path.is_file():
+def _check(path: Path, found: dict[str, Any], check: content.Check) -> None:
+    try:
+        content.shallow(found)
+        check(found, "")
+    except content.Wrong as wrong:
+        raise InputError(f"{path} is damaged: {wrong}.", hint=_AGAIN) from wrong
+
+
+def _json_lines(
+    path: Path,
+    check_of: Callable[[dict[str, Any]], content.Check],
+    shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line,
+) -> list[dict[str, Any]]:
+    """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed.
+
+    ``shorten`` makes each line smaller before the next one is read.
+    """
+    if not path.exists():
         return []
-    lines = _text(path).splitlines()
+    lines = _text(path, _limits.LINES).splitlines()
     found = []
     for number, line in enumerate(lines, start=1):
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
-            raise InputError(f"{path} is damaged in line {number}: {error}.") from error
+            raise InputError(f"{path} is damaged in line {number}: {error}.", hint=_AGAIN) from error
         if not isinstance(value, dict):
-            raise InputError(f"{path} is damaged in line {number}: it holds no object.")
-        found.append(value)
+            raise InputError(f"{path} is damaged in line {number}: it holds no object.", hint=_AGAIN)
+        try:
+            check_of(value)(value, "")
+        except content.Wrong as wrong:
+            raise InputError(f"{path} is damaged in line {number}: {wrong}.", hint=_AGAIN) from wrong
+        found.append(shorten(value))
     return found

@@ -13,8 +13,9 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from safetensors import SafetensorError
 from safetensors.torch import load as read_safetensors
@@ -31,16 +32,35 @@ _NAME = re.compile(r"step-(\d{1,18})(?:-(\d{1,9}))?")
 _ASIDE, _DAMAGED = ".aside-", "damaged-"
 
 
+@final
+@dataclass(frozen=True)
+class Snapshot:
+    """A state as it was at one step, in main memory: nothing that happens afterwards changes it."""
+
+    step: int
+    tree: Any
+    tensors: dict[str, Tensor]
+
+
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write a checkpoint and remove all but the ``keep`` newest ones."""
+    return write_snapshot(folder, take_snapshot(step, state), keep)
+
+
+def take_snapshot(step: int, state: dict[str, Any]) -> Snapshot:
+    """Copy a state to main memory."""
+    tensors: dict[str, Tensor] = {}
+    return Snapshot(step, _pack(state, tensors), tensors)
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
+    """Write a snapshot as a checkpoint and remove all but the ``keep`` newest ones."""
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
-    tensors: dict[str, Tensor] = {}
-    tree = _pack(state, tensors)
-    values = write_safetensors(tensors)
-    header = {"version": VERSION, "step": step, "tree": tree}
+    values = write_safetensors(snapshot.tensors)
+    header = {"version": VERSION, "step": snapshot.step, "tree": snapshot.tree}
     header["sha256"] = checksum(header, values)
-    target = folder / _free_name(folder, step)
+    target = folder / _free_name(folder, snapshot.step)
     part = folder / f"{_ASIDE}{target.name}"
     part.mkdir()
     try:
@@ -87,6 +107,11 @@ def load_newest(
             hint="put one back from a backup; or, to give up what was done, start again with another --out.",
         )
     return None
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Tell whether there is any checkpoint, whole or not."""
+    return bool(_checkpoints(folder))
 
 
 @contextmanager
@@ -176,7 +201,7 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     """Replace tensors by the numbers they are kept under, and dicts by lists of pairs (keys may be numbers)."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().clone().contiguous()
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": name}
     if isinstance(value, dict):
         return {"dict": [[key, _pack(item, tensors)] for key, item in value.items()]}

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from depl0._atomic import write_whole
-from depl0.errors import InputError
+from depl0.errors import FormatError, InputError
+from depl0.files import check_saved
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, read_recipe, write_recipe
-from depl0.runs.checkpoint import fitting, load_newest
+from depl0.runs import content
+from depl0.runs.checkpoint import fitting, has_checkpoints, load_newest
 from depl0.runs.lines import Lines
 from depl0.runs.lock import HOLDER, LOCK
 
@@ -47,8 +49,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._write("recipe.toml", write_recipe(recipe))
         self._write("environment.json", _json(environment()))
-        self._metrics.path.write_text("")
-        self.gates.path.unlink(missing_ok=True)
+        self._write("metrics.jsonl", "")
+        self.gates.restore("")
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``; a checkpoint counts on it, so it goes to disk at once."""
@@ -60,26 +62,57 @@ class RunFolder:
 
     def metrics_text(self, lines: int | None = None) -> str:
         """Return ``metrics.jsonl`` as it is, for a checkpoint; or its first lines, which is what older ones counted."""
-        path = self.path / "metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return "".join(text.splitlines(keepends=True)[:lines])
+        return "".join(self._metrics.text().splitlines(keepends=True)[:lines])
 
-    def restore(self, recipe: str, metrics: str) -> None:
-        """Put files back to what they were at a checkpoint: later metrics come from steps that are done again."""
+    def restore(self, recipe: str, metrics: str, gates: str | None = None) -> None:
+        """Put files back to what they were at a checkpoint: later lines come from steps that are done again.
+
+        ``gates`` is the text of ``gates.jsonl``; None leaves the file alone, for checkpoints that do not have it.
+        """
         self._write("recipe.toml", recipe)
         self._write("metrics.jsonl", metrics)
+        if gates is not None:
+            self.gates.restore(gates)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is done."""
         self._write("summary.json", _json(summary))
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary of a finished run."""
+        """Return the summary of a finished run, whatever has become of its other files since."""
         path = self.path / "summary.json"
         try:
             return dict(json.loads(path.read_bytes()))
         except (FileNotFoundError, ValueError, TypeError, RecursionError):  # half a summary is none: it is made again
             return None
+        except OSError as error:
+            raise FormatError(
+                f"{path} cannot be read: {error.strerror or error}.",
+                hint="move it out of the way; --resume makes it again from the last checkpoint.",
+            ) from error
+
+    def finished(self, note: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
+        """Return the summary of a run that is finished and whole: its compact network has the right checksum.
+
+        Where one of the two is missing or damaged, ``note`` is told so and None is returned: the run goes on from its
+        last checkpoint, and makes both again. Where there is no checkpoint any more, that is an error.
+        """
+        summary = self.summary()
+        if summary is None or "compact" not in summary:  # dense training leaves no compact network
+            return summary
+        try:
+            _check_summary(summary, self.path / "summary.json")
+            check_saved(self.compact)
+        except FormatError as error:
+            if not has_checkpoints(self.checkpoints):
+                raise FormatError(
+                    f"the run {self.path} is finished, but its result is not whole and no checkpoint is left to make "
+                    f"it from: {error.message}",
+                    hint="copy the folder compact again from a backup; or train again with another --out.",
+                ) from error
+            note(f"the result is not whole and is made again from the last checkpoint: {error.message}")
+            return None
+        return summary
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode())
@@ -119,6 +152,13 @@ def find_compact(path: Path) -> tuple[Path, Path | None]:
     if (path / "recipe.toml").is_file():
         raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="go on with --resume.")
     raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")
+
+
+def _check_summary(summary: dict[str, Any], path: Path) -> None:
+    try:
+        content.SUMMARY(summary, "")
+    except content.Wrong as wrong:
+        raise FormatError(f"{path} is damaged: {wrong}.") from wrong
 
 
 def _default_folder(name: str, resume: bool) -> Path:

@@ -17,7 +17,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import nn
 
-from depl0.errors import InputError
+from depl0.errors import InputError, TrainingError
 from depl0.recipes.recipe import Recipe
 
 _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -35,13 +35,24 @@ def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
     AcceleratorState._reset_state(True)
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)
-    engine = Accelerator(
-        mixed_precision=_PRECISIONS[recipe.run.precision],
-        cpu=device.partition(":")[0] == "cpu",
-        log_with=list(recipe.run.trackers) or None if folder is not None else None,
-        project_dir=str(folder) if folder is not None else None,
-        kwargs_handlers=[DistributedDataParallelKwargs(), InitProcessGroupKwargs(timeout=waiting_time())],
-    )
+    wait = waiting_time()
+    try:
+        engine = Accelerator(
+            mixed_precision=_PRECISIONS[recipe.run.precision],
+            cpu=device.partition(":")[0] == "cpu",
+            log_with=list(recipe.run.trackers) or None if folder is not None else None,
+            project_dir=str(folder) if folder is not None else None,
+            kwargs_handlers=[DistributedDataParallelKwargs(), InitProcessGroupKwargs(timeout=wait)],
+        )
+    except RuntimeError as error:
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            raise
+        reason = str(error).strip().partition("\n")[0][:160]
+        raise TrainingError(
+            f"the {os.environ['WORLD_SIZE']} processes have not found each other within {wait.total_seconds():g} s.",
+            hint="start all of them anew, with the same address and port (torchrun does); where they start slowly, set "
+            f"DEPL0_TIMEOUT to more seconds. This one saw: {reason}",
+        ) from error
     seed_everything(recipe.run.seed)
     return engine
 

@@ -77,11 +77,17 @@ def explained(engine: Accelerator, folder: Path) -> Iterator[None]:
     except RuntimeError as error:
         if engine.num_processes == 1 or not (isinstance(error, _distributed_error()) or _LOST.search(str(error))):
             raise
-        reason = str(error).strip().partition("\n")[0]
         raise TrainingError(
-            f"process {engine.process_index} of {engine.num_processes} has lost another one, and stops: {reason}",
-            hint=f"the other one's own message says why it ended; {GO_ON}",
+            f"process {engine.process_index} of {engine.num_processes} has lost another one, and stops; {folder} has "
+            "the last checkpoint.",
+            hint=f"{GO_ON} The other one's own message says why it ended. This one saw: {_short(str(error))}",
         ) from error
+
+
+def _short(reason: str, longest: int = 160) -> str:
+    """Return what torch.distributed says without the places in its source: one line."""
+    line = re.sub(r"^\[[^\]]*\]:?\s*", "", reason.strip().partition("\n")[0])
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def _distributed_error() -> type[Exception]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from depl0.runs import content
 from depl0.studies.study import Outcome
 from depl0.tasks import Metric, metric_in
 
@@ -56,12 +57,21 @@ def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
         file = folder / "environment.json"
         if not (folder / "summary.json").exists() or not file.exists():
             continue
-        environment = json.loads(file.read_text())
-        versions = {"commit": environment["commit"], **environment["packages"]}
+        versions = _versions(file)
         for name, seen in found.items():
             if versions.get(name):
                 seen.add(versions[name])
     return {name: sorted(seen) for name, seen in found.items()}
+
+
+def _versions(file: Path) -> dict[str, str]:
+    """Return commit and packages of a run; a damaged file is said, and costs no study its table."""
+    try:
+        environment = json.loads(file.read_bytes())
+        content.ENVIRONMENT(environment, "")
+    except (OSError, ValueError, RecursionError, content.Wrong):
+        return dict.fromkeys(("commit", "depl0", "torch"), "unknown")
+    return {"commit": environment.get("commit"), **(environment.get("packages") or {})}
 
 
 def made_with_note(made: dict[str, list[str]]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from depl0._atomic import write_whole
 from depl0.errors import Depl0Error, FormatError, InputError, RunInterruptedError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, write_recipe
+from depl0.runs import content
 from depl0.runs.folder import RunFolder, first_difference
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import is_first_process
@@ -116,11 +117,19 @@ class Study:
             reporter.note(f"{name} failed: {self._failures[name].message}")
 
     def _is_finished(self, name: str) -> bool:
-        return (self.path_of(name) / "summary.json").exists()
+        return self._outcome(name).status == "finished"
 
     def _outcome(self, name: str) -> Outcome:
-        if self._is_finished(name):
-            return Outcome(name, "finished", summary=RunFolder(self.path_of(name)).summary())
+        try:
+            summary = RunFolder(self.path_of(name)).summary()
+            if summary is not None:
+                content.FINISHED(summary, "")
+                return Outcome(name, "finished", summary=summary)
+        except FormatError as error:
+            return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message, error.hint))
+        except content.Wrong as wrong:
+            damage = f"{self.path_of(name) / 'summary.json'} is damaged: {wrong}."
+            return Outcome(name, "failed", failure=Failure(FormatError.__name__, damage))
         if name in self._failures:
             return Outcome(name, "failed", failure=self._failures[name])
         return Outcome(name, "half done" if RunFolder(self.path_of(name)).has_begun else "not started")
@@ -193,5 +202,5 @@ def _read(path: Path) -> tuple[str, dict[str, Recipe], dict[str, Failure]]:
         }
         failures = {name: Failure(**failure) for name, failure in found["failures"].items()}
         return str(found["kind"]), members, failures
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{path} is damaged: {error}.", hint="choose another --out.") from error

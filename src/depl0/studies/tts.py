@@ -19,10 +19,11 @@ from typing import Any
 from depl0._atomic import write_whole
 from depl0._table import markdown_grid
 from depl0.bench.step import machine_load
-from depl0.errors import InputError, TrainingError
+from depl0.errors import FormatError, InputError, TrainingError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import read_recipe, with_overrides, write_recipe
+from depl0.runs import content
 from depl0.runs.folder import RunFolder, environment
 from depl0.tasks import metric_in
 
@@ -163,7 +164,14 @@ def _children_seconds() -> float:
 
 def _attempts(folder: Path) -> list[dict[str, Any]]:
     file = folder.parent / f"{folder.name}.attempts.json"
-    return list(json.loads(file.read_text())) if file.exists() else []
+    if not file.exists():
+        return []
+    try:
+        found = json.loads(file.read_bytes())
+        content.rows(content.fields({"cpu_seconds": content.count}, needed=("cpu_seconds",)))(found, "")
+    except (OSError, ValueError, RecursionError, content.Wrong) as error:
+        raise FormatError(f"{file} is damaged: {error}.", hint="delete it: only processor time is lost.") from error
+    return list(found)
 
 
 def _add_attempt(folder: Path, attempt: dict[str, Any]) -> None:
@@ -180,6 +188,7 @@ def measured(name: str, seed: int, folder: Path) -> dict[str, Any]:
     summary = run.summary()
     assert summary is not None, folder
     epochs = [line for line in run.metrics() if "event" not in line]
+    _check(folder, summary, epochs)
     converged = (summary.get("convergence") or {}).get("epoch")
     search = [line["seconds"] for line in epochs if line["phase"] == "search"]
     until = [line["seconds"] for line in epochs if line["phase"] == "search" and line["epoch"] <= (converged or 1e9)]
@@ -201,6 +210,21 @@ def measured(name: str, seed: int, folder: Path) -> dict[str, Any]:
         "compactions": summary.get("compactions", []),
         "channels_last": summary.get("channels_last"),
     }
+
+
+def _check(folder: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
+    """Refuse the files of a run that are damaged, before anything is computed from them."""
+    network = content.fields({"accuracy": content.number}, needed=("accuracy",))
+    result = "compact" if "compact" in summary else "dense"
+    try:
+        content.SUMMARY(summary, "")
+        content.fields({result: network, "seconds": content.count}, needed=(result, "seconds"))(summary, "")
+        content.rows(content.fields({"phase": content.text, "epoch": content.count, "seconds": content.count},
+                                    needed=("phase", "epoch", "seconds")))(epochs, "metrics.jsonl")  # fmt: skip
+    except content.Wrong as wrong:
+        raise FormatError(
+            f"{folder} is damaged: {wrong}.", hint="delete it, and give the same command again."
+        ) from wrong
 
 
 def tts_table(result: dict[str, Any]) -> str:

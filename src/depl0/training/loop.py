@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from depl0._processes import share_buffers
 from depl0.errors import RunInterruptedError
 from depl0.recipes.toml import write_recipe
-from depl0.runs.checkpoint import fitting, save_checkpoint
+from depl0.runs.checkpoint import fitting
 from depl0.runtime import memory_format
 from depl0.runtime.compiling import compiled
 from depl0.runtime.engine import any_process, prepare, rng_states, seed_everything, set_rng_state, take_back
@@ -77,6 +77,7 @@ def _run_phase(session: Session, phase: Phase) -> None:
                     _save(session, phase, epoch, 0, sums)
                 if stop:  # asked while the epoch was evaluated
                     raise _interrupted(session)
+        session.wait_until_saved()
     finally:
         session.reporter.end()
         take_back(engine, phase.called)
@@ -162,6 +163,7 @@ def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Sum
 
 
 def _interrupted(session: Session) -> RunInterruptedError:
+    session.wait_until_saved()
     return RunInterruptedError(
         f"interrupted at step {session.global_step}; everything is saved in {session.folder.path}.",
         hint="go on with the same command and --resume.",
@@ -260,10 +262,10 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | No
         "seconds": session.seconds,
         "recipe": write_recipe(session.recipe),
         "metrics": session.folder.metrics_text(),
-        "gates_lines": session.folder.gates.count(),
+        "gates": session.folder.gates.text(),
     }
-    if session.engine.is_main_process:
-        save_checkpoint(session.folder.checkpoints, session.global_step, state, session.recipe.run.keep_checkpoints)
+    if session.saver is not None:
+        session.saver.save(session.global_step, state)
     session.last_saved = time.monotonic()
 
 

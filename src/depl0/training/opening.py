@@ -10,7 +10,9 @@ from torch import nn
 
 from depl0.data import Data
 from depl0.recipes.recipe import Recipe
+from depl0.recipes.sanity import warnings_for
 from depl0.recipes.task import task_of
+from depl0.runs.background import BackgroundSaver
 from depl0.runs.folder import RunFolder, open_run
 from depl0.runs.progress import Quiet, Reporter
 from depl0.runtime.processes import alone_in, explained
@@ -40,9 +42,13 @@ def open_session(
         else:
             _begin(session, resume)
         choose_layout(session, host, macs)
+        for warning in warnings_for(recipe, data):
+            session.reporter.note(f"warning: {warning}")
         engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
         try:
-            yield session
+            with BackgroundSaver(folder.checkpoints, recipe.run.keep_checkpoints) as saver:
+                session.saver = saver if engine.is_main_process else None
+                yield session
         finally:
             engine.end_training()
 

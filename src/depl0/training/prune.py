@@ -37,7 +37,7 @@ def prune(
 ) -> tuple[RunFolder, dict[str, Any]]:
     """Carry out a recipe in a run folder; return the folder and the summary that was written there."""
     folder, goes_on = open_run(out, recipe, resume)
-    done = folder.summary() if goes_on else None
+    done = folder.finished(reporter.note if reporter else lambda text: None) if goes_on else None
     if done is not None:
         return folder, done
     engine = make_engine(recipe, folder.path)

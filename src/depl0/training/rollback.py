@@ -22,6 +22,8 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
     run = session.recipe.run
     if run.on_nan != "rollback":
         raise trouble
+    session.wait_until_saved()
+    session.engine.wait_for_everyone()
     found = load_newest(session.folder.checkpoints)
     if found is None:
         raise trouble
@@ -43,7 +45,7 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
     session.engine.wait_for_everyone()
     session.reporter.note(f"{trouble.message} Back to step {step}, with learning rates times {event['rate_factor']:g}.")
     fresh = Session(session.recipe, session.engine, session.data, session.task, session.folder, session.reporter)
-    fresh.distillation = session.distillation
+    fresh.distillation, fresh.saver = session.distillation, session.saver
     fresh.resume()
     return fresh
 

@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from depl0.data import Data
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import write_recipe
+from depl0.runs.background import BackgroundSaver
 from depl0.runs.checkpoint import fitting, load_newest
 from depl0.runs.folder import RunFolder
 from depl0.runs.progress import Reporter
@@ -34,6 +35,8 @@ class Session:
     reporter: Reporter
     distillation: Distillation | None = None
     """from the dense network, during search and fine-tuning"""
+    saver: BackgroundSaver | None = None
+    """writes checkpoints while training goes on; the first process has one"""
     state: RunState = field(default_factory=RunState)
     """results of what is done already; goes into every checkpoint"""
     resumed: dict[str, Any] | None = None
@@ -47,6 +50,11 @@ class Session:
     next_look: int = 0
     last_look: tuple[int, float] = (0, 0.0)
     """step and time"""
+
+    def wait_until_saved(self) -> None:
+        """Return when every checkpoint is on the disk; raise what went wrong."""
+        if self.saver is not None:
+            self.saver.wait()
 
     @property
     def seconds(self) -> float:
@@ -71,10 +79,13 @@ class Session:
             recipe = str(self.resumed.get("recipe", write_recipe(self.recipe)))
             if "metrics" not in self.resumed:  # a checkpoint of 0.1.0
                 self.resumed["metrics"] = self.folder.metrics_text(int(self.resumed["metrics_lines"]))
-            metrics, gates_lines = str(self.resumed["metrics"]), int(self.resumed.get("gates_lines", 0))
+            metrics, gates = str(self.resumed["metrics"]), self.resumed.get("gates")
+            gates_lines = int(self.resumed.get("gates_lines", 0))
         if main:
-            self.folder.restore(recipe, metrics)
-            self.folder.gates.cut(gates_lines)
+            self.folder.restore(recipe, metrics, None if gates is None else str(gates))
+            missing = self.folder.gates.cut(gates_lines) if gates is None else 0
+            if missing:
+                self.reporter.note(f"gates.jsonl lacks {missing} lines that cannot be brought back")
         self.reporter.note(f"resumed from step {self.global_step}")
 
     @property

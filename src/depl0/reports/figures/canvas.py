@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,9 @@ Draw = Callable[[Axes], None]
 @contextmanager
 def style() -> Iterator[None]:
     """Draw in the style of the reports for a while."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        for known in ("constrained_layout not applied", "Glyph"):  # a name of a thousand letters, or of no letters
+            warnings.filterwarnings("ignore", known, UserWarning)
         yield
 
 

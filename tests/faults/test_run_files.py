@@ -1,0 +1,218 @@
+"""Files of a run that are deleted, damaged or replaced while nobody looks: put right on ``--resume``, or said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import depl0
+from depl0.cli.app import main
+from depl0.errors import FormatError, InputError
+from depl0.recipes.toml import write_recipe
+from depl0.runs.folder import RunFolder
+from depl0.runs.lines import Lines
+from tests.training.test_resume import what_matters
+from tests.training.tiny import Noisy, PowerCut, TinyNet, cut_power, run, tiny_gated, tiny_recipe
+
+RECIPE = tiny_recipe(run__checkpoint_minutes=0)
+Damage = Callable[[Path], None]
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def no_utf8(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] = 0xFF
+    path.write_bytes(content)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def lengthened(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b'{"phase": "search", "epoch": 99, "step": 99, "open": {}}\n')
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = [deleted, cut_short, flipped, no_utf8, emptied, lengthened]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run(RECIPE, folder)
+    return folder
+
+
+@pytest.fixture
+def finished(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed at step 8, two steps after its last checkpoint."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(PowerCut):
+        run(RECIPE, folder, Noisy(at_step=8, act=cut_power))
+    return folder
+
+
+@pytest.fixture
+def stopped(stopped_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped_run, tmp_path / "run"))
+
+
+# -- the compact network of a finished run ---------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_finished(finished: Path) -> None:
+    notes: list[str] = []
+    assert RunFolder(finished).finished(notes.append) == json.loads((finished / "summary.json").read_text())
+    assert not notes
+
+
+@pytest.mark.parametrize("file", ["compact.json", "compact.safetensors"])
+@pytest.mark.parametrize("damage", [deleted, cut_short, flipped, no_utf8, emptied, a_folder])
+def test_a_run_without_its_compact_network_is_not_finished(finished: Path, damage: Damage, file: str) -> None:
+    damage(finished / "compact" / file)
+    notes: list[str] = []
+    assert RunFolder(finished).finished(notes.append) is None
+    (note,) = notes
+    assert "the result is not whole and is made again from the last checkpoint" in note
+
+
+def test_without_checkpoints_it_is_said_that_nothing_can_be_done(finished: Path) -> None:
+    shutil.rmtree(finished / "compact")
+    shutil.rmtree(finished / "checkpoints")
+    with pytest.raises(FormatError, match="no checkpoint is left to make it from") as caught:
+        RunFolder(finished).finished()
+    assert "train again with another --out" in str(caught.value)
+
+
+def test_dense_training_has_no_compact_network(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(RECIPE)
+    assert folder.finished() is None
+    folder.finish({"dense": {"accuracy": 1.0}})
+    assert folder.finished() == {"dense": {"accuracy": 1.0}}
+
+
+@pytest.mark.parametrize("damage", [deleted, flipped])
+def test_resuming_makes_the_compact_network_again(finished: Path, whole: Path, damage: Damage) -> None:
+    damage(finished / "compact" / "compact.safetensors")
+    reporter = Noisy()
+    run(RECIPE, finished, reporter, resume=True)
+    assert reporter.steps == 0
+    assert any("is made again from the last checkpoint" in note for note in reporter.notes)
+    assert what_matters(finished) == what_matters(whole)
+
+
+def test_a_file_in_the_place_of_the_compact_folder(tmp_path: Path) -> None:
+    (tmp_path / "compact").touch()
+    with pytest.raises(InputError, match="is a file, not a folder for a compact network"):
+        depl0.save(tiny_gated().extract(), tmp_path / "compact")
+    with pytest.raises(FormatError):
+        depl0.load(tmp_path / "compact", TinyNet)
+
+
+# -- metrics and gates -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "metrics.jsonl",
+        pytest.param(
+            "gates.jsonl",
+        ),
+    ],
+)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_histories_are_brought_back(stopped: Path, whole: Path, damage: Damage, file: str) -> None:
+    damage(stopped / file)
+    run(RECIPE, stopped, resume=True)
+    assert what_matters(stopped) == what_matters(whole)
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "gates.jsonl", "recipe.toml"])
+def test_a_folder_in_the_place_of_a_file_is_said(stopped: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    a_folder(stopped / file)
+    recipe = stopped.with_suffix(".toml")
+    recipe.write_text(write_recipe(RECIPE))
+    assert main(["prune", str(recipe), "--out", str(stopped), "--resume", "--quiet"]) in (1, 2)
+    message = capsys.readouterr().err
+    assert f"{stopped / file}" in message and "folder" in message and "hint: move" in message
+    assert "IsADirectoryError" not in message
+
+
+def test_a_folder_in_the_place_of_the_summary_is_said(finished: Path) -> None:
+    a_folder(finished / "summary.json")
+    with pytest.raises(FormatError, match=r"summary\.json cannot be read: Is a directory") as caught:
+        RunFolder(finished).summary()
+    assert "move it out of the way" in str(caught.value)
+
+
+# -- files of lines --------------------------------------------------------------------------------------------------
+
+
+def lines_of(path: Path, count: int) -> Lines:
+    lines = Lines(path)
+    for number in range(count):
+        lines.add({"number": number})
+    return lines
+
+
+def test_lines_are_restored_to_the_byte(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path / "a.jsonl", 3)
+    text = lines.text()
+    lines.add({"number": 99})
+    lines.restore(text)
+    assert [line["number"] for line in lines.read()] == [0, 1, 2] and lines.count() == 3
+    lines.restore("")
+    assert not lines.path.exists() and lines.text() == "" and lines.read() == [] and lines.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "missing"), [(deleted, 5), (cut_short, 3), (no_utf8, 1), (emptied, 5), (lengthened, 0)]
+)
+def test_where_lines_were_only_counted_damaged_ones_are_dropped_and_counted(
+    tmp_path: Path, damage: Damage, missing: int
+) -> None:
+    lines = lines_of(tmp_path / "a.jsonl", 5)
+    damage(lines.path)
+    assert lines.cut(5) == missing
+    assert len(lines.read()) == 5 - missing
+
+
+def test_damaged_lines_are_named(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path / "a.jsonl", 3)
+    no_utf8(lines.path)
+    for ask in (lines.read, lines.text):
+        with pytest.raises(FormatError, match=r"a\.jsonl cannot be used: byte \d+ is no UTF-8"):
+            ask()
+    lines.path.write_text('{"a": 1}\n[1]\n')
+    with pytest.raises(FormatError, match="line 2 is no JSON object"):
+        lines.read()
