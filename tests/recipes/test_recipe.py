@@ -22,6 +22,7 @@ from depl0.recipes import (
     GatesSection,
     ModelSection,
     Recipe,
+    RecoverySection,
     RunSection,
     SearchSection,
     TargetSection,
@@ -150,7 +151,9 @@ def test_what_fine_tuning_takes_from_the_weights_optimizer():
     assert (own.finetune_lr, own.finetune_weight_decay) == (0.2, 0.0)
 
 
-METHODS = "one of 'dep-l0', 'fpgm', 'hrank', 'l0-hc', 'l1-norm', 'random', 'sfp', 'slimming', 'taylor'"
+METHODS = (
+    "one of 'dep-l0', 'fpgm', 'hrank', 'l0-hc', 'l1-norm', 'random', 'reconstruction', 'sfp', 'slimming', 'taylor'"
+)
 TABLE = (
     "a table of names in which every value is true or false, or a whole number from -9223372036854775808 to "
     "9223372036854775807, or a finite number, or a line of text"
@@ -159,6 +162,7 @@ WHOLE = "a whole number of at least"
 SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
 
 REFUSED = [
+    (RecoverySection, "recovery.compensate", "yes", "true or false"),
     (TargetSection, "target.penalty_scale", "whole", "one of 'share', 'count'"),
     (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
     (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),
@@ -203,7 +207,7 @@ REFUSED = [
     (GatesSection, "gates.conditioning", "weights", "one of 'log_alpha', 'gates'"),
     (GatesSection, "gates.preset", "mine", "one of 'default', 'paper', 'reference'"),
     (GatesSection, "gates.evaluation", "mean", "one of 'median', 'paper'"),
-    (GatesSection, "gates.importance", "hessian", "one of 'taylor', 'none'"),
+    (GatesSection, "gates.importance", "hessian", "one of 'taylor', 'reconstruction', 'none'"),
     (TargetSection, "target.budget", 0.0, "a number above 0 and at most 1, or left out"),
     (TargetSection, "target.budget", 1.5, "a number above 0 and at most 1, or left out"),
     (TargetSection, "target.of", "seconds", "one of 'macs', 'params', 'latency'"),

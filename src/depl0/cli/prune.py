@@ -24,6 +24,10 @@ DISTILL_SHARE = 0.5
 """the teacher's share of the loss, where the command line asks for one"""
 
 
+QUICK_METHOD = "reconstruction"
+"""how channels are chosen where nothing is trained"""
+
+
 def chosen_recipe(
     recipe: Annotated[
         str | None,
@@ -55,7 +59,8 @@ def chosen_recipe(
     method: Annotated[
         str | None,
         typer.Option(
-            help="dep-l0, l0-hc, l1-norm, fpgm, slimming, taylor, hrank, sfp or random: what chooses channels."
+            help="dep-l0, l0-hc, reconstruction, l1-norm, fpgm, slimming, taylor, hrank, sfp or random: "
+            "what chooses channels."
         ),
     ] = None,
     remove_blocks: Annotated[
@@ -71,6 +76,14 @@ def chosen_recipe(
     lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
     gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
     distill: Annotated[bool, typer.Option("--distill", help="Learn from the dense network's outputs too.")] = False,
+    compensate: Annotated[
+        bool | None,
+        typer.Option("--compensate/--no-compensate", help="Fit the layers behind a cut to what they read."),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Train nothing: score, cut and compensate a trained network, in minutes."),
+    ] = False,
     compact: Annotated[
         str | None,
         typer.Option(help="When closed channels are cut out: progressive (during the search), once (after it), never."),
@@ -96,7 +109,10 @@ def chosen_recipe(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
-    return complete(
+    if quick:
+        method, epochs, finetune_epochs = method or QUICK_METHOD, epochs or 0, finetune_epochs or 0
+        compensate = True if compensate is None else compensate
+    chosen = complete(
         catalog.find(recipe) if recipe is not None else recipe_for(model, data),
         {
             "model.spec": model,
@@ -117,6 +133,7 @@ def chosen_recipe(
             "weight_optimizer.lr": lr,
             "gate_optimizer.lr": gate_lr,
             "search.distill": DISTILL_SHARE if distill else None,
+            "recovery.compensate": compensate,
             "run.compact": compact,
             "run.seed": seed,
             "run.device": device,
@@ -133,6 +150,9 @@ def chosen_recipe(
         penalty_weight,
         set_ or [],
     )
+    if quick and not chosen.model.weights:
+        raise InputError("--quick needs a network that was trained already.", hint="give its weights: --weights FILE.")
+    return chosen
 
 
 @with_options_of(chosen_recipe)

@@ -1,0 +1,91 @@
+"""Pruning without training: one call, and the same recovery in a search and in a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import depl0
+from depl0.errors import InputError
+from tests.pruning.test_search import BATCHES, LOSS, Loop, Net, batch
+from tests.training.tiny import TinyNet, run, tiny_recipe
+
+INPUTS = [images for images, _ in BATCHES]
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    torch.manual_seed(0)
+    net = Net().train()
+    adam = torch.optim.Adam(net.parameters(), lr=0.01)
+    for step in range(60):
+        x, y = batch(step)
+        LOSS(net(x), y).backward()
+        adam.step()
+        adam.zero_grad()
+    return net.eval()
+
+
+def accuracy(net: nn.Module) -> float:
+    with torch.no_grad():
+        return float(torch.cat([net(x).argmax(1) == y for x, y in map(batch, range(5000, 5010))]).float().mean())
+
+
+def test_one_call_keeps_the_budget_and_most_of_the_accuracy(trained: nn.Module) -> None:
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    compact = depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.5)
+    assert 0.4 < depl0.info(compact).macs_left <= 0.5
+    assert type(compact) is Net and depl0.info(compact).certificate.max_error < 1e-7
+    assert all(torch.equal(value, before[name]) for name, value in trained.state_dict().items())
+    by_chance = depl0.attach(trained, torch.randn(1, 1, 6, 6), budget=0.5, generator="independent")
+    by_chance.start_from(torch.randn(by_chance.plan.num_gates, generator=torch.Generator().manual_seed(0)))
+    assert accuracy(trained) > 0.95
+    assert accuracy(compact) > max(0.8, accuracy(by_chance.extract()))
+
+
+def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
+    compact = depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.4, of="params", groups="inner")
+    assert depl0.info(compact).params_left <= 0.4 and compact.stem.out_channels == 8
+    with pytest.raises(InputError, match="cannot be reached"):
+        depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.001)
+    with pytest.raises(InputError, match="no calibration inputs"):
+        depl0.prune(trained, torch.randn(1, 1, 6, 6), data=[])
+    with pytest.raises(InputError, match="did you mean budget"):
+        depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, buget=0.5)  # type: ignore[call-arg]
+
+
+def test_a_search_that_starts_from_reconstruction_and_compensates() -> None:
+    loop = Loop(first_scores="reconstruction", compensate=True)
+    heard: list[Any] = []
+    loop.search._listener.frozen = heard.append  # type: ignore[method-assign]
+    loop.train(loop.search.steps)
+    compact = loop.search.finish()
+    assert depl0.info(compact).macs_left <= 0.4 and depl0.info(compact).certificate.max_error < 1e-7
+    (freezing,) = heard
+    assert freezing.compensation is not None and not freezing.statistics_renewed
+
+
+@pytest.mark.parametrize("method", ["reconstruction", "l1-norm"])
+def test_a_recipe_without_any_training(method: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    save_file(TinyNet().state_dict(), tmp_path / "dense.safetensors")
+    fields = {
+        "model__weights": str(tmp_path / "dense.safetensors"),
+        "gates__method": method,
+        "search__epochs": 0,
+        "finetune__epochs": 0,
+    }
+    errors = {}
+    for compensate in (True, False):
+        out = tmp_path / str(compensate)
+        summary = run(tiny_recipe(**fields, recovery__compensate=compensate), out)
+        assert summary["steps"] == 0 and summary["budget_reached"] <= 0.5
+        assert (summary["freezing"]["statistics"] == "compensated") is compensate
+        errors[compensate] = json.loads((out / "compact" / "compact.json").read_text())["certificate"]["max_error"]
+    assert max(errors.values()) < 1e-7
