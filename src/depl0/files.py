@@ -20,10 +20,11 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0._atomic import write_whole
-from depl0._host import canonical_names
+from depl0._host import canonical_names, first_line
 from depl0.errors import FormatError, InputError
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal
+from depl0.surgery.probe import TOLERANCE, check_description, largest_difference, outputs_on
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember, state_shapes
 
 FORMAT = "depl0-compact"
@@ -41,6 +42,8 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     tensors = _own_tensors(compact)
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
+    if record.probe is not None:
+        header["proof"] = {"inputs": record.probe, "outputs": _outputs_to_prove(compact, record)}
     header["sha256"] = _checksum(header, values)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
@@ -74,8 +77,39 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     _check_same_network(model, record, source)
     _cut(model, record, source)
     _fill(model, _parse_values(values, source), source)
+    _verify(model, record, header.get("proof"), source)
     remember(model, record)
     return model
+
+
+def _outputs_to_prove(compact: nn.Module, record: CompactRecord) -> list[dict[str, Any]] | None:
+    """Return what the network gives on its fixed input; None if it does not take that input."""
+    try:
+        return outputs_on(compact, record.probe)
+    except Exception:  # inputs that mean something: an index, say
+        return None
+
+
+def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -> None:
+    """See that the network gives what the saved one gave: not everything need be in its parameters and buffers."""
+    if proof is None or proof["outputs"] is None:
+        return
+    try:
+        found = outputs_on(model, record.probe)
+        error = largest_difference(proof["outputs"], found)
+    except Exception as error_raised:
+        raise FormatError(
+            f"the network that was loaded from {source} does not run on the input that it was saved with: "
+            f"{type(error_raised).__name__} {first_line(error_raised)}",
+            hint="pass the function that builds the network which was pruned, with the same arguments.",
+        ) from error_raised
+    if not error <= TOLERANCE:
+        raise FormatError(
+            f"the network that was loaded from {source} gives other outputs than the one that was saved "
+            f"({error:.0%} off on a fixed input): part of it is not in its parameters and buffers.",
+            hint="modules belong in an nn.ModuleList, not in a plain list, and tensors that matter in persistent "
+            "buffers; or the function that builds the network does not build the same one.",
+        )
 
 
 def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
@@ -175,7 +209,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             "dense": dict(zip(("params", "macs"), record.dense_cost, strict=True)),
             "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
         },
-        "certificate": vars(record.certificate),
+        "certificate": {key: _plain(value) for key, value in vars(record.certificate).items() if value != ()},
         "inputs": [list(shape) for shape in record.inputs],
         "removed": [vars(removal) for removal in record.removals],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
@@ -206,14 +240,21 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
                 float(header["certificate"]["max_error"]),
                 str(header["certificate"]["dtype"]),
                 _whole(header["certificate"]["inputs"]),
+                tuple(str(what) for what in header["certificate"].get("covered", ())),
+                tuple(str(what) for what in header["certificate"].get("refused", ())),
             ),
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
+            probe=None if header.get("proof") is None else check_description(header["proof"]["inputs"]),
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is damaged: {type(error).__name__} {error}.",
             hint="copy the folder again from where it was written.",
         ) from error
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _dim(text: str, shape: tuple[int, ...]) -> int:

@@ -158,6 +158,7 @@ CHANGES: dict[str, Any] = {
     "cost": {"dense": {"params": 1, "macs": 1}, "compact": {"params": 1, "macs": 1}},
     "certificate": {"max_error": 0.0, "dtype": "float64", "inputs": 99},
     "inputs": [[1, 3, 9, 9]],
+    "proof": None,
     "removed": [{"layer": "one", "norm": None, "silent": True}],
     "dense_shapes": {},
     "keep": {},

@@ -67,6 +67,10 @@ class Plan:
     """layer -> the batch norm that alone reads its output"""
     filters: tuple[Axis, ...]
     """output axes of convolution and linear weights: the paper's groups of weights g_k"""
+    covered: tuple[str, ...] = ()
+    """the inputs and modes in which a trial cut agreed with the network"""
+    refused: tuple[str, ...] = ()
+    """what was not tried, because the network does not run so or cannot be recorded so"""
 
     @property
     def num_gates(self) -> int:
@@ -97,6 +101,8 @@ class Plan:
             "gates": self.num_gates,
             "channels": self.channels,
             "prunable_channels": self.prunable_channels,
+            "covered": list(self.covered),
+            "not_covered": list(self.refused),
             "groups": [
                 {"name": g.name, "gates": g.size, "layers": list(g.layers), "shared": g.shared} for g in self.groups
             ],
@@ -114,4 +120,8 @@ class Plan:
             lines.append(f"{r.layer:<{width}}  {r.channels:>8}  {r.prunable:>8}  {why}".rstrip())
         share = self.prunable_channels / max(self.channels, 1)
         lines.append(f"{len(self.groups)} groups, {self.num_gates} gates; {share:.0%} of all channels are prunable")
+        if self.covered:
+            lines.append(f"tried on {', '.join(self.covered)}")
+        if self.refused:
+            lines.append(f"not tried: {', '.join(self.refused)}")
         return "\n".join(lines)

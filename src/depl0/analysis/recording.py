@@ -91,23 +91,14 @@ def quiet() -> Iterator[None]:
         logging.disable(previous)
 
 
-def record(model: nn.Module, example: ExampleInputs) -> list[Graph]:
-    """Record the evaluation pass and the training pass of a private copy of the host.
+def record(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
+    """Record one pass of a private copy of the host: the training pass if the mode is "training", else an evaluation.
 
     Both are needed: auxiliary heads, stochastic depth and the like exist in training only, and slicing a layer that
     feeds them must slice them too.
     """
-    model.eval()
-    evaluation = _export(model, example, "evaluation")
-    model.train()
-    try:
-        training = _export(model, example, "training")
-    except TraceError:
-        doubled = example.twice()
-        if all(a is b for a, b in zip(example.leaves(), doubled.leaves(), strict=True)):
-            raise
-        training = _export(model, doubled, "training")
-    return [evaluation, training]
+    model.train(mode == "training")
+    return _export(model, example, mode)
 
 
 def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:

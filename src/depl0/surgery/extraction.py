@@ -10,6 +10,7 @@ from depl0.analysis.plan import Plan
 from depl0.costs.count import cost
 from depl0.surgery.certificate import certify
 from depl0.surgery.constant import removable, remove
+from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_gates, kept_positions, slice_module
@@ -60,6 +61,7 @@ def extract(
         compact_cost=(counted.params, counted.macs),
         certificate=certificate,
         inputs=example.shapes(),
+        probe=describe(example),
     )
     remember(compact, record)
     return compact
