@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from depl0._host import ExampleInputs, evaluation_mode
+from depl0._host import ExampleInputs, call_with, evaluation_mode
 from depl0.errors import InputError
 
 _HINT = (
@@ -89,7 +90,8 @@ def untouched(host: nn.Module) -> Iterator[None]:
     """Run copies of a host: whatever reaches the host itself is refused before it can change anything there."""
     attributes = _Attributes(host)
     try:
-        with _Reads(host):
+        with _Reads(host), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a copy warns of, the host will say in its turn
             yield
     finally:
         changed = attributes.restore()
@@ -107,6 +109,6 @@ def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tenso
     tensors = {**buffers, **(overrides or {})}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(host):
-            return case.call(lambda *args, **kwargs: torch.func.functional_call(host, tensors, args, kwargs))
+            return case.call(lambda *args, **kwargs: call_with(host, tensors, args, kwargs))
     finally:
         attributes.restore()

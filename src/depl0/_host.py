@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -148,12 +148,17 @@ def private_copy(model: nn.Module) -> nn.Module:
     """
     try:
         with _disable_current_modes():  # whoever watches copies at work need not see how they are made
-            return copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)})
+            copied = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)})
     except Exception as error:
         raise InputError(
             f"model cannot be copied: {error}",
             hint="copy.deepcopy(model) must work; a file, a lock or a generator among its attributes prevents it.",
         ) from error
+    if copied.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
+        copied.train(model.training)
+    for original, module in zip(model.modules(), copied.modules(), strict=True):
+        module.training = original.training
+    return copied
 
 
 def _computed_tensors(model: nn.Module) -> list[Tensor]:
@@ -185,6 +190,31 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
         for name, tensor in named:
             names[name] = first.setdefault(id(tensor), name)
     return names
+
+
+def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return the other names of tensors that several modules hold; a module counts once, whatever its own names."""
+    names: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for name, tensor in [*module.named_parameters(path, False), *module.named_buffers(path, False)]:
+            names.setdefault(id(tensor), []).append(name)
+    return {name: tuple(o for o in same if o != name) for same in names.values() if len(same) > 1 for name in same}
+
+
+def call_with(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ties: Mapping[str, tuple[str, ...]] | None = None,
+) -> Any:
+    """Call a network with these tensors in place of its own.
+
+    Ties are followed here: functional_call would leave its tensors behind in a module that has two names.
+    """
+    ties = tied_names(model) if ties is None else ties
+    tied = {other: tensor for name, tensor in tensors.items() for other in ties.get(name, ())}
+    return torch.func.functional_call(model, {**tied, **tensors}, args, kwargs, tie_weights=False)
 
 
 @contextmanager

@@ -154,12 +154,16 @@ def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
                 f"{name} has shape {tuple(values[name].shape)} in {source}, "
                 f"but the network needs {tuple(expected[name].shape)}."
             )
-        if expected[name].is_floating_point() != values[name].is_floating_point() or values[name].is_complex():
+        if _kind(expected[name]) != _kind(values[name]):
             raise FormatError(f"{name} is of {values[name].dtype} in {source}, but of {expected[name].dtype} here.")
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name in values:
                 tensor.data = values[name].to(tensor.device)
+
+
+def _kind(tensor: Tensor) -> tuple[bool, bool]:
+    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def _parse_values(values: bytes, source: Path) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs, Gated, check_host
+from depl0._host import ExampleInputs, Gated, call_with, check_host, tied_names
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
 from depl0.budgets.rounding import check_round_to, round_gates
@@ -98,6 +98,7 @@ class GatedModel(Gated):
         parameters = dict(host.named_parameters())
         device = next(iter(parameters.values())).device
         self.host = host
+        self._ties = tied_names(host)
         self.generator = generator.to(device)
         self._scaling = SiteScaling(plan, parameters).to(device)
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
@@ -122,7 +123,7 @@ class GatedModel(Gated):
 
     def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the host with these gates, which may carry a gradient."""
-        return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
+        return call_with(self.host, self._gated_parameters(gates), args, kwargs, self._ties)
 
     def with_penalty(self, kind: str, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
         """Do as :meth:`forward` and return the penalty too; the generator, asked once, gives log α for both."""
@@ -338,6 +339,7 @@ class GatedModel(Gated):
 
     def _rebuild_scaling(self) -> None:
         parameters = dict(self.host.named_parameters())
+        self._ties = tied_names(self.host)
         self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self._scaling.index.device)
 
     def _without_gone(self, values: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from depl0._host import ExampleInputs, canonical_names, first_line
+from depl0._host import ExampleInputs, canonical_names, first_line, opened_leaves
 from depl0.errors import TraceError
 
 _TORCH = Path(torch.__file__).parent
@@ -78,6 +78,12 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     return tuple(int(size) for size in node.meta["val"].shape)
 
 
+def has_known_size(node: fx.Node) -> bool:
+    """Tell whether the sizes of a node's tensor are numbers; those behind a boolean mask depend on values."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or all(isinstance(size, int) for size in value.shape)
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep torch.export's own logs and prints away from the user: what matters of them is in our errors."""
@@ -101,9 +107,21 @@ def record(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
     return _export(model, example, mode)
 
 
+@contextmanager
+def _tensors_only(model: nn.Module) -> Iterator[None]:
+    """Let a network return a plain tuple of the tensors in its outputs: the recorder does not know every class."""
+    handle = model.register_forward_hook(
+        lambda _, __, outputs: tuple(leaf for leaf in opened_leaves(outputs) if isinstance(leaf, torch.Tensor))
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
     try:
-        with quiet():
+        with quiet(), _tensors_only(model):
             program = torch.export.export(model, example.args, example.kwargs, strict=False)
     except Exception as error:
         raise TraceError(

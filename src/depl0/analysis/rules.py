@@ -476,6 +476,15 @@ def _no_data(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return None
 
 
+def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Freeze what meets a tensor whose size depends on values."""
+    value = _refuse_layer(state, graph, node, "its size depends on the values of a tensor")
+    outputs = node.meta.get("val")
+    if isinstance(outputs, (list, tuple)):
+        return _spread(node, value)
+    return value if isinstance(outputs, Tensor) else None
+
+
 def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """Freeze what goes into an operator that is not understood."""
     value = _refuse_layer(state, graph, node, f"operator {operator_name(node)} is not understood")

@@ -18,9 +18,12 @@ from depl0._host import ExampleInputs, check_host, private_copy
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
+from depl0.costs.count import cost
+from depl0.costs.expected import ExpectedCost
 from depl0.planning.cause import freeze_cause
 from depl0.planning.look import look_at
 from depl0.planning.trial import Trial
+from depl0.surgery.slicing import kept_gates
 
 __all__ = ["plan"]
 
@@ -43,5 +46,15 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all") 
                 result = analysis.plan(groups)
                 failure = trial.run(result)
                 if failure is None:
-                    return replace(result, covered=trial.covered, refused=(*seen.refused, *trial.refused))
+                    found = replace(result, covered=trial.covered, refused=(*seen.refused, *trial.refused))
+                    return _with_least_cost(found, copy, example)
                 freeze_cause(analysis, seen.mode_of(failure), failure)
+
+
+def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
+    """Note what would be left with all gates closed; channels that can be pruned may cost little or much."""
+    dense = cost(model, example)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
+    params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
+    return replace(plan, dense_cost=(dense.params, dense.macs), least_cost=(round(params), round(macs)))

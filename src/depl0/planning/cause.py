@@ -33,11 +33,19 @@ def freeze_cause(analysis: Analysis, mode: str, failure: Failure) -> None:
         at_failure,
     ):
         if any(_freeze_inputs(analysis, graph, node, failure.reason) for node in candidates):
+            _freeze_same_line(analysis, failure)
             return
     raise TraceError(
         f"a trial cut of the network fails at {failure.layer or 'its forward'} and no operator there explains it.",
         hint="leave the groups around that layer out with groups=[...], and report the network.",
     )
+
+
+def _freeze_same_line(analysis: Analysis, failure: Failure) -> None:
+    """Freeze what the same line sizes by a number in other blocks: else every block would need a trial of its own."""
+    for graph, node in analysis.state.sized_by_code:
+        if failure.line and failure.line in (node.meta.get("stack_trace") or ""):
+            _freeze_inputs(analysis, graph, node, failure.reason)
 
 
 def _back_to_layers(nodes: list[fx.Node]) -> set[fx.Node]:

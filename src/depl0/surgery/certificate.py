@@ -20,6 +20,7 @@ from depl0.surgery.compare import (
     TOLERANCE,
     case_errors,
     cast,
+    converted,
     copy_stands_for,
     first_difference,
     gated_call,
@@ -52,6 +53,7 @@ def certify(
     removals: Sequence[Removal],
     example: ExampleInputs,
     positions: Mapping[Axis, Tensor],
+    plan: Plan | None = None,
 ) -> Certificate:
     """Compare host-with-gates and compact network; raise if they differ.
 
@@ -62,11 +64,17 @@ def certify(
     difference between the two.
     """
     with untouched(host):
-        compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions)
+        try:
+            compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions)
+        except _DiffersError as error:
+            raise error.in_words(plan) from None
         covered, refused = [*compared.covered], [*compared.refused]
         if not removals:  # a norm that was folded into a constant had batch statistics in training mode
-            compared_too = _compare_training(host, scaled, compact, compared, positions)
-            (covered if compared_too else refused).append("training mode")
+            try:
+                in_training = _compare_training(host, scaled, compact, compared, positions)
+            except _DiffersError as error:
+                raise error.in_words(plan) from None
+            (covered if in_training else refused).append("training mode")
         fresh = compared.cases[-1].inputs.like(example)
         with torch.no_grad():
             output = gated_call(private_copy(host).eval(), scaled)(fresh)
@@ -87,22 +95,26 @@ def _compare_copies(
     example: ExampleInputs,
     positions: Mapping[Axis, Tensor],
 ) -> tuple[Accepted, float, torch.dtype]:
-    for dtype in (torch.float64, torch.float32):
-        reference, candidate = private_copy(host).eval().to(dtype), private_copy(compact).eval().to(dtype)
+    for dtype in (torch.float64, torch.float32, None):  # None: as it is, for a network of several precisions
+        reference, candidate = (
+            converted(private_copy(host).eval(), dtype),
+            converted(private_copy(compact).eval(), dtype),
+        )
         remove(candidate, removals)
-        gated = gated_call(reference, {name: tensor.detach().to(dtype) for name, tensor in scaled.items()})
+        gated = gated_call(reference, {name: cast(tensor.detach(), dtype) for name, tensor in scaled.items()})
         try:
             with torch.no_grad():
                 compared = accepted(gated, example.map_tensors(lambda t, d=dtype: cast(t, d)))
         except RuntimeError:
-            if dtype == torch.float32:
+            if dtype is None:
                 raise
-            continue  # the network insists on float32 somewhere inside
+            continue  # the network insists on its precision somewhere inside
+        tolerated = dtype or torch.float32
         _check_finite(list(compared.outputs))
         found = [_run(candidate, case.inputs) for case in compared.cases]
-        errors = case_errors(list(compared.outputs), found, dtype)
-        worst = max(errors)
-        if not worst <= TOLERANCE[dtype]:
+        errors = case_errors(list(compared.outputs), found, tolerated)
+        worst, allowed = max(errors), TOLERANCE[tolerated] if dtype is not None else _own_tolerance(host)
+        if not worst <= allowed:
             case = compared.cases[errors.index(worst)]
             if not gives_the_same_twice(gated, case.inputs):
                 raise CertificateError(
@@ -110,18 +122,41 @@ def _compare_copies(
                     "Nothing is returned.",
                     hint="a pruned network can be compared only if randomness is for training.",
                 )
-            layer = first_difference(gated, reference, candidate, case.inputs, positions, TOLERANCE[dtype])
-            raise _differs(worst, TOLERANCE[dtype], layer, "" if case is compared.cases[0] else f" ({case.what})")
-        return compared, worst, dtype
+            layer = first_difference(gated, reference, candidate, case.inputs, positions, allowed)
+            where = "" if case is compared.cases[0] else f" ({case.what})"
+            raise _DiffersError(worst, allowed, layer, where)
+        return compared, worst, tolerated if dtype is not None else next(host.parameters()).dtype
     raise AssertionError("unreachable")
 
 
-def _differs(error: float, allowed: float, layer: str, where: str) -> CertificateError:
-    return CertificateError(
-        f"the compact network differs from the gated one by {error:.2g} (allowed {allowed:g}){where}, "
-        f"first at layer {layer or 'unknown'}. Nothing is returned.",
-        hint=f"leave that layer's group out, e.g. groups=['-{layer or '<name>'}'], and report the network.",
-    )
+def _own_tolerance(host: nn.Module) -> float:
+    """Return what may lie between two networks in the host's own precision."""
+    half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in host.parameters())
+    return 0.05 if half else TOLERANCE[torch.float32]
+
+
+def _groups_at(plan: Plan, layer: str) -> list[str]:
+    """Return what leaves out the groups whose gates govern a layer's inputs or outputs."""
+    gates = {int(g) for (name, _), axis in plan.axes.items() if name.rpartition(".")[0] == layer for g in axis}
+    return [f"-{group.name}" for group in plan.groups if gates & set(range(group.offset, group.offset + group.size))]
+
+
+class _DiffersError(Exception):
+    """Two networks differ, first at some layer."""
+
+    def __init__(self, error: float, allowed: float, layer: str, where: str) -> None:
+        super().__init__(layer)
+        self.error, self.allowed, self.layer, self.where = error, allowed, layer, where
+
+    def in_words(self, plan: Plan | None) -> CertificateError:
+        """Say what differs, and which group to leave out."""
+        groups = _groups_at(plan, self.layer) if plan is not None else []
+        out = f"leave that layer's groups out, groups={groups}" if groups else "leave the groups before it out"
+        return CertificateError(
+            f"the compact network differs from the gated one by {self.error:.2g} (allowed {self.allowed:g})"
+            f"{self.where}, first at layer {self.layer or 'unknown'}. Nothing is returned.",
+            hint=f"{out}, and report the network.",
+        )
 
 
 def _compare_training(
@@ -135,7 +170,7 @@ def _compare_training(
     difference = training_difference(host, scaled, compact, compared.cases, positions)
     if difference is None or difference.error <= difference.allowed:
         return difference is not None
-    raise _differs(difference.error, difference.allowed, difference.layer, " in training mode")
+    raise _DiffersError(difference.error, difference.allowed, difference.layer, " in training mode")
 
 
 def _check_finite(wanted: list[Any]) -> None:

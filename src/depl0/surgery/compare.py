@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
 from depl0._copies import run_host
-from depl0._host import ExampleInputs, opened
+from depl0._host import ExampleInputs, call_with, opened
 from depl0.analysis.propagate import Axis
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
@@ -24,7 +25,7 @@ def gated_call(reference: nn.Module, overrides: Mapping[str, Tensor]) -> Callabl
     """Return what calls a network with these parameters in place of its own."""
 
     def gated(case: ExampleInputs) -> Any:
-        return case.call(lambda *args, **kwargs: torch.func.functional_call(reference, dict(overrides), args, kwargs))
+        return case.call(lambda *args, **kwargs: call_with(reference, overrides, args, kwargs))
 
     return gated
 
@@ -35,9 +36,16 @@ def gives_the_same_twice(gated: Callable[[ExampleInputs], Any], case: ExampleInp
         return max_error([gated(case)], [gated(case)], torch.float32) <= TOLERANCE[torch.float32]
 
 
-def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Convert a tensor of floating-point numbers; leave any other as it is."""
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
+def converted(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """Convert a network's floating-point numbers, in place; complex numbers stay."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of complex parameters
+        return model if dtype is None else model.to(dtype)
 
 
 BOUND = (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs, canonical_names, evaluation_mode, private_copy
+from depl0._host import ExampleInputs, call_with, canonical_names, evaluation_mode, private_copy
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError
@@ -144,7 +144,7 @@ def _call(plan: Plan, host: nn.Module, gates: Tensor, case: ExampleInputs, dtype
     tensors = {name: _cast(tensor, dtype) for name, tensor in _tensors(host).items()}
     scaled = {name: _cast(tensor, dtype) for name, tensor in scaled_parameters(plan, host, gates).items()}
     overrides = {**tensors, **scaled}
-    return case.call(lambda *args, **kwargs: torch.func.functional_call(host, overrides, args, kwargs))
+    return case.call(lambda *args, **kwargs: call_with(host, overrides, args, kwargs))
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -39,7 +39,7 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
     aliases: dict[str, list[str]] = {}
     for name, canonical in canonical_names(model).items():
         aliases.setdefault(canonical, []).append(name)
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     touched: dict[nn.Module, None] = {}
     for canonical, dims in by_tensor.items():
         smaller: Tensor | None = None

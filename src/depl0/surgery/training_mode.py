@@ -13,7 +13,7 @@ from depl0._host import module_stack, path_of, private_copy
 from depl0.analysis.propagate import Axis
 from depl0.errors import Depl0Error
 from depl0.surgery.cases import Case
-from depl0.surgery.compare import TOLERANCE, cast, first_difference, gated_call, max_error
+from depl0.surgery.compare import TOLERANCE, cast, converted, first_difference, gated_call, max_error
 from depl0.surgery.held import held_randomness
 
 
@@ -72,7 +72,7 @@ class _Trained:
     """Runs a copy of a network in training mode, in some precision, with randomness held."""
 
     def __init__(self, model: nn.Module, overrides: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        self.model, self.dtype = private_copy(model).train().to(dtype), dtype
+        self.model, self.dtype = converted(private_copy(model).train(), dtype), dtype
         self.run = gated_call(self.model, {name: tensor.detach().to(dtype) for name, tensor in overrides.items()})
 
     def __call__(self, case: Case) -> Any:
