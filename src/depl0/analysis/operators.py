@@ -26,7 +26,18 @@ POOLS = {
 }  # fmt: skip
 REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
 ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
-RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "unflatten", "flatten", "view_as", "expand_as"}
+RESHAPES = {
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "expand",
+    "repeat",
+    "unflatten",
+    "flatten",
+    "view_as",
+    "reshape_as",
+    "expand_as",
+}
 MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
          "concatenate", "stack"}  # fmt: skip
 LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",

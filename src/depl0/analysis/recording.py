@@ -21,6 +21,11 @@ from depl0.errors import TraceError
 
 _TORCH = Path(torch.__file__).parent
 _DEPL0 = Path(__file__).parents[1]
+_REGIONS = {
+    torch.ops.higher_order.wrap_with_set_grad_enabled,
+    torch.ops.higher_order.wrap_with_autocast,
+    torch.ops.higher_order.tag_activation_checkpoint,
+}
 
 
 @dataclass
@@ -131,6 +136,7 @@ def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
         ) from error
     names = canonical_names(model)
     signature = program.graph_signature
+    _inline_regions(program.graph_module)
     by_placeholder = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     nodes = list(program.graph.nodes)
     user_inputs = set(signature.user_inputs)
@@ -143,6 +149,30 @@ def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
     for node in nodes:
         graph.layer[node] = module_path(node)
     return graph
+
+
+def _inline_regions(module: fx.GraphModule) -> None:
+    """Put the operators of no_grad, autocast and checkpoint regions where the regions are: channels do not see them."""
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or node.target not in _REGIONS:
+            continue
+        place = next((i for i, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr"), -1)
+        region = module.get_submodule(str(node.args[place].target)) if place >= 0 else None
+        if not isinstance(region, fx.GraphModule):
+            continue
+        _inline_regions(region)
+        placeholders = [n for n in region.graph.nodes if n.op == "placeholder"]
+        with module.graph.inserting_before(node):
+            inside = dict(zip(placeholders, node.args[place + 1 :], strict=True))
+            outputs = module.graph.graph_copy(region.graph, inside)
+        for user in list(node.users):
+            picks = user.op == "call_function" and user.target is operator.getitem
+            if picks and isinstance(outputs, (list, tuple)):
+                user.replace_all_uses_with(outputs[user.args[1]])
+                module.graph.erase_node(user)
+        if node.users:
+            node.replace_all_uses_with(outputs)
+        module.graph.erase_node(node)
 
 
 def module_path(node: fx.Node) -> str:

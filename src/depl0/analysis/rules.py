@@ -30,7 +30,7 @@ from depl0.analysis.operators import (
 )
 from depl0.analysis.propagate import LayerUse, Propagation, positions, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
-from depl0.analysis.values import Channels, Opaque, Stored, Value, labels_along, varying_dims
+from depl0.analysis.values import Channels, Derived, Opaque, Stored, Value, labels_along, varying_dims
 
 Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
 RULES: dict[str, Rule] = {}
@@ -233,6 +233,10 @@ def pointwise_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         spans = own_dim >= 0 and shape[own_dim] == out[dim]
         if isinstance(value, Stored):
             _bind_operand(state, operand, value, {own_dim: main} if spans else {}, layer)
+        elif isinstance(value, Derived):
+            in_place = spans and state.vector_dim(operand) == own_dim
+            for name, stored_dim, ndim in value.axes:
+                state.bind(name, {stored_dim: main} if in_place else {}, ndim, layer)
         elif not isinstance(value, Channels) and spans:
             state.labels.freeze(main, _reason_of(state, operand, layer))
     return Channels(dim, main)
@@ -247,12 +251,34 @@ def _bind_operand(state: Propagation, node: fx.Node, value: Stored, dims: dict[i
 
 
 def _pointwise_without_channels(state: Propagation, graph: Graph, node: fx.Node, operands: list[fx.Node]) -> Value:
+    derived = _derived(state, node, operands)
+    if derived is not None:
+        return derived
     for operand in operands:
         state.fix_stored(operand, graph.layer[node])
     data = [n for n in operands if isinstance(state.values[n], Opaque)]
     if data:
         return Opaque(_reason_of(state, data[0], graph.layer[node]))
     return Opaque(Reason("meets a value computed from parameters", graph.layer[node]))
+
+
+def _derived(state: Propagation, node: fx.Node, operands: list[fx.Node]) -> Derived | None:
+    """Return a vector made of stored vectors that lie alongside each other; None if it is anything else."""
+    axes: dict[tuple[str, int, int], None] = {}
+    long = state.vector_dim(node)
+    for operand in operands:
+        value, vector = state.values[operand], state.vector_dim(operand)
+        if vector is None or long is None or vector + len(shape_of(node)) - len(shape_of(operand)) != long:
+            return None
+        if isinstance(value, Derived):
+            axes.update(dict.fromkeys(value.axes))
+        elif isinstance(value, Stored) and operand.op == "placeholder":
+            axes[value.name, vector, len(shape_of(operand))] = None
+        elif isinstance(value, Stored):  # reshaped or cast: it was a vector
+            axes[value.name, 0, 1] = None
+        else:
+            return None
+    return Derived(tuple(axes)) if axes else None
 
 
 def _reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:
@@ -277,6 +303,8 @@ def _identity(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     value = state.values[source]
     if isinstance(value, Stored) and state.vector_dim(source) == 0 and len(shape_of(source)) == 1:
         return value  # a cast vector is still that vector
+    if isinstance(value, Derived):
+        return value
     return _same(state, source, graph.layer[node])
 
 
@@ -349,7 +377,11 @@ def _run_on_labels(state: Propagation, graph: Graph, node: fx.Node) -> Any:
         return state.full_labels(source, layer) if isinstance(source.meta.get("val"), Tensor) else source.meta["val"]
 
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), labels_for)
-    if operator_name(node) in {"view", "view_as"}:  # labels are expanded, so not laid out in memory like the tensor
+    if operator_name(node) in {
+        "view",
+        "view_as",
+        "reshape_as",
+    }:  # labels are expanded, so not laid out in memory like the tensor
         return labels_for(tensor_inputs(node)[0]).reshape(shape_of(node))
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
@@ -370,8 +402,38 @@ def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
                 state.fix_stored(source, graph.layer[node])
                 return Opaque(Reason("meets a constant", graph.layer[node]))
             return value
+    if isinstance(value, Derived) and _stays_vector(state, node, source):
+        return value
     state.sized_by_code.append((graph, node))
-    return state.recover(_run_on_labels(state, graph, node), graph.layer[node])
+    moved = _run_on_labels(state, graph, node)
+    if isinstance(value, Channels):
+        moved = _joined_across_parts(state, node, moved)
+    return state.recover(moved, graph.layer[node])
+
+
+def _stays_vector(state: Propagation, node: fx.Node, source: fx.Node) -> bool:
+    dim, vector = state.vector_dim(node), state.vector_dim(source)
+    return dim is not None and vector is not None and shape_of(node)[dim] == shape_of(source)[vector]
+
+
+def _joined_across_parts(state: Propagation, node: fx.Node, full: Tensor) -> Tensor:
+    """Split channels C into (g, C/g): channels at the same place of every part can go together.
+
+    The size that follows the network is the one written as -1, else the last; whether the code follows it, a trial
+    tells.
+    """
+    dims = varying_dims(full)
+    if len(dims) < 2 or dims != list(range(dims[0], dims[0] + len(dims))):
+        return full
+    sizes = arguments(node).get("size") or arguments(node).get("shape") or arguments(node).get("sizes") or []
+    wanted = list(sizes) if isinstance(sizes, (list, tuple)) else []
+    free = next((dim for dim in dims if dim < len(wanted) and wanted[dim] == -1), dims[-1])
+    for dim in dims:
+        if dim != free:
+            first = full.narrow(dim, 0, 1).expand_as(full)
+            state.labels.join(first.flatten(), full.flatten())
+            full = first
+    return full
 
 
 def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.Node) -> Channels | None:
@@ -391,9 +453,16 @@ def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.N
 @_rule(*MOVES)
 def _move(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
-    if isinstance(state.values[source], Stored) and operator_name(node) in {"squeeze", "unsqueeze"}:
+    if isinstance(state.values[source], (Stored, Derived)) and operator_name(node) in {"squeeze", "unsqueeze"}:
         return _reshape(state, graph, node)
-    return state.recover(_run_on_labels(state, graph, node), graph.layer[node])
+    moved = _run_on_labels(state, graph, node)
+    if operator_name(node) == "stack" and len(varying_dims(moved)) == 2:
+        dim = int(arguments(node)["dim"]) % moved.dim()
+        first = moved.narrow(dim, 0, 1).expand_as(moved)
+        if all(isinstance(state.values[n], Channels) for n in node.all_input_nodes):
+            state.labels.join(first.flatten(), moved.flatten())  # parts side by side lose the same channels
+            moved = first
+    return state.recover(moved, graph.layer[node])
 
 
 @_rule(*LITERAL_INDEXING)
@@ -405,6 +474,9 @@ def _literal_indexing(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     parts = list(moved) if isinstance(moved, (list, tuple)) else [moved]
     if isinstance(before, Channels):
         state.sized_by_code.append((graph, node))
+        split = _equal_parts(state, node, before, parts)
+        if split is not None:
+            return split
         for part in parts:
             dims = varying_dims(part)
             if len(dims) != 1 or not torch.equal(labels_along(part, dims[0]), before.labels):
@@ -413,6 +485,21 @@ def _literal_indexing(state: Propagation, graph: Graph, node: fx.Node) -> Value:
                 )
     values = [state.recover(part, graph.layer[node]) for part in parts]
     return values if isinstance(moved, (list, tuple)) else values[0]
+
+
+def _equal_parts(
+    state: Propagation, node: fx.Node, before: Channels, parts: list[Tensor]
+) -> list[Channels | Opaque] | None:
+    """Tie the parts of a split into equal ones, as those of chunk; a trial tells whether their size is a number."""
+    if operator_name(node) not in {"split", "split_with_sizes", "unsafe_split"} or len(parts) < 2:
+        return None
+    sizes = {part.shape[before.dim] for part in parts}
+    if len(sizes) != 1 or sizes == {1} or sizes == {len(before.labels)}:
+        return None
+    rows = before.labels.reshape(len(parts), -1)
+    for row in range(1, len(parts)):
+        state.labels.join(rows[0], rows[row])
+    return [Channels(before.dim, rows[row]) for row in range(len(parts))]
 
 
 @_rule("chunk")
@@ -430,6 +517,58 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     for row in range(1, count):
         state.labels.join(rows[0], rows[row])
     return [Channels(dim, rows[row]) for row in range(count)]
+
+
+@_rule("tensor_split")
+def _tensor_split(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    by_number = isinstance(node.args[1], int)
+    return _chunk(state, graph, node) if by_number else _literal_indexing(state, graph, node)
+
+
+@_rule("glu")
+def _glu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """One half times the sigmoid of the other: both lose the same channels."""
+    source = tensor_inputs(node)[0]
+    value, dim = state.values[source], int(arguments(node)["dim"]) % len(shape_of(source))
+    if not isinstance(value, Channels) or value.dim != dim:
+        return _same(state, source, graph.layer[node])
+    halves = value.labels.reshape(2, -1)
+    state.labels.join(halves[0], halves[1])
+    return state.output_of(halves[0], dim, graph.layer[node])
+
+
+@_rule("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, source = arguments(node), tensor_inputs(node)[0]
+    value = state.values[source]
+    if not isinstance(value, Channels):
+        return _same(state, source, graph.layer[node])
+    parts = value.labels.reshape(int(given["groups"]), -1)
+    if value.dim != 1 or parts.shape[1] == 1:
+        return _refuse_layer(state, graph, node, "a shuffle of channels one by one")
+    for row in range(1, len(parts)):
+        state.labels.join(parts[0], parts[row])
+    return Channels(1, parts.t().flatten())
+
+
+@_rule("pixel_shuffle", "pixel_unshuffle")
+def _pixel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Channels that become the pixels of one channel go together."""
+    source = tensor_inputs(node)[0]
+    value, ndim = state.values[source], len(shape_of(source))
+    if not isinstance(value, Channels) or value.dim != ndim - 3:
+        return (
+            _same(state, source, graph.layer[node])
+            if not isinstance(value, Channels)
+            else unknown_rule(state, graph, node)
+        )
+    wanted = shape_of(node)[ndim - 3]
+    if operator_name(node) == "pixel_unshuffle":
+        return Channels(value.dim, value.labels.repeat_interleave(wanted // len(value.labels)))
+    parts = value.labels.reshape(wanted, -1)
+    for column in range(1, parts.shape[1]):
+        state.labels.join(parts[:, 0], parts[:, column])
+    return state.output_of(parts[:, 0], value.dim, graph.layer[node])
 
 
 @_rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
