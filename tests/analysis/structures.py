@@ -208,6 +208,24 @@ class Perceptron(nn.Module):
         return self.head(F.relu(self.two(F.gelu(self.one(x)))))
 
 
+@structure({"into": 8, "mid": 6, "last": 5}, inputs=torch.randn(3, 4, 5), sites={("mid", 1), ("mid", 0), ("last", 1)})
+class Products(nn.Module):
+    """Products with stored matrices, as in GPT-2 and graph networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.mid = nn.Parameter(torch.randn(5, 8)), nn.Parameter(torch.randn(8, 6) / 3)
+        self.bias, self.last = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6, 5) / 3)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        adjacent = torch.softmax(x @ x.transpose(1, 2), -1)
+        x = torch.sigmoid(F.relu(x @ self.into))
+        y = torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.mid)
+        y = F.gelu(y).view(*x.shape[:-1], y.shape[-1])
+        return self.head(F.relu(y @ self.last).mean(1)) + adjacent.mean((1, 2))[:, None]
+
+
 @structure({"one": 8, "norm_net": 6}, inputs=torch.randn(3, 5))
 class PerceptronWithBatchNorm(nn.Module):
     def __init__(self) -> None:

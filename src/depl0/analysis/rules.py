@@ -24,9 +24,11 @@ from depl0.analysis.operators import (
     MOVES,
     NORMS_OVER_LAST,
     POOLS,
+    PRODUCTS,
     REDUCTIONS,
     RESHAPES,
     TRANSPOSED,
+    layer_parts,
 )
 from depl0.analysis.propagate import LayerUse, Propagation, positions, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
@@ -137,6 +139,26 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         state.bind(bias_name, {0: outgoing}, 1, layer)
     places, called = positions(shape_of(x), last), (graph.mode, graph.layer[node])
     state.layers.append(LayerUse(layer, (name, 0), (name, 1), len(outgoing), len(incoming), places, *called))
+    return state.output_of(outgoing, last, layer)
+
+
+@_rule(*PRODUCTS)
+def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """A product with a stored matrix is a linear layer whose weight lies the other way round."""
+    given, parts = arguments(node), layer_parts(node)
+    assert parts is not None
+    name, bias_name = _stored_name(state, parts.weight, 2), _stored_name(state, parts.bias, 1)
+    plain = (parts.bias is None or bias_name is not None) and given.get("alpha", 1) == given.get("beta", 1) == 1
+    if name is None or name not in state.parameters or not plain or len(shape_of(parts.input)) < 2:
+        return unknown_rule(state, graph, node)
+    layer, last = _layer_name(name), len(shape_of(parts.input)) - 1
+    incoming = state.channels_at(parts.input, last, layer)
+    outgoing = state.labels.mint(shape_of(node)[last], layer)
+    state.bind(name, {0: incoming, 1: outgoing}, 2, layer)
+    if bias_name is not None:
+        state.bind(bias_name, {0: outgoing}, 1, layer)
+    places, called = positions(shape_of(parts.input), last), (graph.mode, graph.layer[node])
+    state.layers.append(LayerUse(layer, (name, 1), (name, 0), len(outgoing), len(incoming), places, *called))
     return state.output_of(outgoing, last, layer)
 
 

@@ -6,7 +6,7 @@ from torch import fx
 
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.labels import Reason
-from depl0.analysis.operators import LAYERS
+from depl0.analysis.operators import LAYERS, PRODUCTS
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.values import Channels
 from depl0.errors import TraceError
@@ -56,7 +56,7 @@ def _back_to_layers(nodes: list[fx.Node]) -> set[fx.Node]:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(n for n in node.all_input_nodes if operator_name(n) not in LAYERS)
+            stack.extend(n for n in node.all_input_nodes if operator_name(n) not in LAYERS | PRODUCTS)
     return found
 
 
