@@ -8,12 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
+from depl0.analysis import rules_layers, rules_moves  # noqa: F401 - their rules enter the list
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
-from depl0.analysis.rules import RULES, pointwise_rule, unknown_rule, value_sized_rule
+from depl0.analysis.rulebook import RULES, unknown_rule, value_sized_rule
+from depl0.analysis.rules import pointwise_rule
 from depl0.analysis.selection import GroupChoice, select
 from depl0.analysis.values import Opaque, Stored, Value
 from depl0.analysis.zeros import Sites, place_sites
