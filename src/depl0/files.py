@@ -248,13 +248,21 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
                 tuple(str(what) for what in header["certificate"].get("refused", ())),
             ),
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
-            probe=None if header.get("proof") is None else check_description(header["proof"]["inputs"]),
+            probe=_probe(header.get("proof")),
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is damaged: {type(error).__name__} {error}.",
             hint="copy the folder again from where it was written.",
         ) from error
+
+
+def _probe(proof: Any) -> Any:
+    if proof is None:
+        return None
+    if not isinstance(proof, dict) or not isinstance(proof["outputs"], (list, type(None))):
+        raise ValueError("the outputs to compare with are no list")
+    return check_description(proof["inputs"])
 
 
 def _plain(value: Any) -> Any:
