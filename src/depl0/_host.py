@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
-from depl0.errors import InputError
+from depl0.errors import Depl0Error, InputError
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,17 @@ class ExampleInputs:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    others: tuple[ExampleInputs, ...] = ()
+    """further examples, for a network that takes several kinds of inputs"""
 
     @classmethod
     def of(cls, inputs: object) -> ExampleInputs:
-        """Accept a tensor, a tuple of positional arguments or a dict of keyword arguments."""
+        """Accept a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of such examples."""
         if isinstance(inputs, ExampleInputs):
             return inputs
+        if isinstance(inputs, list) and inputs:
+            first, *others = [cls.of(example) for example in inputs]
+            return cls(first.args, first.kwargs, tuple(others))
         if isinstance(inputs, Tensor):
             return cls((inputs,), {})
         if isinstance(inputs, tuple):
@@ -38,8 +44,9 @@ class ExampleInputs:
         else:
             raise InputError(
                 f"example_inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
-                f"got {type(inputs).__name__} instead.",
-                hint="pass e.g. torch.randn(1, 3, 224, 224), or (x, mask) for a network with two inputs.",
+                f"got {type(inputs).__name__ if inputs != [] else 'an empty list'} instead.",
+                hint="pass e.g. torch.randn(1, 3, 224, 224), or (x, mask) for a network with two inputs; "
+                "a list of such examples is for a network that is called in several ways.",
             )
         if not any(isinstance(leaf, Tensor) for leaf in example.leaves()):
             raise InputError("example_inputs holds no tensor.", hint="pass what the network's forward takes.")
@@ -59,7 +66,19 @@ class ExampleInputs:
         args, kwargs = pytree.tree_map(
             lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, (self.args, self.kwargs)
         )
-        return ExampleInputs(args, kwargs)
+        return ExampleInputs(args, kwargs, tuple(other.map_tensors(function) for other in self.others))
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Call a network with copies of these inputs: it may write into what it is given."""
+        args, kwargs = pytree.tree_map(
+            lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, (self.args, self.kwargs)
+        )
+        return function(*args, **kwargs)
+
+    def like(self, other: ExampleInputs) -> ExampleInputs:
+        """Return the same inputs in the precision of others."""
+        dtypes = [leaf.dtype for leaf in other.leaves() if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        return self.map_tensors(lambda t: t.to(dtypes[0]) if dtypes and t.is_floating_point() else t)
 
     def on_device_of(self, model: nn.Module) -> ExampleInputs:
         """Return the same inputs where the model's parameters are."""
@@ -69,6 +88,26 @@ class ExampleInputs:
     def twice(self) -> ExampleInputs:
         """Return a batch of two where every tensor is a batch of one (batch norm cannot train on one value)."""
         return self.map_tensors(lambda t: torch.cat([t, t]) if t.dim() > 0 and t.shape[0] == 1 else t)
+
+
+def opened(outputs: Any) -> Any:
+    """Return a network's outputs with dataclasses and other objects opened, so that the tensors in them are seen."""
+    kind = type(outputs)
+    if isinstance(outputs, (Tensor, str, bytes, int, float, complex, nn.Module)) or outputs is None:
+        return outputs
+    if isinstance(outputs, dict):
+        return {str(key): opened(value) for key, value in outputs.items()}
+    if isinstance(outputs, (list, tuple)):
+        return [kind.__name__, *(opened(value) for value in outputs)]
+    fields = getattr(outputs, "__dict__", None)
+    if fields is None or callable(outputs):
+        return outputs
+    return {"": kind.__name__, **{str(key): opened(value) for key, value in fields.items()}}
+
+
+def opened_leaves(outputs: Any) -> list[Any]:
+    """Return everything that a network's outputs hold."""
+    return list(pytree.tree_leaves(opened(outputs)))
 
 
 class Gated(nn.Module):
@@ -102,14 +141,45 @@ def check_host(model: object) -> nn.Module:
 
 
 def private_copy(model: nn.Module) -> nn.Module:
-    """Copy the host, so that nothing the analysis does can reach it."""
+    """Copy the host, so that nothing the analysis does can reach it.
+
+    What a network keeps of its last pass (activations, attention maps) belongs to a graph that cannot be copied: the
+    copy gets the values alone.
+    """
     try:
-        return copy.deepcopy(model)
+        with _disable_current_modes():  # whoever watches copies at work need not see how they are made
+            copied = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)})
     except Exception as error:
         raise InputError(
             f"model cannot be copied: {error}",
-            hint="copy.deepcopy(model) must work; a tensor attribute that is the result of a computation prevents it.",
+            hint="copy.deepcopy(model) must work; a file, a lock or a generator among its attributes prevents it.",
         ) from error
+    if copied.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
+        copied.train(model.training)
+    for original, module in zip(model.modules(), copied.modules(), strict=True):
+        module.training = original.training
+    return copied
+
+
+def _computed_tensors(model: nn.Module) -> list[Tensor]:
+    """Return the tensors among a network's attributes that are results of a computation with gradients."""
+    found: dict[int, Tensor] = {}
+    seen: set[int] = set()
+    stack: list[Any] = [value for module in model.modules() for value in vars(module).values()]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            if not value.is_leaf:
+                found[id(value)] = value
+        elif id(value) not in seen and not isinstance(value, (str, bytes, int, float, type, nn.Module)):
+            seen.add(id(value))
+            if isinstance(value, dict):
+                stack.extend(value.values())
+            elif isinstance(value, (list, tuple, set)):
+                stack.extend(value)
+            elif hasattr(value, "__dict__") and not callable(value):
+                stack.extend(vars(value).values())
+    return list(found.values())
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:
@@ -120,6 +190,31 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
         for name, tensor in named:
             names[name] = first.setdefault(id(tensor), name)
     return names
+
+
+def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return the other names of tensors that several modules hold; a module counts once, whatever its own names."""
+    names: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for name, tensor in [*module.named_parameters(path, False), *module.named_buffers(path, False)]:
+            names.setdefault(id(tensor), []).append(name)
+    return {name: tuple(o for o in same if o != name) for same in names.values() if len(same) > 1 for name in same}
+
+
+def call_with(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ties: Mapping[str, tuple[str, ...]] | None = None,
+) -> Any:
+    """Call a network with these tensors in place of its own.
+
+    Ties are followed here: functional_call would leave its tensors behind in a module that has two names.
+    """
+    ties = tied_names(model) if ties is None else ties
+    tied = {other: tensor for name, tensor in tensors.items() for other in ties.get(name, ())}
+    return torch.func.functional_call(model, {**tied, **tensors}, args, kwargs, tie_weights=False)
 
 
 @contextmanager
@@ -150,7 +245,9 @@ def run_checked(model: nn.Module, example: ExampleInputs) -> Any:
     running: list[nn.Module] = []
     try:
         with module_stack() as running, torch.no_grad():
-            return model(*example.args, **example.kwargs)
+            return example.call(model)
+    except Depl0Error:
+        raise
     except Exception as error:
         layer = path_of(model, running)
         shapes = ", ".join(

@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from depl0 import _limits
 from depl0._atomic import write_whole
 from depl0._checksum import checksum
-from depl0._host import canonical_names
+from depl0._host import canonical_names, first_line
 from depl0.errors import FormatError, InputError
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal
+from depl0.surgery.probe import TOLERANCE, check_description, largest_difference, outputs_on
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember, state_shapes
 
 FORMAT = "depl0-compact"
@@ -43,6 +44,8 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     tensors = _own_tensors(compact)
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
+    if record.probe is not None:
+        header["proof"] = {"inputs": record.probe, "outputs": _outputs_to_prove(compact, record)}
     header["sha256"] = checksum(header, values)
     target = Path(folder)
     try:
@@ -64,20 +67,51 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     source = Path(folder)
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
-    record, values = _read_whole(source)
+    header, record, values = _read_whole(source)
     model = factory()
     if not isinstance(model, nn.Module):
         raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
     _check_same_network(model, record, source)
     _cut(model, record, source)
     _fill(model, _parse_values(values, source), source)
+    _verify(model, record, header.get("proof"), source)
     remember(model, record)
     return model
 
 
 def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
     """Refuse a folder whose two files are not both there and as they were written; nothing is built."""
-    return _read_whole(Path(folder))[0]
+    return _read_whole(Path(folder))[1]
+
+
+def _outputs_to_prove(compact: nn.Module, record: CompactRecord) -> list[dict[str, Any]] | None:
+    """Return what the network gives on its fixed input; None if it does not take that input."""
+    try:
+        return outputs_on(compact, record.probe)
+    except Exception:  # inputs that mean something: an index, say
+        return None
+
+
+def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -> None:
+    """See that the network gives what the saved one gave: not everything need be in its parameters and buffers."""
+    if proof is None or proof["outputs"] is None:
+        return
+    try:
+        found = outputs_on(model, record.probe)
+        error = largest_difference(proof["outputs"], found)
+    except Exception as error_raised:
+        raise FormatError(
+            f"the network that was loaded from {source} does not run on the input that it was saved with: "
+            f"{type(error_raised).__name__} {first_line(error_raised)}",
+            hint="pass the function that builds the network which was pruned, with the same arguments.",
+        ) from error_raised
+    if not error <= TOLERANCE:
+        raise FormatError(
+            f"the network that was loaded from {source} gives other outputs than the one that was saved "
+            f"({error:.0%} off on a fixed input): part of it is not in its parameters and buffers.",
+            hint="modules belong in an nn.ModuleList, not in a plain list, and tensors that matter in persistent "
+            "buffers; or the function that builds the network does not build the same one.",
+        )
 
 
 def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
@@ -86,8 +120,8 @@ def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
     return record_from_json(_read_header(path), path)
 
 
-def _read_whole(source: Path) -> tuple[CompactRecord, bytes]:
-    """Return record and values of a folder whose checksum is right."""
+def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
+    """Return header, record and values of a folder whose checksum is right."""
     header = _read_header(source / "compact.json")
     record = record_from_json(header, source / "compact.json")
     numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
@@ -98,7 +132,7 @@ def _read_whole(source: Path) -> tuple[CompactRecord, bytes]:
             "was written with them.",
             hint="copy both files again from where they were written.",
         )
-    return record, values
+    return header, record, values
 
 
 def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
@@ -137,12 +171,16 @@ def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
                 f"{name} has shape {tuple(values[name].shape)} in {source}, "
                 f"but the network needs {tuple(expected[name].shape)}."
             )
-        if expected[name].is_floating_point() != values[name].is_floating_point() or values[name].is_complex():
+        if _kind(expected[name]) != _kind(values[name]):
             raise FormatError(f"{name} is of {values[name].dtype} in {source}, but of {expected[name].dtype} here.")
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name in values:
                 tensor.data = values[name].to(tensor.device)
+
+
+def _kind(tensor: Tensor) -> tuple[bool, bool]:
+    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def _parse_values(values: bytes, source: Path) -> dict[str, Tensor]:
@@ -185,7 +223,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             "dense": dict(zip(("params", "macs"), record.dense_cost, strict=True)),
             "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
         },
-        "certificate": vars(record.certificate),
+        "certificate": {key: _plain(value) for key, value in vars(record.certificate).items() if value != ()},
         "inputs": [list(shape) for shape in record.inputs],
         "removed": [vars(removal) for removal in record.removals],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
@@ -216,14 +254,29 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
                 float(header["certificate"]["max_error"]),
                 str(header["certificate"]["dtype"]),
                 _whole(header["certificate"]["inputs"]),
+                tuple(str(what) for what in header["certificate"].get("covered", ())),
+                tuple(str(what) for what in header["certificate"].get("refused", ())),
             ),
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
+            probe=_probe(header.get("proof")),
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is damaged: {type(error).__name__} {error}.",
             hint="copy the folder again from where it was written.",
         ) from error
+
+
+def _probe(proof: Any) -> Any:
+    if proof is None:
+        return None
+    if not isinstance(proof, dict) or not isinstance(proof["outputs"], (list, type(None))):
+        raise ValueError("the outputs to compare with are no list")
+    return check_description(proof["inputs"])
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _dim(text: str, shape: tuple[int, ...]) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from depl0._host import ExampleInputs, Gated, check_host
+from depl0._host import ExampleInputs, Gated, call_with, check_host, tied_names
 from depl0._precision import out_of_half_precision
 from depl0.analysis.plan import Plan
 from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, least_share
@@ -107,6 +107,7 @@ class GatedModel(Gated):
         parameters = dict(host.named_parameters())
         device = next(iter(parameters.values())).device
         self.host = host
+        self._ties = tied_names(host)
         self.generator = generator.to(device)
         self._scaling = SiteScaling(plan, parameters).to(device)
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
@@ -141,7 +142,7 @@ class GatedModel(Gated):
 
     def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the host with these gates, which may carry a gradient."""
-        return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
+        return call_with(self.host, self._gated_parameters(gates), args, kwargs, self._ties)
 
     def with_penalty(
         self, kind: PenaltyKind, *args: Any, scale: PenaltyScale = "share", **kwargs: Any
@@ -435,6 +436,7 @@ class GatedModel(Gated):
 
     def _rebuild_scaling(self) -> None:
         parameters = dict(self.host.named_parameters())
+        self._ties = tied_names(self.host)
         self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self.device)
 
     def _without_gone(self, values: Tensor) -> Tensor:

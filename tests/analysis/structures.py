@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,24 @@ class Perceptron(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(F.relu(self.two(F.gelu(self.one(x)))))
+
+
+@structure({"into": 8, "mid": 6, "last": 5}, inputs=torch.randn(3, 4, 5), sites={("mid", 1), ("mid", 0), ("last", 1)})
+class Products(nn.Module):
+    """Products with stored matrices, as in GPT-2 and graph networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.mid = nn.Parameter(torch.randn(5, 8)), nn.Parameter(torch.randn(8, 6) / 3)
+        self.bias, self.last = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6, 5) / 3)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        adjacent = torch.softmax(x @ x.transpose(1, 2), -1)
+        x = torch.sigmoid(F.relu(x @ self.into))
+        y = torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.mid)
+        y = F.gelu(y).view(*x.shape[:-1], y.shape[-1])
+        return self.head(F.relu(y @ self.last).mean(1)) + adjacent.mean((1, 2))[:, None]
 
 
 @structure({"one": 8, "norm_net": 6}, inputs=torch.randn(3, 5))
@@ -477,7 +496,7 @@ class GatedLinearUnit(Classifier):
         return F.relu(self.two(value * torch.sigmoid(factor)))
 
 
-@structure({"two": 6}, frozen={"one": "glu"})
+@structure({"one": 4, "two": 6})
 class BuiltInGlu(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -498,7 +517,145 @@ class LiteralSplit(Classifier):
         return self.two(torch.cat([right, left], 1))
 
 
-@structure({"two": 6}, frozen={"one": "mixed with another dimension"})
+@structure({"one": 4, "two": 6})
+class EqualSplit(Classifier):
+    """The size of the parts follows the width."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        left, right = x.split(x.shape[1] // 2, 1)
+        return self.two(torch.cat([right, left.sigmoid()], 1))
+
+
+@structure({"two": 6}, frozen={"one": "its size is fixed in the code of forward"})
+class EqualLiteralSplit(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        left, right = F.relu(self.one(x)).split(4, 1)
+        return self.two(torch.cat([right, left], 1))
+
+
+@structure({"one": 3, "two": 6})
+class SplitByNumber(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 9), conv(3, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        first, second, third = self.one(x).tensor_split(3, dim=1)
+        return F.relu(self.two(first * second.sigmoid() + third))
+
+
+@structure({"one": 4, "two": 6})
+class Maxout(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(4, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.two(x.view(x.shape[0], 2, -1, *x.shape[2:]).amax(1))
+
+
+@structure({"one": 4, "two": 6})
+class SelectiveKernel(Classifier):
+    """Two branches stacked, weighed by a softmax over the branches, and added."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.weigh, self.two = conv(3, 8, groups=1), nn.Conv2d(4, 8, 1), conv(4, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        x = F.relu(x.reshape(x.shape[0], 2, x.shape[1] // 2, *x.shape[2:]))
+        weights = self.weigh(x.sum(1).mean((2, 3), keepdim=True))
+        weights = weights.view(x.shape[0], 2, x.shape[2], 1, 1).softmax(1)
+        return self.two((x * weights).sum(1))
+
+
+@structure({"left": 4, "two": 6})
+class StackedBranches(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.left, self.right, self.two = conv(3, 4), conv(3, 4, 1), conv(4, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = torch.stack([self.left(x), self.right(x)], dim=1)
+        return self.two((F.relu(x) * x.mean((3, 4), keepdim=True).softmax(1)).sum(1))
+
+
+@structure({"one": 2, "two": 6})
+class PixelShuffled(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.pixel_unshuffle(F.relu(F.pixel_shuffle(self.one(x), 2)), 2))
+
+
+@structure({"one": 8, "two": 6})
+class ReshapeAs(Classifier):
+    """As in LeViT: a batch norm over flattened positions, and back."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm1d(8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x).flatten(2).transpose(1, 2)
+        x = self.norm(x.flatten(0, 1)).reshape_as(x)
+        return self.two(F.relu(x).transpose(1, 2).unflatten(2, (-1, 2)))
+
+
+class FrozenNorm(nn.Module):
+    """As in detection backbones: four buffers and arithmetic."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.rand(width, generator=torch.Generator().manual_seed(len(name))) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        w, b = self.weight.reshape(1, -1, 1, 1), self.bias.reshape(1, -1, 1, 1)
+        rv, rm = self.running_var.reshape(1, -1, 1, 1), self.running_mean.reshape(1, -1, 1, 1)
+        scale = w * (rv + 1e-5).rsqrt()
+        return x * scale + (b - rm * scale)
+
+
+@structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("head.weight", 1)})
+class FrozenBatchNorm(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.first, self.two, self.second = conv(3, 8), FrozenNorm(8), conv(8, 6), FrozenNorm(6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.second(self.two(F.relu(self.first(self.one(x))))))
+
+
+@structure({"one": 8, "two": 6})
+class NormByHand(Classifier):
+    """Statistics of the batch, an affine stored in four dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+        self.scale, self.shift = nn.Parameter(torch.rand(1, 8, 1, 1)), nn.Parameter(torch.rand(1, 8, 1, 1))
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        x = (x - x.mean((0, 2, 3), keepdim=True)) * (x.var((0, 2, 3), keepdim=True) + 1e-3).rsqrt()
+        return self.two(F.relu(x * (1 + self.scale.tanh()) + self.shift))
+
+
+@structure({"one": 4, "two": 6})
 class ChannelShuffle(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -510,7 +667,7 @@ class ChannelShuffle(Classifier):
         return self.two(x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w))
 
 
-@structure({"two": 6}, frozen={"one": "operator channel_shuffle is not understood"})
+@structure({"one": 4, "two": 6})
 class BuiltInShuffle(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -839,7 +996,9 @@ class WeightReadElsewhere(Classifier):
         return scores, self.one.weight.square().sum()
 
 
-@structure({"mlp": 12}, inputs=torch.randint(0, 9, (2, 6)), frozen={"value": "mixed with another dimension"})
+@structure(
+    {"mlp": 12}, inputs=torch.randint(0, 9, (2, 6)), frozen={"value": "scaled_dot_product_attention is not understood"}
+)
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -865,9 +1024,9 @@ class BuiltInTransformer(nn.Module):
         return self.head(self.encoder(x).mean(1))
 
 
-@structure({"head_one": 6})
+@structure({"one": 8, "two": 6, "head_one": 6})
 class NoGradRegion(nn.Module):
-    """What runs under another gradient mode is not looked into."""
+    """What runs under another gradient mode is walked through as well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -878,6 +1037,21 @@ class NoGradRegion(nn.Module):
         with torch.no_grad():
             x = F.relu(self.two(F.relu(self.one(x))))
         return self.head_two(F.relu(self.head_one(x.mean((2, 3)))))
+
+
+@structure({"one": 8, "two": 6})
+class Regions(Classifier):
+    """Two results of a region under autocast (switched off), and a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            x = self.one(x)
+            factor = torch.sigmoid(x)
+        return checkpoint(lambda y: F.relu(self.two(y * factor)), F.relu(x), use_reentrant=False)
 
 
 @structure({"two": 6})

@@ -69,7 +69,14 @@ def test_fine_tuned_network_is_saved_with_its_new_values(folder: Path, tmp_path:
     assert distance(call(loaded.eval(), image()), call(again, image())) == 0
 
 
-@pytest.mark.parametrize("name", ["TiedWeights", "LayerScale", "Grouped", "Depthwise", "CalledTwice", "NormOfBuffers"])
+COMING_BACK = [
+    "TiedWeights", "LayerScale", "Grouped", "Depthwise", "CalledTwice", "NormOfBuffers", "FrozenBatchNorm",
+    "NormByHand", "ReshapeAs", "ChannelShuffle", "SelectiveKernel", "StackedBranches", "PixelShuffled",
+    "BuiltInGlu", "EqualSplit", "SplitByNumber", "Maxout", "Regions", "NoGradRegion", "Products",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMING_BACK)
 def test_structures_come_back(name: str, tmp_path: Path) -> None:
     structure = STRUCTURES[name]
 
@@ -158,6 +165,7 @@ CHANGES: dict[str, Any] = {
     "cost": {"dense": {"params": 1, "macs": 1}, "compact": {"params": 1, "macs": 1}},
     "certificate": {"max_error": 0.0, "dtype": "float64", "inputs": 99},
     "inputs": [[1, 3, 9, 9]],
+    "proof": None,
     "removed": [{"layer": "one", "norm": None, "silent": True}],
     "dense_shapes": {},
     "keep": {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def test_host_that_is_gated_already() -> None:
 
 def test_host_that_cannot_be_copied() -> None:
     model = NoNorm()
-    model.cached = model.one.weight * 2
+    model.lock = threading.Lock()
     with pytest.raises(depl0.InputError, match=r"(?s)model cannot be copied.*\nhint: copy\.deepcopy"):
         depl0.attach(model, image())
 
@@ -58,9 +59,10 @@ def test_host_that_cannot_be_copied() -> None:
     ("inputs", "text"),
     [
         (
-            [image()],
-            r"must be a tensor, a tuple of arguments or a dict of keyword arguments, got list instead.*\nhint: ",
+            {image()},
+            r"must be a tensor, a tuple of arguments or a dict of keyword arguments, got set instead.*\nhint: ",
         ),
+        ([], "got an empty list instead"),
         (None, "got NoneType instead"),
         ((), r"example_inputs holds no tensor.*\nhint: pass what the network's forward takes"),
         ({}, "holds no tensor"),
@@ -74,7 +76,7 @@ def test_host_that_cannot_be_copied() -> None:
         ((image(), image()), r"\(2, 3, 8, 8\), \(2, 3, 8, 8\)\): TypeError at NoNorm"),
         ({"y": image()}, "TypeError at NoNorm"),
     ],
-    ids=["list", "none", "empty", "empty dict", "keys", "channels", "dtype", "vector", "two", "keyword"],
+    ids=["set", "empty list", "none", "empty", "empty dict", "keys", "channels", "dtype", "vector", "two", "keyword"],
 )
 def test_wrong_example_inputs(inputs: Any, text: str) -> None:
     for function in (depl0.attach, depl0.plan, depl0.cost):
@@ -96,14 +98,20 @@ class Branches(Classifier):
         return x
 
 
-@pytest.mark.parametrize(("mode", "name"), [(False, "evaluation"), (True, "training")])
-def test_untraceable_network(mode: bool, name: str) -> None:
+def test_untraceable_network() -> None:
     with pytest.raises(depl0.TraceError) as error:
-        depl0.attach(Branches(mode), image())
+        depl0.attach(Branches(False), image())
     text = str(error.value)
-    assert f"the {name} pass of Branches cannot be recorded" in text
+    assert "the evaluation pass of Branches cannot be recorded" in text
     assert "in features" in text and "float(x.sum()) > 0" in text and "test_bad_input.py" in text
     assert "\nhint: " in text and "torch.where" in text
+
+
+def test_a_training_pass_that_cannot_be_recorded_is_told() -> None:
+    """LayerDrop, for one: what is pruned is exact, and the plan says what was not seen."""
+    plan = depl0.plan(Branches(True), image())
+    assert any("the training pass of Branches cannot be recorded" in what for what in plan.refused)
+    assert "not tried: recording the training pass" in str(plan)
 
 
 def test_nothing_prunable_is_grouped_by_reason() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.surgery import record_of
-from depl0.surgery.certificate import max_error
+from depl0.surgery.compare import max_error
 from depl0.surgery.slicing import slice_module
 
 extraction = import_module("depl0.surgery.extraction")  # the package's attribute of that name is the function
@@ -24,6 +24,7 @@ def test_certificate_is_kept_with_the_network() -> None:
     record = record_of(compact)
     assert record is not None and record.certificate.dtype == "float64"
     assert record.certificate.max_error < 1e-7 and record.certificate.inputs == 3
+    assert record.certificate.covered == ("the example", "batch of 4, size 9x11", "batch of 1", "training mode")
 
 
 @pytest.mark.parametrize("axis", [("two.weight", 1), ("norm.running_mean", 0), ("norm.weight", 0), ("head.weight", 1)])
@@ -40,8 +41,9 @@ def test_wrong_slices_are_caught_and_named(monkeypatch: pytest.MonkeyPatch, axis
     gated.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(extraction, "slice_module", wrong)
     layer = axis[0].partition(".")[0]
+    groups = {"two": "'-one', '-two'", "norm": "'-one'", "head": "'-two'"}[layer]
     with pytest.raises(
-        depl0.CertificateError, match=rf"first at layer {layer}\. Nothing is returned.*\nhint: .*'-{layer}'"
+        depl0.CertificateError, match=rf"first at layer {layer}\. Nothing is returned.*\nhint: .*\[{groups}\]"
     ):
         gated.extract()
     assert all(torch.equal(value, before[name]) for name, value in host.state_dict().items())

@@ -14,7 +14,7 @@ from tests.zoo.networks import NETWORKS
 def main(patterns: list[str]) -> int:
     """Check every network whose name contains one of the patterns; return the number of those that failed."""
     warnings.simplefilter("ignore")
-    print(f"{'network':<44} {'share':>6} {'error':>9} {'MACs':>6} {'time':>8}  frozen because")
+    print(f"{'network':<44} {'share':>6} {'error':>9} {'MACs':>6} {'least':>6} {'time':>8}  frozen because")
     failed = pruned = wrong = 0
     chosen = [e for e in NETWORKS if not patterns or any(p in e.name for p in patterns)]
     for entry in chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,15 @@ class Row:
     error: float
     sensitivity: float
     macs_left: float
+    least: float
     seconds: float
     reasons: dict[str, int]
 
     def __str__(self) -> str:
         why = "; ".join(f"{text} [{count}]" for text, count in list(self.reasons.items())[:3])
-        numbers = f"{self.share:>6.1%} {self.error:>9.1e} {self.macs_left:>6.1%} {self.seconds:>6.1f} s"
+        numbers = (
+            f"{self.share:>6.1%} {self.error:>9.1e} {self.macs_left:>6.1%} {self.least:>6.1%} {self.seconds:>6.1f} s"
+        )
         return f"{self.name:<44} {numbers}  {why}"
 
 
@@ -84,6 +88,8 @@ def check(entry: Entry, seed: int = 2) -> Row:
     with torch.no_grad():
         wanted, found = _flat(gated(*args)), _flat(compact(*args))
         reaction = float((_flat(gated(*others)) - wanted).abs().max())
+    with tempfile.TemporaryDirectory() as folder:
+        depl0.load(depl0.save(compact, folder), entry.build)  # compares outputs
     counted = depl0.cost(compact, inputs)
     kept = gated.kept_cost()
     assert (kept.params, kept.macs) == (counted.params, counted.macs), "kept_cost is not the compact network's cost"
@@ -94,6 +100,7 @@ def check(entry: Entry, seed: int = 2) -> Row:
         error=float((wanted - found).abs().max() / wanted.abs().max()),
         sensitivity=reaction / float(wanted.abs().max()),
         macs_left=counted.macs / gated.dense_cost.macs,
+        least=gated.plan.least(),
         seconds=seconds,
         reasons=gated.plan.frozen(),
     )

@@ -8,12 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
+from depl0.analysis import rules_layers, rules_moves  # noqa: F401 - their rules enter the list
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
 from depl0.analysis.propagate import Axis, Propagation
-from depl0.analysis.recording import Graph, is_in_place, operator_name
-from depl0.analysis.rules import RULES, pointwise_rule, unknown_rule
+from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
+from depl0.analysis.rulebook import RULES, unknown_rule, value_sized_rule
+from depl0.analysis.rules import pointwise_rule
 from depl0.analysis.selection import GroupChoice, select
 from depl0.analysis.values import Opaque, Stored, Value
 from depl0.analysis.zeros import Sites, place_sites
@@ -61,6 +63,8 @@ def _walk(state: Propagation, graph: Graph) -> None:
         else:
             name = operator_name(node)
             rule = RULES.get(name) or (pointwise_rule if is_pointwise(node) else unknown_rule)
+            if not all(has_known_size(n) for n in (node, *node.all_input_nodes)):
+                rule = value_sized_rule
             state.values[node] = rule(state, graph, node)
             _freeze_written_views(state, node, shares_memory, position)
 
@@ -110,6 +114,8 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
     by_owner: dict[str, list[int]] = {}
     for root in sorted({r for axis in outputs.values() for r in roots[axis].tolist() if labels.reason(r) is None}):
         by_owner.setdefault(labels.owner(root), []).append(root)
+    for owner in [owner for owner, members in by_owner.items() if len(members) == 1]:  # one channel has to stay
+        labels.freeze(torch.tensor(by_owner.pop(owner)), Reason("its channels could only go all together", owner))
     shared = {labels.find(label) for added in state.added_to_shortcut for label in added.tolist()}
     all_groups = _make_groups(by_owner, roots, outputs, shared)
     left_out = select(all_groups, choice)
@@ -134,7 +140,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )
     if not groups:
-        raise NothingToPruneError(_nothing_to_prune(plan), hint="pass another network, or groups='all'.")
+        raise NothingToPruneError(_nothing_to_prune(plan), hint=_what_next(choice))
     return plan
 
 
@@ -192,8 +198,14 @@ def _reports(state: Propagation, sliceable: dict[str, LayerReport]) -> tuple[Lay
     return tuple(report for _, report in sorted(reports, key=lambda entry: entry[0]))
 
 
+def _what_next(choice: GroupChoice) -> str:
+    return "pass another network." if choice == "all" else "choose other groups, or groups='all'."
+
+
 def _nothing_to_prune(plan: Plan) -> str:
     reasons = [f"  {channels} channels: {reason}" for reason, channels in plan.frozen().items()]
     if not reasons:
-        return "nothing can be pruned: the network has no convolution or linear layer."
+        return (
+            "nothing can be pruned: the network calls no convolution or linear layer whose weight is a parameter of it."
+        )
     return "\n".join(["nothing can be pruned:", *reasons[:12]])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import fx
 
-from depl0.analysis.recording import operator_name
+from depl0.analysis.recording import arguments, operator_name
 
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
+PRODUCTS = {"addmm", "mm", "matmul"}
+"""products with a stored matrix are layers too; their weight is (inputs, outputs)"""
 IDENTITIES = {
     "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
     "feature_dropout", "lift_fresh", "view_as_real_copy",
@@ -26,7 +30,18 @@ POOLS = {
 }  # fmt: skip
 REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
 ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
-RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "unflatten", "flatten", "view_as", "expand_as"}
+RESHAPES = {
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "expand",
+    "repeat",
+    "unflatten",
+    "flatten",
+    "view_as",
+    "reshape_as",
+    "expand_as",
+}
 MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
          "concatenate", "stack"}  # fmt: skip
 LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
@@ -36,6 +51,35 @@ UNTAGGED_POINTWISE = {
     "leaky_relu", "log_sigmoid", "softsign", "rrelu", "threshold", "hardshrink", "softshrink",
 }  # fmt: skip
 NORMS_OVER_LAST = {"layer_norm", "rms_norm"}
+
+
+@dataclass(frozen=True)
+class LayerParts:
+    """What a layer is called with, and which dimensions of its weight are outputs and inputs."""
+
+    input: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    out_dim: int
+    in_dim: int | None
+    """None for grouped convolutions, whose inputs live and die with their outputs"""
+
+
+def layer_parts(node: fx.Node) -> LayerParts | None:
+    """Return the parts of a convolution, linear layer or product with a matrix; None for any other operator."""
+    name = operator_name(node)
+    if name not in LAYERS | PRODUCTS:
+        return None
+    given = arguments(node)
+    if name in PRODUCTS:
+        if name == "addmm":
+            return LayerParts(given["mat1"], given["mat2"], given["self"], 1, 0)
+        return LayerParts(given["self"], given["mat2" if name == "mm" else "other"], None, 1, 0)
+    if name == "linear":
+        return LayerParts(given["input"], given["weight"], given["bias"], 0, 1)
+    dense, transposed = int(given["groups"]) == 1, name in TRANSPOSED or bool(given.get("transposed"))
+    dims = (1, 0) if transposed and dense else (0, 1)
+    return LayerParts(given["input"], given["weight"], given["bias"], dims[0], dims[1] if dense else None)
 
 
 def is_pointwise(node: fx.Node) -> bool:

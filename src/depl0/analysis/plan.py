@@ -67,6 +67,21 @@ class Plan:
     """layer -> the batch norm that alone reads its output"""
     filters: tuple[Axis, ...]
     """output axes of convolution and linear weights: the paper's groups of weights g_k"""
+    covered: tuple[str, ...] = ()
+    """the inputs and modes in which a trial cut agreed with the network"""
+    refused: tuple[str, ...] = ()
+    """what was not tried, because the network does not run so or cannot be recorded so"""
+    dense_cost: tuple[int, int] | None = None
+    """parameters and MACs of the network"""
+    least_cost: tuple[int, int] | None = None
+    """parameters and MACs with all gates closed, as far as one channel of every layer allows"""
+
+    def least(self, of: str = "macs") -> float:
+        """Return the least share of the MACs or parameters that pruning can reach."""
+        if self.dense_cost is None or self.least_cost is None:
+            return 0.0
+        place = 1 if of == "macs" else 0
+        return self.least_cost[place] / max(self.dense_cost[place], 1)
 
     @property
     def num_gates(self) -> int:
@@ -97,6 +112,10 @@ class Plan:
             "gates": self.num_gates,
             "channels": self.channels,
             "prunable_channels": self.prunable_channels,
+            "covered": list(self.covered),
+            "not_covered": list(self.refused),
+            "least_macs": self.least("macs"),
+            "least_params": self.least("params"),
             "groups": [
                 {"name": g.name, "gates": g.size, "layers": list(g.layers), "shared": g.shared} for g in self.groups
             ],
@@ -114,4 +133,11 @@ class Plan:
             lines.append(f"{r.layer:<{width}}  {r.channels:>8}  {r.prunable:>8}  {why}".rstrip())
         share = self.prunable_channels / max(self.channels, 1)
         lines.append(f"{len(self.groups)} groups, {self.num_gates} gates; {share:.0%} of all channels are prunable")
+        if self.least_cost is not None:
+            least = f"{self.least('macs'):.1%} of the MACs, {self.least('params'):.1%} of the parameters"
+            lines.append(f"the least that can be reached: {least}")
+        if self.covered:
+            lines.append(f"tried on {', '.join(self.covered)}")
+        if self.refused:
+            lines.append(f"not tried: {', '.join(self.refused)}")
         return "\n".join(lines)

@@ -16,11 +16,16 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from depl0._host import ExampleInputs, canonical_names, first_line
+from depl0._host import ExampleInputs, canonical_names, first_line, opened_leaves
 from depl0.errors import TraceError
 
 _TORCH = Path(torch.__file__).parent
 _DEPL0 = Path(__file__).parents[1]
+_REGIONS = {
+    torch.ops.higher_order.wrap_with_set_grad_enabled,
+    torch.ops.higher_order.wrap_with_autocast,
+    torch.ops.higher_order.tag_activation_checkpoint,
+}
 
 
 @dataclass
@@ -78,6 +83,12 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     return tuple(int(size) for size in node.meta["val"].shape)
 
 
+def has_known_size(node: fx.Node) -> bool:
+    """Tell whether the sizes of a node's tensor are numbers; those behind a boolean mask depend on values."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or all(isinstance(size, int) for size in value.shape)
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep torch.export's own logs and prints away from the user: what matters of them is in our errors."""
@@ -91,28 +102,31 @@ def quiet() -> Iterator[None]:
         logging.disable(previous)
 
 
-def record(model: nn.Module, example: ExampleInputs) -> list[Graph]:
-    """Record the evaluation pass and the training pass of a private copy of the host.
+def record(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
+    """Record one pass of a private copy of the host: the training pass if the mode is "training", else an evaluation.
 
     Both are needed: auxiliary heads, stochastic depth and the like exist in training only, and slicing a layer that
     feeds them must slice them too.
     """
-    model.eval()
-    evaluation = _export(model, example, "evaluation")
-    model.train()
+    model.train(mode == "training")
+    return _export(model, example, mode)
+
+
+@contextmanager
+def _tensors_only(model: nn.Module) -> Iterator[None]:
+    """Let a network return a plain tuple of the tensors in its outputs: the recorder does not know every class."""
+    handle = model.register_forward_hook(
+        lambda _, __, outputs: tuple(leaf for leaf in opened_leaves(outputs) if isinstance(leaf, torch.Tensor))
+    )
     try:
-        training = _export(model, example, "training")
-    except TraceError:
-        doubled = example.twice()
-        if all(a is b for a, b in zip(example.leaves(), doubled.leaves(), strict=True)):
-            raise
-        training = _export(model, doubled, "training")
-    return [evaluation, training]
+        yield
+    finally:
+        handle.remove()
 
 
 def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
     try:
-        with quiet():
+        with quiet(), _tensors_only(model):
             program = torch.export.export(model, example.args, example.kwargs, strict=False)
     except Exception as error:
         raise TraceError(
@@ -122,6 +136,7 @@ def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
         ) from error
     names = canonical_names(model)
     signature = program.graph_signature
+    _inline_regions(program.graph_module)
     by_placeholder = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     nodes = list(program.graph.nodes)
     user_inputs = set(signature.user_inputs)
@@ -134,6 +149,30 @@ def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
     for node in nodes:
         graph.layer[node] = module_path(node)
     return graph
+
+
+def _inline_regions(module: fx.GraphModule) -> None:
+    """Put the operators of no_grad, autocast and checkpoint regions where the regions are: channels do not see them."""
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or node.target not in _REGIONS:
+            continue
+        place = next((i for i, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr"), -1)
+        region = module.get_submodule(str(node.args[place].target)) if place >= 0 else None
+        if not isinstance(region, fx.GraphModule):
+            continue
+        _inline_regions(region)
+        placeholders = [n for n in region.graph.nodes if n.op == "placeholder"]
+        with module.graph.inserting_before(node):
+            inside = dict(zip(placeholders, node.args[place + 1 :], strict=True))
+            outputs = module.graph.graph_copy(region.graph, inside)
+        for user in list(node.users):
+            picks = user.op == "call_function" and user.target is operator.getitem
+            if picks and isinstance(outputs, (list, tuple)):
+                user.replace_all_uses_with(outputs[user.args[1]])
+                module.graph.erase_node(user)
+        if node.users:
+            node.replace_all_uses_with(outputs)
+        module.graph.erase_node(node)
 
 
 def module_path(node: fx.Node) -> str:

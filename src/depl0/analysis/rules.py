@@ -7,204 +7,26 @@ or write a new rule; `zeros.py` says, beside it, whether the operator keeps zero
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import torch
-from torch import Tensor, fx, nn
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, fx
 
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import (
     ALONG_ONE_DIM,
-    CONVOLUTIONS,
     IDENTITIES,
     LIKE,
-    LITERAL_INDEXING,
-    MOVES,
-    NORMS_OVER_LAST,
     POOLS,
     REDUCTIONS,
-    RESHAPES,
-    TRANSPOSED,
 )
-from depl0.analysis.propagate import LayerUse, Propagation, positions, tensor_inputs
+from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
-from depl0.analysis.values import Channels, Opaque, Stored, Value, labels_along, varying_dims
-
-Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
-RULES: dict[str, Rule] = {}
-
-
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def add(rule: Rule) -> Rule:
-        for name in names:
-            RULES[name] = rule
-        return rule
-
-    return add
-
-
-# -- layers --------------------------------------------------------------------------------------------------------
-
-
-def _stored_name(state: Propagation, node: object, ndim: int) -> str | None:
-    """Return the name of a parameter that is used directly, without a change of shape."""
-    if not isinstance(node, fx.Node):
-        return None
-    value = state.values.get(node)
-    return value.name if isinstance(value, Stored) and len(shape_of(node)) == ndim else None
-
-
-def _refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
-    """Freeze the inputs of a layer that cannot be sliced."""
-    reason = Reason(text, graph.layer[node])
-    for source in node.all_input_nodes:
-        state.freeze_value(state.values.get(source), reason)
-        state.fix_stored(source, graph.layer[node])
-    return Opaque(reason)
-
-
-def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim: int, text: str) -> Value:
-    """Freeze the inputs of a convolution or linear layer that cannot be sliced, and report its channels."""
-    place, channels = len(state.layers), shape_of(node)[channel_dim]
-    state.refused.setdefault(graph.layer[node] or node.name, (place, channels, Reason(text)))
-    return _refuse_layer(state, graph, node, text)
-
-
-def _layer_name(weight: str) -> str:
-    """Name a layer after the module that owns its weight."""
-    module, _, name = weight.rpartition(".")
-    return module if name == "weight" and module else weight
-
-
-@_rule(*CONVOLUTIONS, *TRANSPOSED)
-def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given = arguments(node)
-    x, weight, bias = given["input"], given["weight"], given["bias"]
-    spatial = len(shape_of(weight)) - 2
-    name = _stored_name(state, weight, spatial + 2)
-    bias_name = _stored_name(state, bias, 1)
-    channel_dim = len(shape_of(x)) - 1 - spatial
-    if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is computed, not stored")
-    if name not in state.parameters:
-        return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
-    layer = _layer_name(name)
-    transposed = operator_name(node) in TRANSPOSED or bool(given.get("transposed"))
-    groups, called = int(given["groups"]), (graph.mode, graph.layer[node])
-    kernel = positions(shape_of(weight)[1:], 0)
-    places = positions(shape_of(x if transposed else node), channel_dim)
-    out_channels, weight_shape = shape_of(node)[channel_dim], shape_of(weight)
-    incoming = state.channels_at(x, channel_dim, layer)
-    if groups == 1:
-        out_dim, in_dim = (1, 0) if transposed else (0, 1)
-        outgoing = state.labels.mint(out_channels, layer)
-        state.bind(name, {out_dim: outgoing, in_dim: incoming}, spatial + 2, layer)
-        state.layers.append(
-            LayerUse(layer, (name, out_dim), (name, in_dim), len(outgoing), len(incoming), kernel * places, *called)
-        )
-    else:
-        if not _is_own_weight(state, name, _ConvNd):
-            return _refuse_weights(state, graph, node, channel_dim, "a grouped convolution that is no nn.Conv module")
-        groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group): a group lives or dies as a whole
-        for column in range(1, groups_in.shape[1]):
-            state.labels.join(groups_in[:, 0], groups_in[:, column])
-        outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)
-        state.bind(name, {0: incoming if transposed else outgoing}, spatial + 2, layer)
-        state.layers.append(
-            LayerUse(layer, (name, 0), None, weight_shape[0], 1, kernel * places * weight_shape[1], *called)
-        )
-    if bias_name is not None:
-        state.bind(bias_name, {0: outgoing}, 1, layer)
-    return state.output_of(outgoing, channel_dim, layer)
-
-
-@_rule("linear")
-def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given = arguments(node)
-    x, weight, bias = given["input"], given["weight"], given["bias"]
-    name, bias_name = _stored_name(state, weight, 2), _stored_name(state, bias, 1)
-    if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, -1, "the layer's weight is computed, not stored")
-    if name not in state.parameters:
-        return _refuse_weights(state, graph, node, -1, "the layer's weight is a buffer, not a parameter")
-    layer, last = _layer_name(name), len(shape_of(x)) - 1
-    incoming = state.channels_at(x, last, layer)
-    outgoing = state.labels.mint(shape_of(node)[last], layer)
-    state.bind(name, {0: outgoing, 1: incoming}, 2, layer)
-    if bias_name is not None:
-        state.bind(bias_name, {0: outgoing}, 1, layer)
-    places, called = positions(shape_of(x), last), (graph.mode, graph.layer[node])
-    state.layers.append(LayerUse(layer, (name, 0), (name, 1), len(outgoing), len(incoming), places, *called))
-    return state.output_of(outgoing, last, layer)
-
-
-@_rule("batch_norm", "instance_norm")
-def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given, layer = arguments(node), graph.layer[node]
-    x = given["input"]
-    if not isinstance(state.values[x], Channels):
-        incoming = state.labels.mint_frozen(shape_of(x)[1], _reason_of(state, x, layer))
-    else:
-        incoming = state.channels_at(x, 1, layer)
-    for key in ("weight", "bias", "running_mean", "running_var"):
-        if given[key] is None:
-            continue
-        name = _stored_name(state, given[key], 1)
-        if name is None:
-            return _refuse_layer(state, graph, node, "the norm's parameters are computed, not stored")
-        state.bind(name, {0: incoming}, 1, layer)
-    return state.output_of(incoming, 1, layer)
-
-
-@_rule("group_norm")
-def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """A norm group lives or dies as a whole; one group over all channels (a layer norm) freezes them."""
-    given, layer = arguments(node), graph.layer[node]
-    groups = int(given["num_groups"])
-    names = [_stored_name(state, given[key], 1) for key in ("weight", "bias") if given[key] is not None]
-    known = [name for name in names if name is not None]
-    if groups == 1 or len(known) != 2 or not all(_is_own_weight(state, name, nn.GroupNorm) for name in known):
-        return _refuse_layer(state, graph, node, "a norm over all channels")
-    incoming = state.channels_at(given["input"], 1, layer)
-    grouped = incoming.reshape(groups, -1)
-    for column in range(1, grouped.shape[1]):
-        state.labels.join(grouped[:, 0], grouped[:, column])
-    for name in known:
-        state.bind(name, {0: incoming}, 1, layer)
-    return state.output_of(incoming, 1, layer)
-
-
-def _is_own_weight(state: Propagation, name: str, kind: type[nn.Module] | Any) -> bool:
-    """Tell whether a parameter belongs to a module whose `groups` attribute we know how to change."""
-    return isinstance(state.modules.get(name.rpartition(".")[0]), kind)
-
-
-@_rule("prelu")
-def _prelu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given, layer = arguments(node), graph.layer[node]
-    x, weight = given["self"], given["weight"]
-    name, value = _stored_name(state, weight, 1), state.values[x]
-    if name is None or (shape_of(weight)[0] > 1 and not (isinstance(value, Channels) and value.dim == 1)):
-        return _refuse_layer(state, graph, node, "the slope is computed, not stored")
-    if shape_of(weight)[0] > 1 and isinstance(value, Channels):
-        state.bind(name, {0: value.labels}, 1, layer)
-    return _same(state, x, layer)
-
-
-@_rule(*NORMS_OVER_LAST)
-def _norm_over_last(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given = arguments(node)
-    x = given["input"]
-    value, count = state.values[x], len(given["normalized_shape"])
-    if isinstance(value, Channels) and value.dim < len(shape_of(x)) - count:
-        for key in ("weight", "bias"):
-            if isinstance(given.get(key), fx.Node):
-                state.fix_stored(given[key], graph.layer[node])
-        return value
-    return _refuse_layer(state, graph, node, "a norm over all channels")
-
+from depl0.analysis.rulebook import (
+    reason_of,
+    refuse_layer,
+    rule,
+    same,
+    spread,
+)
+from depl0.analysis.values import Channels, Derived, Opaque, Stored, Value
 
 # -- pointwise -----------------------------------------------------------------------------------------------------
 
@@ -217,7 +39,7 @@ def pointwise_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     aligned = {v.dim + len(out) - len(shape_of(n)) for n, v in labelled}
     if len(aligned) != 1:
         return (
-            _refuse_layer(state, graph, node, "channels of two tensors lie in different dimensions")
+            refuse_layer(state, graph, node, "channels of two tensors lie in different dimensions")
             if aligned
             else (_pointwise_without_channels(state, graph, node, operands))
         )
@@ -233,8 +55,12 @@ def pointwise_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         spans = own_dim >= 0 and shape[own_dim] == out[dim]
         if isinstance(value, Stored):
             _bind_operand(state, operand, value, {own_dim: main} if spans else {}, layer)
+        elif isinstance(value, Derived):
+            in_place = spans and state.vector_dim(operand) == own_dim
+            for name, stored_dim, ndim in value.axes:
+                state.bind(name, {stored_dim: main} if in_place else {}, ndim, layer)
         elif not isinstance(value, Channels) and spans:
-            state.labels.freeze(main, _reason_of(state, operand, layer))
+            state.labels.freeze(main, reason_of(state, operand, layer))
     return Channels(dim, main)
 
 
@@ -247,239 +73,110 @@ def _bind_operand(state: Propagation, node: fx.Node, value: Stored, dims: dict[i
 
 
 def _pointwise_without_channels(state: Propagation, graph: Graph, node: fx.Node, operands: list[fx.Node]) -> Value:
+    derived = _derived(state, node, operands)
+    if derived is not None:
+        return derived
     for operand in operands:
         state.fix_stored(operand, graph.layer[node])
     data = [n for n in operands if isinstance(state.values[n], Opaque)]
     if data:
-        return Opaque(_reason_of(state, data[0], graph.layer[node]))
+        return Opaque(reason_of(state, data[0], graph.layer[node]))
     return Opaque(Reason("meets a value computed from parameters", graph.layer[node]))
 
 
-def _reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:
-    value = state.values[node]
-    return value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
+def _derived(state: Propagation, node: fx.Node, operands: list[fx.Node]) -> Derived | None:
+    """Return a vector made of stored vectors that lie alongside each other; None if it is anything else."""
+    axes: dict[tuple[str, int, int], None] = {}
+    long = state.vector_dim(node)
+    for operand in operands:
+        value, vector = state.values[operand], state.vector_dim(operand)
+        if vector is None or long is None or vector + len(shape_of(node)) - len(shape_of(operand)) != long:
+            return None
+        if isinstance(value, Derived):
+            axes.update(dict.fromkeys(value.axes))
+        elif isinstance(value, Stored) and operand.op == "placeholder":
+            axes[value.name, vector, len(shape_of(operand))] = None
+        elif isinstance(value, Stored):  # reshaped or cast: it was a vector
+            axes[value.name, 0, 1] = None
+        else:
+            return None
+    return Derived(tuple(axes)) if axes else None
 
 
 # -- operators that keep the channels where they are ---------------------------------------------------------------
 
 
-def _same(state: Propagation, source: fx.Node, layer: str) -> Value:
-    value = state.values[source]
-    if isinstance(value, (Channels, Opaque)):
-        return value
-    state.fix_stored(source, layer)
-    return Opaque(Reason("meets a constant", layer))
-
-
-@_rule(*IDENTITIES)
+@rule(*IDENTITIES)
 def _identity(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
     value = state.values[source]
     if isinstance(value, Stored) and state.vector_dim(source) == 0 and len(shape_of(source)) == 1:
         return value  # a cast vector is still that vector
-    return _same(state, source, graph.layer[node])
+    if isinstance(value, Derived):
+        return value
+    return same(state, source, graph.layer[node])
 
 
-@_rule(*LIKE)
+@rule(*LIKE)
 def _like(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    return _same(state, tensor_inputs(node)[0], graph.layer[node])
+    return same(state, tensor_inputs(node)[0], graph.layer[node])
 
 
-@_rule("native_dropout")
+@rule("native_dropout")
 def _native_dropout(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    value = _same(state, tensor_inputs(node)[0], graph.layer[node])
+    value = same(state, tensor_inputs(node)[0], graph.layer[node])
     return [value, value] if isinstance(value, (Channels, Opaque)) else None
 
 
-@_rule(*POOLS)
+@rule(*POOLS)
 def _pool(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
-    value = _same(state, source, graph.layer[node])
+    value = same(state, source, graph.layer[node])
     if isinstance(value, Channels) and value.dim >= len(shape_of(source)) - POOLS[operator_name(node)]:
-        return _refuse_layer(state, graph, node, "pooling over channels")
+        return refuse_layer(state, graph, node, "pooling over channels")
     outputs = node.meta["val"]
     if isinstance(outputs, (list, tuple)):
         return [value for _ in outputs] if isinstance(value, (Channels, Opaque)) else None
     return value
 
 
-@_rule(*REDUCTIONS)
+@rule(*REDUCTIONS)
 def _reduction(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given, source = arguments(node), tensor_inputs(node)[0]
     if operator_name(node) in {"max", "min"} and "other" in given:
         return pointwise_rule(state, graph, node)
     value, ndim = state.values[source], len(shape_of(source))
     if not isinstance(value, Channels):
-        return _spread(node, _same(state, source, graph.layer[node]))
+        return spread(node, same(state, source, graph.layer[node]))
     dims = given.get("dim")
     reduced = (
         set(range(ndim)) if dims in (None, []) else {d % ndim for d in ([dims] if isinstance(dims, int) else dims)}
     )
     if value.dim in reduced:
-        return _refuse_layer(state, graph, node, f"{operator_name(node)} over channels")
+        return refuse_layer(state, graph, node, f"{operator_name(node)} over channels")
     kept = bool(given.get("keepdim"))
     dim = value.dim if kept else value.dim - sum(d < value.dim for d in reduced)
-    return _spread(node, Channels(dim, value.labels))
+    return spread(node, Channels(dim, value.labels))
 
 
-def _spread(node: fx.Node, value: Value) -> Value:
-    """Give every output of an operator with several outputs the same value."""
-    outputs = node.meta["val"]
-    if isinstance(outputs, (list, tuple)) and isinstance(value, (Channels, Opaque)):
-        return [value for _ in outputs]
-    return value
-
-
-@_rule(*ALONG_ONE_DIM)
+@rule(*ALONG_ONE_DIM)
 def _along_one_dim(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
-    value = _same(state, source, graph.layer[node])
+    value = same(state, source, graph.layer[node])
     if isinstance(value, Channels) and int(arguments(node)["dim"]) % len(shape_of(source)) == value.dim:
-        return _refuse_layer(state, graph, node, f"{operator_name(node)} over channels")
+        return refuse_layer(state, graph, node, f"{operator_name(node)} over channels")
     return value
-
-
-# -- operators that move data: they are executed on the labels ------------------------------------------------------
-
-
-def _run_on_labels(state: Propagation, graph: Graph, node: fx.Node) -> Any:
-    layer = graph.layer[node]
-
-    def labels_for(source: fx.Node) -> Any:
-        return state.full_labels(source, layer) if isinstance(source.meta.get("val"), Tensor) else source.meta["val"]
-
-    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), labels_for)
-    if operator_name(node) in {"view", "view_as"}:  # labels are expanded, so not laid out in memory like the tensor
-        return labels_for(tensor_inputs(node)[0]).reshape(shape_of(node))
-    return node.target(*args, **kwargs)  # type: ignore[operator]
-
-
-@_rule(*RESHAPES)
-def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    source = tensor_inputs(node)[0]
-    if node.meta["val"].dtype != source.meta["val"].dtype:
-        return unknown_rule(state, graph, node)  # x.view(dtype) reads the same memory as other numbers
-    value = state.values[source]
-    if isinstance(value, Stored):
-        spread = _spread_vector(state, graph, node, source)
-        if spread is not None:
-            return spread
-        dim, vector = state.vector_dim(node), state.vector_dim(source)
-        if dim is not None and vector is not None and shape_of(node)[dim] == shape_of(source)[vector]:
-            if source.op == "placeholder" and len(shape_of(source)) != 1:
-                state.fix_stored(source, graph.layer[node])
-                return Opaque(Reason("meets a constant", graph.layer[node]))
-            return value
-    state.sized_by_code.append((graph, node))
-    return state.recover(_run_on_labels(state, graph, node), graph.layer[node])
-
-
-def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.Node) -> Channels | None:
-    """Give channels to a parameter that is expanded into a map, the same at all positions: a layer without inputs."""
-    value, vector, shape = state.values[source], state.vector_dim(source), shape_of(source)
-    if operator_name(node) != "expand" or not isinstance(value, Stored) or vector is None or shape == shape_of(node):
-        return None
-    if value.name not in state.parameters or (source.op == "placeholder" and len(shape) != 1):
-        return None
-    labels = state.axes.get((value.name, 0))
-    if labels is None:
-        labels = state.labels.mint(shape[vector], _layer_name(value.name))
-    state.bind(value.name, {0: labels}, 1, graph.layer[node])
-    return Channels(vector + len(shape_of(node)) - len(shape), labels)
-
-
-@_rule(*MOVES)
-def _move(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    source = tensor_inputs(node)[0]
-    if isinstance(state.values[source], Stored) and operator_name(node) in {"squeeze", "unsqueeze"}:
-        return _reshape(state, graph, node)
-    return state.recover(_run_on_labels(state, graph, node), graph.layer[node])
-
-
-@_rule(*LITERAL_INDEXING)
-def _literal_indexing(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Indices are numbers in the user's code: allowed only where they leave the channels as they are."""
-    source = tensor_inputs(node)[0]
-    before = state.values[source]
-    moved = _run_on_labels(state, graph, node)
-    parts = list(moved) if isinstance(moved, (list, tuple)) else [moved]
-    if isinstance(before, Channels):
-        state.sized_by_code.append((graph, node))
-        for part in parts:
-            dims = varying_dims(part)
-            if len(dims) != 1 or not torch.equal(labels_along(part, dims[0]), before.labels):
-                return _spread(
-                    node, _refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number")
-                )
-    values = [state.recover(part, graph.layer[node]) for part in parts]
-    return values if isinstance(moved, (list, tuple)) else values[0]
-
-
-@_rule("chunk")
-def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Equal parts stay equal if channels at the same place in every part are removed together."""
-    given, source = arguments(node), tensor_inputs(node)[0]
-    value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
-    parts = node.meta["val"]
-    if not isinstance(value, Channels) or value.dim != dim:
-        return _literal_indexing(state, graph, node)
-    count = len(parts)
-    if len(value.labels) % count or len(value.labels) == count:
-        return _spread(node, _refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
-    rows = value.labels.reshape(count, -1)
-    for row in range(1, count):
-        state.labels.join(rows[0], rows[row])
-    return [Channels(dim, rows[row]) for row in range(count)]
-
-
-@_rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
-       "replication_pad2d", "replication_pad3d")  # fmt: skip
-def _pad(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Padding adds a fixed number of channels at each end; the added ones can never be removed."""
-    given, source = arguments(node), tensor_inputs(node)[0]
-    value = state.values[source]
-    if not isinstance(value, Channels):
-        return _same(state, source, graph.layer[node])
-    amounts, ndim = list(given["pad"] if "pad" in given else given["padding"]), len(shape_of(source))
-    place = 2 * (ndim - 1 - value.dim)
-    before, after = (amounts[place], amounts[place + 1]) if place + 1 < len(amounts) else (0, 0)
-    if before == 0 and after == 0:
-        return value
-    constant = operator_name(node) == "constant_pad_nd" or given.get("mode", "") == "constant"
-    if before < 0 or after < 0:
-        return _refuse_layer(state, graph, node, "padding cuts channels off by number")
-    if not constant:
-        return _refuse_layer(state, graph, node, "channels are padded from other channels")
-    state.sized_by_code.append((graph, node))
-    padding = state.labels.mint_frozen(1, Reason("is added to a shortcut that is padded with zeros", graph.layer[node]))
-    return Channels(value.dim, torch.cat([padding.expand(before), value.labels, padding.expand(after)]))
-
-
-@_rule("getitem")
-def _getitem(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    source, index = node.args
-    value = state.values[source]  # type: ignore[index]
-    return value[index] if isinstance(value, list) else _same(state, source, graph.layer[node])  # type: ignore[index, arg-type]
 
 
 # -- everything else ------------------------------------------------------------------------------------------------
 
 
-@_rule("new_empty", "new_zeros", "new_ones", "new_full", "zeros", "ones", "full", "arange", "rand", "randn", "empty",
+@rule("new_empty", "new_zeros", "new_ones", "new_full", "zeros", "ones", "full", "arange", "rand", "randn", "empty",
        "linspace", "eye", "scalar_tensor")  # fmt: skip
 def _created(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return Opaque(Reason("meets a tensor created in forward", graph.layer[node]))
 
 
-@_rule("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size", "sym_size")
+@rule("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size", "sym_size")
 def _no_data(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return None
-
-
-def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Freeze what goes into an operator that is not understood."""
-    value = _refuse_layer(state, graph, node, f"operator {operator_name(node)} is not understood")
-    outputs = node.meta.get("val")
-    if isinstance(outputs, (list, tuple)):
-        return _spread(node, value)
-    return value if isinstance(outputs, Tensor) else None

@@ -39,7 +39,15 @@ class Stored:
     name: str
 
 
-Value: TypeAlias = "Channels | Opaque | Stored | list[Channels | Opaque] | None"
+@dataclass(frozen=True)
+class Derived:
+    """A vector computed from stored vectors, position by position: the scale of a norm that is written by hand."""
+
+    axes: tuple[tuple[str, int, int], ...]
+    """(name, dimension, number of dimensions) of each stored tensor that goes into it"""
+
+
+Value: TypeAlias = "Channels | Opaque | Stored | Derived | list[Channels | Opaque] | None"
 
 
 def varying_dims(full: Tensor) -> list[int]:

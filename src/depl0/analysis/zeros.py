@@ -9,6 +9,7 @@ reader's own input weights, which is always exact.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -19,9 +20,10 @@ from depl0.analysis.operators import (
     LITERAL_INDEXING,
     MOVES,
     POOLS,
+    PRODUCTS,
     RESHAPES,
-    TRANSPOSED,
     is_pointwise,
+    layer_parts,
 )
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
@@ -30,7 +32,8 @@ from depl0.analysis.values import Channels, Stored
 _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}
 _KEEPS_ZEROS = (
     IDENTITIES | set(POOLS) | RESHAPES | MOVES | LITERAL_INDEXING
-    | {"chunk", "getitem", "mean", "sum", "amax", "amin", "prelu", "native_dropout", "zeros_like", "linalg_vector_norm"}
+    | {"chunk", "getitem", "mean", "sum", "amax", "amin", "prelu", "native_dropout", "zeros_like", "linalg_vector_norm",
+       "glu", "channel_shuffle", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "tensor_split"}
 )  # fmt: skip
 
 
@@ -53,25 +56,21 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
             silenceable[node] = found is not None and all(silenceable[source] for source in found)
         marked: set[fx.Node] = set()
         for node in graph.nodes:
-            if operator_name(node) not in LAYERS or not _reads_all_channels(node):
+            parts = layer_parts(node)
+            if parts is None or parts.in_dim is None:
                 continue
-            weight, source = state.values[arguments(node)["weight"]], arguments(node)["input"]
+            weight, source = state.values.get(parts.weight), parts.input
             if not isinstance(state.values[source], Channels) or not isinstance(weight, Stored):
                 continue
             if silenceable[source]:
                 _mark(source, sources, marked)
             else:
-                in_dim = 0 if operator_name(node) in TRANSPOSED else 1
-                sites.axes.setdefault((weight.name, in_dim), graph.layer[node])
+                sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
         for node in graph.nodes:
             if node in marked:
                 for axis in _affine_axes(state, node):
                     sites.axes.setdefault(axis, graph.layer[node])
     return sites
-
-
-def _reads_all_channels(node: fx.Node) -> bool:
-    return operator_name(node) == "linear" or int(arguments(node)["groups"]) == 1
 
 
 def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: set[fx.Node]) -> None:
@@ -92,18 +91,15 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
         return []
     if name == "expand":  # of a parameter, which then is all there is to silence
         return [(value.name, 0) for n in tensor_inputs(node) if isinstance(value := state.values[n], Stored)]
-    if name not in LAYERS | _AFFINE_NORMS:
+    parts = layer_parts(node)
+    if parts is not None:
+        tensors = [(parts.weight, parts.out_dim), (parts.bias, 0)]
+    elif name in _AFFINE_NORMS:
+        tensors = [(arguments(node)["weight"], 0), (arguments(node)["bias"], 0)]
+    else:
         return []
-    given = arguments(node)
-    weight_dim = 0
-    if name in TRANSPOSED and int(given["groups"]) == 1:
-        weight_dim = 1
-    axes = []
-    for key, dim in (("weight", weight_dim), ("bias", 0)):
-        value = state.values[given[key]] if isinstance(given[key], fx.Node) else None
-        if isinstance(value, Stored):
-            axes.append((value.name, dim))
-    return axes
+    stored = [(state.values[n], dim) for n, dim in tensors if isinstance(n, fx.Node)]
+    return [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
 
 
 def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, bool]) -> list[fx.Node] | None:
@@ -117,7 +113,7 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
         return _channel_inputs(state, node) if name in _KEEPS_ZEROS else None
     if not isinstance(value, Channels):
         return []  # no removable channels: nothing to silence
-    if name in LAYERS | _AFFINE_NORMS:
+    if name in LAYERS | PRODUCTS | _AFFINE_NORMS:
         return [] if _is_trainable_affine(state, node) else None
     if name in {"pad", "constant_pad_nd"}:
         given = arguments(node)
@@ -132,7 +128,8 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
 
 def _is_trainable_affine(state: Propagation, node: fx.Node) -> bool:
     """Tell whether a gate can be put on a node: it has a weight, and its weight and bias are parameters."""
-    given = arguments(node)
+    parts = layer_parts(node)
+    given: dict[str, Any] = arguments(node) if parts is None else {"weight": parts.weight, "bias": parts.bias}
     stored = [state.values[given[key]] for key in ("weight", "bias") if given[key] is not None]
     known = all(isinstance(value, Stored) and value.name in state.parameters for value in stored)
     return known and given["weight"] is not None

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from depl0._copies import untouched
 from depl0._host import ExampleInputs, check_host, private_copy, run_checked
 
 
@@ -45,7 +46,7 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """
     copy = private_copy(check_host(model)).eval().requires_grad_(False)
     counter = FlopCounterMode(display=False)
-    with counter, torch.random.fork_rng(devices=[]), _without_fused_attention():
+    with untouched(model), counter, torch.random.fork_rng(devices=[]), _without_fused_attention():
         run_checked(copy, ExampleInputs.of(example_inputs))
     own_macs = _own_macs(counter, type(copy).__name__)
     seen: set[int] = set()

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
-from torch.utils import _pytree as pytree
 
-from depl0._host import ExampleInputs, private_copy
-from depl0._precision import as_precise_as_possible, cast
+from depl0._copies import untouched
+from depl0._host import ExampleInputs, opened_leaves, private_copy
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
-from depl0.errors import CertificateError
+from depl0.errors import CertificateError, Depl0Error
+from depl0.surgery.cases import Accepted, accepted, random_cases
+from depl0.surgery.compare import (
+    BOUND,
+    TOLERANCE,
+    case_errors,
+    cast,
+    converted,
+    copy_stands_for,
+    first_difference,
+    gated_call,
+    gives_the_same_twice,
+)
 from depl0.surgery.constant import Removal, remove
 from depl0.surgery.scaling import scaled_parameters
-
-TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
-"""largest allowed error; float64 is the rule, float32 for networks that insist on it"""
-_FLOOR = {torch.float64: 1e-6, torch.float32: 1e-2}
-"""least share of the largest output that counts as its reaction, so that rounding never looks like a difference"""
+from depl0.surgery.training_mode import training_difference
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,11 @@ class Certificate:
     """largest difference, relative to how much the outputs change from input to input"""
     dtype: str
     inputs: int
-    """number of inputs compared: the example, and random ones"""
+    """number of inputs compared: the example, and others"""
+    covered: tuple[str, ...] = ()
+    """what was compared: the example, random inputs, other batches and sizes, training mode"""
+    refused: tuple[str, ...] = ()
+    """what could not be compared, because the network does not run on it"""
 
 
 def certify(
@@ -43,53 +53,130 @@ def certify(
     removals: Sequence[Removal],
     example: ExampleInputs,
     positions: Mapping[Axis, Tensor],
-    random_inputs: int = 2,
+    plan: Plan | None = None,
 ) -> Certificate:
-    """Compare host-with-gates and compact network in evaluation mode; raise if they differ.
+    """Compare host-with-gates and compact network; raise if they differ.
 
-    ``removals`` are carried out on the copy that is compared, in its precision: a norm that is folded into a constant
-    is rounded to the network's own precision, which is no difference between the two.
+    Copies of both run in float64, in evaluation mode, on every kind of input that the host accepts, then in
+    training mode; the host itself is run too, in its own precision. ``removals`` are carried out on the copy that is
+    compared,
+    in its precision: a norm that is folded into a constant is rounded to the network's own precision, which is no
+    difference between the two.
     """
-
-    def gated_outputs(
-        dtype: torch.dtype,
-    ) -> tuple[nn.Module, Callable[[ExampleInputs], Any], list[ExampleInputs], list[Any]]:
-        reference = private_copy(host).eval().to(dtype)
-        overrides = {name: tensor.detach().to(dtype) for name, tensor in scaled.items()}
-        cases = [case.map_tensors(lambda t: cast(t, dtype)) for case in random_cases(example, random_inputs)]
-
-        def gated(case: ExampleInputs) -> Any:
-            return torch.func.functional_call(reference, overrides, case.args, case.kwargs)
-
+    with untouched(host):
+        try:
+            compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions)
+        except _DiffersError as error:
+            raise error.in_words(plan) from None
+        covered, refused = [*compared.covered], [*compared.refused]
+        if not removals:  # a norm that was folded into a constant had batch statistics in training mode
+            try:
+                in_training = _compare_training(host, scaled, compact, compared, positions)
+            except _DiffersError as error:
+                raise error.in_words(plan) from None
+            (covered if in_training else refused).append("training mode")
+        fresh = compared.cases[-1].inputs.like(example)
         with torch.no_grad():
-            return reference, gated, cases, [gated(case) for case in cases]
-
-    (reference, gated, cases, wanted), dtype = as_precise_as_possible(gated_outputs)
-    _check_finite(wanted)
-    candidate = private_copy(compact).eval().to(dtype)
-    remove(candidate, removals)
-    worst = max_error(wanted, [_run(candidate, case) for case in cases], dtype)
-    if worst <= TOLERANCE[dtype]:
-        return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
-    if not gives_the_same_twice(gated, cases[0]):
+            output = gated_call(private_copy(host).eval(), scaled)(fresh)
+    if not copy_stands_for(host, fresh, output, scaled):
         raise CertificateError(
-            "the network's evaluation pass gives other outputs each time, on the same input. Nothing is returned.",
-            hint="a pruned network can be compared only if randomness is for training.",
+            "the compact network agrees with a copy of the gated network, but not with the network itself. "
+            "Nothing is returned.",
+            hint=BOUND,
         )
-    layer = first_difference(gated, reference, candidate, cases[0], positions, TOLERANCE[dtype])
-    raise CertificateError(
-        f"the compact network differs from the gated one by {worst:.2g} (allowed {TOLERANCE[dtype]:g}), "
-        f"first at layer {layer or 'unknown'}. Nothing is returned.",
-        hint=f"leave that layer's group out, e.g. groups=['-{layer or '<name>'}'], and report the network.",
-    )
+    return Certificate(worst, str(dtype).removeprefix("torch."), len(compared.cases), tuple(covered), tuple(refused))
+
+
+def _compare_copies(
+    host: nn.Module,
+    scaled: Mapping[str, Tensor],
+    compact: nn.Module,
+    removals: Sequence[Removal],
+    example: ExampleInputs,
+    positions: Mapping[Axis, Tensor],
+) -> tuple[Accepted, float, torch.dtype]:
+    for dtype in (torch.float64, torch.float32, None):  # None: as it is, for a network of several precisions
+        reference, candidate = (
+            converted(private_copy(host).eval(), dtype),
+            converted(private_copy(compact).eval(), dtype),
+        )
+        remove(candidate, removals)
+        gated = gated_call(reference, {name: cast(tensor.detach(), dtype) for name, tensor in scaled.items()})
+        try:
+            with torch.no_grad():
+                compared = accepted(gated, example.map_tensors(lambda t, d=dtype: cast(t, d)))
+        except RuntimeError:
+            if dtype is None:
+                raise
+            continue  # the network insists on its precision somewhere inside
+        tolerated = dtype or torch.float32
+        _check_finite(list(compared.outputs))
+        found = [_run(candidate, case.inputs) for case in compared.cases]
+        errors = case_errors(list(compared.outputs), found, tolerated)
+        worst, allowed = max(errors), TOLERANCE[tolerated] if dtype is not None else _own_tolerance(host)
+        if not worst <= allowed:
+            case = compared.cases[errors.index(worst)]
+            if not gives_the_same_twice(gated, case.inputs):
+                raise CertificateError(
+                    "the network's evaluation pass gives other outputs each time, on the same input. "
+                    "Nothing is returned.",
+                    hint="a pruned network can be compared only if randomness is for training.",
+                )
+            layer = first_difference(gated, reference, candidate, case.inputs, positions, allowed)
+            where = "" if case is compared.cases[0] else f" ({case.what})"
+            raise _DiffersError(worst, allowed, layer, where)
+        return compared, worst, tolerated if dtype is not None else next(host.parameters()).dtype
+    raise AssertionError("unreachable")
+
+
+def _own_tolerance(host: nn.Module) -> float:
+    """Return what may lie between two networks in the host's own precision."""
+    half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in host.parameters())
+    return 0.05 if half else TOLERANCE[torch.float32]
+
+
+def _groups_at(plan: Plan, layer: str) -> list[str]:
+    """Return what leaves out the groups whose gates govern a layer's inputs or outputs."""
+    gates = {int(g) for (name, _), axis in plan.axes.items() if name.rpartition(".")[0] == layer for g in axis}
+    return [f"-{group.name}" for group in plan.groups if gates & set(range(group.offset, group.offset + group.size))]
+
+
+class _DiffersError(Exception):
+    """Two networks differ, first at some layer."""
+
+    def __init__(self, error: float, allowed: float, layer: str, where: str) -> None:
+        super().__init__(layer)
+        self.error, self.allowed, self.layer, self.where = error, allowed, layer, where
+
+    def in_words(self, plan: Plan | None) -> CertificateError:
+        """Say what differs, and which group to leave out."""
+        groups = _groups_at(plan, self.layer) if plan is not None else []
+        out = f"leave that layer's groups out, groups={groups}" if groups else "leave the groups before it out"
+        return CertificateError(
+            f"the compact network differs from the gated one by {self.error:.2g} (allowed {self.allowed:g})"
+            f"{self.where}, first at layer {self.layer or 'unknown'}. Nothing is returned.",
+            hint=f"{out}, and report the network.",
+        )
+
+
+def _compare_training(
+    host: nn.Module,
+    scaled: Mapping[str, Tensor],
+    compact: nn.Module,
+    compared: Accepted,
+    positions: Mapping[Axis, Tensor],
+) -> bool:
+    """Compare both in training mode with randomness held; False where that cannot be done."""
+    difference = training_difference(host, scaled, compact, compared.cases, positions)
+    if difference is None or difference.error <= difference.allowed:
+        return difference is not None
+    raise _DiffersError(difference.error, difference.allowed, difference.layer, " in training mode")
 
 
 def _check_finite(wanted: list[Any]) -> None:
     """Refuse to compare a network that gives nothing but NaN and infinities."""
     for outputs in wanted:
-        numbers = [
-            leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()
-        ]
+        numbers = [leaf for leaf in opened_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         if numbers and not any(bool(leaf.isfinite().any()) for leaf in numbers):
             raise CertificateError(
                 "the gated network gives no finite output, so nothing can be compared. Nothing is returned.",
@@ -97,136 +184,14 @@ def _check_finite(wanted: list[Any]) -> None:
             )
 
 
-def gives_the_same_twice(gated: Callable[[ExampleInputs], Any], case: ExampleInputs) -> bool:
-    """Tell whether a network is deterministic in evaluation mode."""
-    with torch.no_grad():
-        return max_error([gated(case)], [gated(case)], torch.float32) <= TOLERANCE[torch.float32]
-
-
-def random_cases(example: ExampleInputs, count: int) -> list[ExampleInputs]:
-    """Return the example, and ``count`` random inputs like it."""
-    rng = torch.Generator().manual_seed(0)
-
-    def random_like(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        return torch.randn(tensor.shape, generator=rng).to(tensor.device, tensor.dtype)
-
-    return [example] + [example.map_tensors(random_like) for _ in range(count)]
-
-
 def _run(candidate: nn.Module, case: ExampleInputs) -> Any:
     try:
         with torch.no_grad():
-            return candidate(*case.args, **case.kwargs)
+            return case.call(candidate)
+    except Depl0Error:
+        raise
     except Exception as error:  # a compact network that does not run is as different as can be
         return error
-
-
-def max_error(wanted: list[Any], found: list[Any], dtype: torch.dtype) -> float:
-    """Return the largest difference of two networks' outputs over several inputs.
-
-    It is relative to how much the wanted outputs change from input to input, not to their size: a large bias in the
-    last layer must not hide a wrong channel.
-    """
-    flat_wanted, flat_found = [pytree.tree_flatten(w) for w in wanted], [pytree.tree_flatten(f) for f in found]
-    if any(w[1] != f[1] for w, f in zip(flat_wanted, flat_found, strict=True)):
-        return float("inf")
-    worst = 0.0
-    for place in range(len(flat_wanted[0][0])):
-        left, right = [w[0][place] for w in flat_wanted], [f[0][place] for f in flat_found]
-        if not all(isinstance(value, Tensor) for value in left + right):
-            if any(a is not b and a != b for a, b in zip(left, right, strict=True)):
-                return float("inf")
-            continue
-        if any(a.shape != b.shape for a, b in zip(left, right, strict=True)):
-            return float("inf")
-        scale = max(_reaction(left), _FLOOR[dtype] * max(_largest(a) for a in left))
-        for a, b in zip(left, right, strict=True):
-            difference = _largest_difference(a, b)
-            worst = max(worst, difference / scale if scale > 0 else difference)
-    return worst
-
-
-def _reaction(outputs: list[Tensor]) -> float:
-    first = outputs[0]
-    return max((_largest(o.double() - first.double()) for o in outputs[1:] if o.shape == first.shape), default=0.0)
-
-
-def _largest(tensor: Tensor) -> float:
-    return float(tensor.double().nan_to_num(0, 0, 0).abs().max()) if tensor.numel() else 0.0
-
-
-def _largest_difference(a: Tensor, b: Tensor) -> float:
-    a, b = a.double(), b.double()
-    difference = (a - b).abs()[~((a == b) | (a.isnan() & b.isnan()))]
-    largest = float(difference.max()) if difference.numel() else 0.0
-    return largest if largest == largest else float("inf")
-
-
-def first_difference(
-    gated: Callable[[ExampleInputs], Any],
-    reference: nn.Module,
-    candidate: nn.Module,
-    case: ExampleInputs,
-    positions: Mapping[Axis, Tensor],
-    tolerance: float,
-) -> str:
-    """Return the first layer, in order of execution, whose outputs differ in the channels that are kept."""
-    dense, compact = dict(reference.named_modules()), dict(candidate.named_modules())
-    wanted = _layer_outputs(reference, lambda: gated(case))
-    found = _layer_outputs(candidate, lambda: candidate(*case.args, **case.kwargs))
-    for (layer, want), (other, have) in zip(wanted, found, strict=False):
-        if layer != other:
-            return layer
-        if type(dense[layer]) is not type(compact[layer]):
-            continue  # removed on purpose; what it does is seen in the next layer
-        if want.shape != have.shape:
-            keep = _kept_outputs(layer, dense[layer], positions)
-            if keep is None:
-                continue  # an activation, say: its channels are those of a layer that agreed
-            want = _select(want, have.shape, keep)
-        if want.shape != have.shape or _largest_difference(want, have) > tolerance * max(_largest(want), 1e-30):
-            return layer
-    return wanted[len(found)][0] if len(found) < len(wanted) else ""
-
-
-def _kept_outputs(layer: str, module: nn.Module, positions: Mapping[Axis, Tensor]) -> Tensor | None:
-    """Return the positions that stay of a layer's output channels, where its parameters tell."""
-    transposed = isinstance(module, _ConvNd) and module.transposed
-    axes = [(f"{layer}.bias", 0), (f"{layer}.running_mean", 0), (f"{layer}.weight", 1 if transposed else 0)]
-    return next((positions[axis] for axis in axes if axis in positions), None)
-
-
-def _select(want: Tensor, shape: torch.Size, keep: Tensor) -> Tensor:
-    """Take the kept channels along the dimension in which two shapes differ."""
-    differing = [dim for dim in range(want.dim()) if want.dim() == len(shape) and want.shape[dim] != shape[dim]]
-    if len(differing) != 1 or int(keep.max()) >= want.shape[differing[0]]:
-        return want
-    return want.index_select(differing[0], keep.to(want.device))
-
-
-def _layer_outputs(model: nn.Module, run: Callable[[], Any]) -> list[tuple[str, Tensor]]:
-    """Run a network and collect the outputs of its leaf modules; a crash ends the list."""
-    outputs: list[tuple[str, Tensor]] = []
-    handles = []
-    for name, module in model.named_modules():
-        if next(module.children(), None) is None:
-
-            def note(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
-                if isinstance(output, Tensor):
-                    outputs.append((name, output.detach().clone()))
-
-            handles.append(module.register_forward_hook(note))
-    try:
-        with torch.no_grad():
-            run()
-    except Exception:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
-    return outputs
 
 
 def reacts(plan: Plan, host: nn.Module, gates: Tensor, example: ExampleInputs) -> bool:
@@ -239,7 +204,7 @@ def reacts(plan: Plan, host: nn.Module, gates: Tensor, example: ExampleInputs) -
     outputs = []
     with torch.no_grad():
         for case in random_cases(example.on_device_of(host), 2):
-            result = torch.func.functional_call(copied, scaled, case.args, case.kwargs)
-            outputs.append([leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)])
+            result = gated_call(copied, scaled)(case)
+            outputs.append([leaf for leaf in opened_leaves(result) if isinstance(leaf, Tensor)])
     first, *others = outputs
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

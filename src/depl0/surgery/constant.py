@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from depl0._host import ExampleInputs, module_stack, path_of, private_copy
 from depl0.analysis.plan import Plan
 
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -40,14 +41,14 @@ class ConstantLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the constant in the shape that the layer would have given."""
         if self.spatial is None:
-            return self.constant.to(x.dtype).expand(*x.shape[:-1], -1)
+            return self.constant.to(x.dtype).expand(*x.shape[:-1], -1).clone()  # what follows may write in place
         count = len(self.spatial)
         sizes = [
             (size + pad - dilation * (kernel - 1) - 1) // stride + 1
             for size, (kernel, stride, pad, dilation) in zip(x.shape[-count:], self.spatial, strict=True)
         ]
         lead = x.shape[: -count - 1]
-        return self.constant.to(x.dtype).view(-1, *[1] * count).expand(*lead, -1, *sizes)
+        return self.constant.to(x.dtype).view(-1, *[1] * count).expand(*lead, -1, *sizes).clone()
 
     def extra_repr(self) -> str:
         """Say how many channels there are."""
@@ -91,6 +92,24 @@ def removable(plan: Plan, model: nn.Module, open_gates: Tensor) -> list[Removal]
     return removals
 
 
+def workable(compact: nn.Module, removals: Sequence[Removal], example: ExampleInputs) -> list[Removal]:
+    """Return the removals with which a network runs: some code reads the weight of a layer instead of calling it."""
+    left = list(removals)
+    while left:
+        candidate = private_copy(compact).eval()
+        remove(candidate, left)
+        running: list[nn.Module] = []
+        try:
+            with torch.no_grad(), module_stack() as running:
+                example.call(candidate)
+            return left
+        except Exception:
+            inside = path_of(candidate, running)
+            kept = [r for r in left if r.layer != inside and r.layer.rpartition(".")[0] != inside]
+            left = kept if len(kept) < len(left) else []
+    return left
+
+
 def _can_be_folded(norm: nn.Module | None) -> bool:
     """Tell whether a norm is torch's own, with nothing behind its affine, and has statistics of its own."""
     return type(norm) in _NORMS and isinstance(norm, _BatchNorm) and norm.running_mean is not None
@@ -131,6 +150,9 @@ def _through_norm(norm: _BatchNorm, constant: Tensor) -> Tensor:
 
 
 def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    module.train(model.get_submodule(path).training)
-    setattr(model.get_submodule(parent), name, module)
+    replaced = model.get_submodule(path)
+    module.train(replaced.training)
+    for other, found in list(model.named_modules(remove_duplicate=False)):
+        if found is replaced:
+            parent, _, name = other.rpartition(".")
+            setattr(model.get_submodule(parent), name, module)

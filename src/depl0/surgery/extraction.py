@@ -9,7 +9,8 @@ from depl0._host import ExampleInputs, private_copy
 from depl0.analysis.plan import Plan
 from depl0.costs.count import cost
 from depl0.surgery.certificate import certify
-from depl0.surgery.constant import removable, remove
+from depl0.surgery.constant import removable, remove, workable
+from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_gates, kept_positions, slice_module
@@ -43,11 +44,11 @@ def extract(
     gates, score = gates.detach().cpu(), score.detach().cpu()
     kept = kept_gates(plan, gates > 0, score)
     compact, scaled = cut(plan, host, gates, kept)
-    removals = removable(plan, host, gates > 0) if remove_blocks else []
     positions = kept_positions(plan, kept)
     example = example.on_device_of(host)
     with torch.random.fork_rng(devices=[]):
-        certificate = certify(host, scaled, compact, removals, example, positions)
+        removals = workable(compact, removable(plan, host, gates > 0), example) if remove_blocks else []
+        certificate = certify(host, scaled, compact, removals, example, positions, plan)
     remove(compact, removals)
     earlier = record_of(host)
     counted = cost(compact, example)
@@ -60,6 +61,7 @@ def extract(
         compact_cost=(counted.params, counted.macs),
         certificate=certificate,
         inputs=example.shapes(),
+        probe=describe(example),
     )
     remember(compact, record)
     return compact

@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs, canonical_names, evaluation_mode, private_copy
+from depl0._host import ExampleInputs, call_with, canonical_names, evaluation_mode, private_copy
 from depl0._precision import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError
-from depl0.surgery.certificate import TOLERANCE, Certificate, max_error, random_cases
+from depl0.surgery.cases import random_cases
+from depl0.surgery.certificate import Certificate
+from depl0.surgery.compare import TOLERANCE, max_error
+from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_positions, slice_module, sliced
@@ -109,6 +112,7 @@ def certify_and_remember(
         dense_cost=earlier.dense_cost if earlier else dense,
         compact_cost=smaller,
         certificate=certificate,
+        probe=describe(example),
     )
     remember(narrowed.host, record)
 
@@ -138,7 +142,8 @@ def _certify(
 def _call(plan: Plan, host: nn.Module, gates: Tensor, case: ExampleInputs, dtype: torch.dtype) -> Any:
     tensors = {name: cast(tensor, dtype) for name, tensor in _tensors(host).items()}
     scaled = {name: cast(tensor, dtype) for name, tensor in scaled_parameters(plan, host, gates).items()}
-    return torch.func.functional_call(host, {**tensors, **scaled}, case.args, case.kwargs)
+    overrides = {**tensors, **scaled}
+    return case.call(lambda *args, **kwargs: call_with(host, overrides, args, kwargs))
 
 
 def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:

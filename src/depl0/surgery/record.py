@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ class CompactRecord:
     certificate: Certificate
     inputs: tuple[tuple[int, ...], ...] = ()
     """shapes of the example inputs; empty where they were not just tensors, or not written down"""
+    probe: Any = None
+    """a description of inputs on which a loaded network is verified; None where there is none"""
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

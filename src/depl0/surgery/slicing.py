@@ -39,7 +39,7 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
     aliases: dict[str, list[str]] = {}
     for name, canonical in canonical_names(model).items():
         aliases.setdefault(canonical, []).append(name)
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     touched: dict[nn.Module, None] = {}
     for canonical, dims in by_tensor.items():
         smaller: Tensor | None = None
@@ -90,5 +90,8 @@ def _correct_attributes(module: nn.Module) -> None:
     elif isinstance(module, nn.GroupNorm):
         module.num_groups = len(module.weight) // (module.num_channels // module.num_groups)
         module.num_channels = len(module.weight)
+    elif (type(module).__module__, type(module).__name__) == ("transformers.pytorch_utils", "Conv1D"):
+        for name, size in zip(("nx", "nf"), module.get_parameter("weight").shape, strict=True):  # GPT-2's linear layer
+            setattr(module, name, size)
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)

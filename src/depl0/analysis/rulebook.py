@@ -1,0 +1,91 @@
+"""What all rules share: their list, and what they do when they cannot prove anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor, fx
+
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import Propagation
+from depl0.analysis.recording import Graph, operator_name, shape_of
+from depl0.analysis.values import Channels, Opaque, Stored, Value
+
+Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Enter a rule in the list, for the operators of these names."""
+
+    def add(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return add
+
+
+def stored_name(state: Propagation, node: object, ndim: int) -> str | None:
+    """Return the name of a parameter that is used directly, without a change of shape."""
+    if not isinstance(node, fx.Node):
+        return None
+    value = state.values.get(node)
+    return value.name if isinstance(value, Stored) and len(shape_of(node)) == ndim else None
+
+
+def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
+    """Freeze the inputs of a layer that cannot be sliced."""
+    reason = Reason(text, graph.layer[node])
+    for source in node.all_input_nodes:
+        state.freeze_value(state.values.get(source), reason)
+        state.fix_stored(source, graph.layer[node])
+    return Opaque(reason)
+
+
+def layer_name(weight: str) -> str:
+    """Name a layer after the module that owns its weight."""
+    module, _, name = weight.rpartition(".")
+    return module if name == "weight" and module else weight
+
+
+def reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:
+    """Return why a tensor without channels holds up those that meet it."""
+    value = state.values[node]
+    return value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
+
+
+def same(state: Propagation, source: fx.Node, layer: str) -> Value:
+    """Return the value of a tensor for an operator that leaves its channels where they are."""
+    value = state.values[source]
+    if isinstance(value, (Channels, Opaque)):
+        return value
+    state.fix_stored(source, layer)
+    return Opaque(Reason("meets a constant", layer))
+
+
+def spread(node: fx.Node, value: Value) -> Value:
+    """Give every output of an operator with several outputs the same value."""
+    outputs = node.meta["val"]
+    if isinstance(outputs, (list, tuple)) and isinstance(value, (Channels, Opaque)):
+        return [value for _ in outputs]
+    return value
+
+
+def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Freeze what meets a tensor whose size depends on values."""
+    value = refuse_layer(state, graph, node, "its size depends on the values of a tensor")
+    outputs = node.meta.get("val")
+    if isinstance(outputs, (list, tuple)):
+        return spread(node, value)
+    return value if isinstance(outputs, Tensor) else None
+
+
+def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Freeze what goes into an operator that is not understood."""
+    value = refuse_layer(state, graph, node, f"operator {operator_name(node)} is not understood")
+    outputs = node.meta.get("val")
+    if isinstance(outputs, (list, tuple)):
+        return spread(node, value)
+    return value if isinstance(outputs, Tensor) else None

@@ -1,0 +1,60 @@
+"""Make a plan and try it: cut random channels out of a copy, and see that the copy still runs and agrees.
+
+The recorded graph holds sizes as numbers. It cannot tell ``x.view(n, -1)``, which follows a smaller network, from
+``x.view(-1, 400)``, which does not. The trial can: where it fails, the channels at fault are frozen, with the reason,
+and a new plan is made. So a user learns before training, not after, what cannot be cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from depl0._copies import untouched
+from depl0._host import ExampleInputs, check_host, private_copy
+from depl0.analysis.analyse import Analysis
+from depl0.analysis.plan import Plan
+from depl0.analysis.selection import GroupChoice
+from depl0.costs.count import cost
+from depl0.costs.expected import ExpectedCost
+from depl0.planning.cause import freeze_cause
+from depl0.planning.look import look_at
+from depl0.planning.trial import Trial
+from depl0.surgery.slicing import kept_gates
+
+__all__ = ["plan"]
+
+
+def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all") -> Plan:
+    """Find the channels of a network that can be pruned; everything else is frozen, each with its reason.
+
+    The model is not modified. ``example_inputs`` may be a list of several examples, for a network that takes other
+    paths for other arguments. ``print(plan)`` shows a table, layer by layer.
+    """
+    example = ExampleInputs.of(example_inputs)
+    check_host(model)
+    with torch.random.fork_rng(devices=[]):
+        copy = private_copy(model).eval()
+        seen = look_at(model, copy, example)
+        analysis = Analysis(copy, list(seen.graphs))
+        with untouched(model):
+            trial = Trial(copy, seen.cases)
+            while True:
+                result = analysis.plan(groups)
+                failure = trial.run(result)
+                if failure is None:
+                    found = replace(result, covered=trial.covered, refused=(*seen.refused, *trial.refused))
+                    return _with_least_cost(found, copy, example)
+                freeze_cause(analysis, seen.mode_of(failure), failure)
+
+
+def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
+    """Note what would be left with all gates closed; channels that can be pruned may cost little or much."""
+    dense = cost(model, example)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
+    params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
+    return replace(plan, dense_cost=(dense.params, dense.macs), least_cost=(round(params), round(macs)))

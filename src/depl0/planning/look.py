@@ -1,0 +1,91 @@
+"""Run a copy of the host in every way that it accepts, and record each way that it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from depl0._copies import untouched
+from depl0._host import ExampleInputs, private_copy, run_checked
+from depl0.analysis.paths import Path
+from depl0.analysis.recording import Graph, record
+from depl0.errors import Depl0Error, InputError, TraceError
+from depl0.planning.trial import Failure
+from depl0.surgery.cases import Case, accepted
+from depl0.surgery.compare import BOUND, copy_stands_for
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was recorded of a network, and on what."""
+
+    graphs: tuple[Graph, ...]
+    cases: tuple[Case, ...]
+    """inputs that the network accepts, the example first"""
+    refused: tuple[str, ...]
+    modes: Mapping[str, str]
+    """case -> the graph that holds its path"""
+
+    def mode_of(self, failure: Failure) -> str:
+        """Return the mode of the graph in which to look for the cause of a failure."""
+        wanted = "training" if failure.training else self.modes[failure.case]
+        return wanted if any(graph.mode == wanted for graph in self.graphs) else "evaluation"
+
+
+def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
+    """Record the evaluation pass, the training pass, and the pass on every input that takes another path."""
+    paths: list[list[Any]] = []
+    must_run = 1 + len(example.others)
+
+    def run(case: ExampleInputs) -> Any:
+        with Path() as path:
+            outputs = run_checked(copy, case) if len(paths) < must_run else case.call(copy)
+        paths.append(path.steps)
+        return outputs
+
+    recorded = private_copy(copy)
+    with untouched(host), torch.no_grad():
+        found = accepted(run, example)
+    if not copy_stands_for(host, found.cases[-1].inputs, found.outputs[-1]):
+        if not copy_stands_for(copy, found.cases[-1].inputs, found.outputs[-1]):
+            raise TraceError(
+                f"the evaluation pass of {type(copy).__name__} gives other outputs each time, on the same input.",
+                hint="a pruned network can be compared only if randomness is for training: if self.training: ...",
+            )
+        raise InputError("a copy of the network gives other outputs than the network itself.", hint=BOUND)
+    cases, refused = found.cases, list(found.refused)
+    graphs = [_record(host, recorded, cases[0].inputs, "evaluation")]
+    try:
+        graphs.append(_record(host, recorded, ExampleInputs(example.args, example.kwargs).twice(), "training"))
+    except TraceError as error:
+        refused.append(f"recording the training pass ({error.message})")
+    modes = {cases[0].what: "evaluation"}
+    known = [(paths[0], "evaluation")]
+    for case, path in zip(cases[1:], paths[1:], strict=True):
+        mode = next((mode for steps, mode in known if steps == path), None)
+        if mode is None:
+            mode = f"evaluation, {case.what}"
+            known.append((path, mode))
+            try:
+                graphs.append(_record(host, recorded, case.inputs, mode))
+            except TraceError as error:
+                refused.append(f"recording another path ({error.message})")
+        modes[case.what] = mode
+    return Seen(tuple(graphs), cases, tuple(refused), modes)
+
+
+def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str) -> Graph:
+    """Record a pass, after a real one: what the network keeps in caches outside of itself is then of real tensors."""
+    copy.train(mode == "training")
+    try:
+        with untouched(host), torch.no_grad():
+            example.call(copy)
+    except Depl0Error:
+        raise
+    except Exception:  # the recorder will say what is wrong
+        pass
+    return record(copy, example, mode)

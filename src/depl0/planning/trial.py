@@ -1,0 +1,159 @@
+"""A plan tries itself: about half of all channels are cut out of a copy, which must still run and agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from depl0._host import ExampleInputs, module_stack, path_of, private_copy
+from depl0.analysis.plan import Plan
+from depl0.analysis.recording import user_line
+from depl0.errors import Depl0Error, TraceError
+from depl0.surgery.cases import Case
+from depl0.surgery.compare import TOLERANCE, case_errors, first_difference, gated_call, gives_the_same_twice
+from depl0.surgery.extraction import cut
+from depl0.surgery.slicing import kept_gates, kept_positions
+from depl0.surgery.training_mode import training_difference
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Where a trial cut goes wrong: it cannot be run there, or gives other values there."""
+
+    case: str
+    layer: str
+    line: str = ""
+    """the line of forward that raised, as a traceback prints it; "" where only values differ"""
+    training: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Say what the channels at fault have done."""
+        return "its size is fixed in the code of forward" if self.line else "its number of channels changes the values"
+
+
+class Trial:
+    """Tries plans on a copy of the host whose weights are such that nothing hides behind a zero."""
+
+    def __init__(self, model: nn.Module, cases: Sequence[Case]) -> None:
+        self._plain = model
+        self._model, self._cases = _in_full_precision(_livened(model), cases)
+        self.covered: tuple[str, ...] = ()
+        self.refused: tuple[str, ...] = ()
+
+    def run(self, plan: Plan) -> Failure | None:
+        """Cut and compare, in evaluation mode on every input, and in training mode."""
+        try:
+            return self._run(plan)
+        except _UnlivelyError:  # the network's weights have to be what they are
+            self._model, self._cases = _in_full_precision(self._plain, self._cases)
+            return self._run(plan)
+
+    def _run(self, plan: Plan) -> Failure | None:
+        rng = torch.Generator().manual_seed(0)
+        gates = torch.rand(plan.num_gates, generator=rng)
+        gates = torch.where(gates < 0.5, 0.0, gates)
+        kept = kept_gates(plan, gates > 0, gates)
+        compact, scaled = cut(plan, self._model, gates, kept)
+        positions = kept_positions(plan, kept)
+        with torch.no_grad():
+            failure = self._evaluate(compact, scaled, positions)
+        return failure or self._train(compact, scaled, positions)
+
+    def _evaluate(
+        self, compact: nn.Module, scaled: dict[str, Tensor], positions: dict[tuple[str, int], Tensor]
+    ) -> Failure | None:
+        gated = gated_call(self._model, scaled)
+        try:
+            wanted = [gated(case.inputs) for case in self._cases]
+        except Depl0Error:
+            raise
+        except Exception as error:
+            raise _UnlivelyError from error
+        found = []
+        for case in self._cases:
+            running: list[nn.Module] = []
+            try:
+                with module_stack() as running:
+                    found.append(case.inputs.call(compact))
+            except Depl0Error:
+                raise
+            except Exception as error:
+                return Failure(case.what, path_of(compact, running), user_line(error))
+        errors = case_errors(wanted, found, torch.float32)
+        self.covered = tuple(case.what for case in self._cases)
+        worst = max(errors)
+        if worst <= TOLERANCE[torch.float32]:
+            return None
+        case = self._cases[errors.index(worst)]
+        if not gives_the_same_twice(gated, case.inputs):
+            raise TraceError(
+                f"the evaluation pass of {type(self._model).__name__} gives other outputs each time, on the same "
+                "input.",
+                hint="a pruned network can be compared only if randomness is for training: if self.training: ...",
+            )
+        return Failure(case.what, first_difference(gated, self._model, compact, case.inputs, positions, 1e-3))
+
+    def _train(
+        self, compact: nn.Module, scaled: dict[str, Tensor], positions: dict[tuple[str, int], Tensor]
+    ) -> Failure | None:
+        difference = training_difference(self._model, scaled, compact, self._cases, positions)
+        if difference is None:
+            self.refused = ("training mode",)
+            return None
+        if difference.error <= difference.allowed:
+            self.covered += ("training mode",)
+            return None
+        line = "" if difference.failure is None else user_line(difference.failure)
+        return Failure(self._cases[0].what, difference.layer, line, training=True)
+
+
+class _UnlivelyError(Exception):
+    """The network does not run with other weights or with gates."""
+
+
+def _livened(model: nn.Module) -> nn.Module:
+    """Return a copy in which no parameter is all zeros or all ones: a head that starts at zero hides everything."""
+    lively = private_copy(model).eval()
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in lively.parameters():
+            if not parameter.is_floating_point() or parameter.numel() < 2 or parameter.is_meta:
+                continue
+            first = float(parameter.flatten()[0])
+            if not bool((parameter == first).all()):
+                continue
+            noise = torch.rand(parameter.shape, generator=rng)
+            long = [size for size in parameter.shape if size > 1]
+            if len(long) > 1:
+                noise = (noise - 0.5) / (parameter.numel() / len(parameter)) ** 0.5
+            elif abs(first) >= 0.1:
+                noise = first * (0.8 + 0.4 * noise)
+            else:
+                noise = 0.1 + 0.2 * noise
+            parameter.copy_(noise)
+    return lively
+
+
+def _in_full_precision(model: nn.Module, cases: Sequence[Case]) -> tuple[nn.Module, list[Case]]:
+    """Return a float32 form of a half-precision network, whose rounding would hide what the trial looks for."""
+    if not any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters()):
+        return model, list(cases)
+    full = private_copy(model).float().eval()
+    full_cases = [Case(case.what, _floats(case.inputs)) for case in cases]
+    try:
+        with torch.no_grad():
+            for case in full_cases:
+                case.inputs.call(full)
+    except Depl0Error:
+        raise
+    except Exception:  # it insists on half precision somewhere inside
+        return model, list(cases)
+    return full, full_cases
+
+
+def _floats(inputs: ExampleInputs) -> ExampleInputs:
+    return inputs.map_tensors(lambda t: t.float() if t.is_floating_point() else t)

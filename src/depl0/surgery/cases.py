@@ -1,0 +1,219 @@
+"""The inputs that two networks are compared on: the example, random ones, another batch, another size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depl0._host import ExampleInputs
+from depl0.errors import Depl0Error
+
+Draw = Callable[[Tensor, "tuple[int, ...]"], Tensor]
+"""gives a tensor like another one, of this shape"""
+_LARGE_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs, and in what they differ from the example."""
+
+    what: str
+    inputs: ExampleInputs
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Cases that a network takes, what it gives on them, and what it was offered in vain."""
+
+    cases: tuple[Case, ...]
+    outputs: tuple[Any, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def covered(self) -> tuple[str, ...]:
+        """Say on what the network was run."""
+        return tuple(case.what for case in self.cases)
+
+
+def accepted(run: Callable[[ExampleInputs], Any], example: ExampleInputs) -> Accepted:
+    """Run a network on the examples, and on whatever else it accepts. Only the examples must run."""
+    offers = _Offers(run)
+    for index, each in enumerate((example, *example.others)):
+        offers.cases.append(Case("the example" if index == 0 else f"example {index + 1}", _alone(each)))
+        offers.outputs.append(run(offers.cases[-1].inputs))
+    for draw in (_normal(), _resampled()):  # where random values are refused, inputs mean something: an index, say
+        before = len(offers.cases)
+        _offer_shapes(offers, example, draw)
+        if len(offers.cases) > before or offers.first([Case("random inputs", _drawn(example, draw))]):
+            break
+    refused = [what for what, done in (("another batch", offers.batch), ("another size", offers.size)) if not done]
+    return Accepted(tuple(offers.cases), tuple(offers.outputs), tuple(refused))
+
+
+class _Offers:
+    """Inputs that a network was offered, and those that it took."""
+
+    def __init__(self, run: Callable[[ExampleInputs], Any]) -> None:
+        self.run = run
+        self.cases: list[Case] = []
+        self.outputs: list[Any] = []
+        self.batch = self.size = False
+
+    def first(self, alternatives: Iterable[Case]) -> bool:
+        """Take the first of these that runs."""
+        for case in alternatives:
+            try:
+                self.outputs.append(self.run(case.inputs))
+            except Depl0Error:
+                raise
+            except Exception:
+                continue  # this one is not for the network
+            self.cases.append(case)
+            return True
+        return False
+
+
+def _offer_shapes(offers: _Offers, example: ExampleInputs, draw: Draw) -> None:
+    """Offer another batch and another size, in one if possible."""
+    doubled, *others = _other_batches(example) or [0]
+    if not doubled:
+        return
+    batched = Case(f"batch of {doubled}", _with_batch(example, doubled, draw))
+    offers.size = offers.first(_other_sizes(batched.inputs, draw, f"{batched.what}, "))
+    offers.batch = offers.size or offers.first([batched])
+    if not offers.batch:
+        offers.size = offers.first(_other_sizes(_alone(example), draw))
+    for batch in others:
+        offers.batch |= offers.first([Case(f"batch of {batch}", _with_batch(example, batch, draw))])
+
+
+def _alone(example: ExampleInputs) -> ExampleInputs:
+    return ExampleInputs(example.args, example.kwargs)
+
+
+def random_cases(example: ExampleInputs, count: int) -> list[ExampleInputs]:
+    """Return the example, and ``count`` random inputs like it."""
+    draw = _normal()
+    return [_alone(example)] + [_drawn(example, draw) for _ in range(count)]
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+
+def _normal() -> Draw:
+    rng = torch.Generator().manual_seed(0)
+
+    def draw(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if not like.is_floating_point():
+            return _tiled(like, shape)
+        return torch.randn(shape, generator=rng).to(like.device, like.dtype)
+
+    return draw
+
+
+def _resampled() -> Draw:
+    """Give rows of the example in another order, so that every value is one that the network takes."""
+    rng = torch.Generator().manual_seed(0)
+
+    def draw(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        tiled = _tiled(like, shape)
+        if not like.is_floating_point() or tiled.dim() == 0 or len(tiled) < 2:
+            return tiled
+        return tiled[torch.randperm(len(tiled), generator=rng).to(like.device)]
+
+    return draw
+
+
+def _tiled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Repeat and crop a tensor to a shape."""
+    for dim, size in enumerate(shape):
+        have = tensor.shape[dim]
+        if have == 0 or have == size:
+            continue
+        index = torch.arange(size, device=tensor.device) % have
+        tensor = tensor.index_select(dim, index)
+    return tensor
+
+
+def _drawn(example: ExampleInputs, draw: Draw) -> ExampleInputs:
+    return _alone(example).map_tensors(lambda t: draw(t, tuple(t.shape)))
+
+
+# -- shapes --------------------------------------------------------------------------------------------------------
+
+
+def _batch(example: ExampleInputs) -> int:
+    sizes = [leaf.shape[0] for leaf in example.leaves() if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    return int(sizes[0]) if sizes else 0
+
+
+def _other_batches(example: ExampleInputs) -> list[int]:
+    """Return twice the batch, and one: code that asks for more than one image has two paths."""
+    batch = _batch(example)
+    if batch == 0:
+        return []
+    doubled = 2 * batch if batch <= _LARGE_BATCH else batch // 2
+    return [doubled] if batch == 1 else [doubled, 1]
+
+
+def _with_batch(example: ExampleInputs, batch: int, draw: Draw) -> ExampleInputs:
+    before = _batch(example)
+
+    def change(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != before:
+            return tensor
+        return draw(tensor, (batch, *tensor.shape[1:]))
+
+    return _alone(example).map_tensors(change)
+
+
+def _other_sizes(example: ExampleInputs, draw: Draw, before: str = "") -> Iterator[Case]:
+    """Offer sizes with another remainder by two; then such as networks with many halvings want."""
+    for channels_last in (False, True):
+        for grow in _GROWTHS:
+            sizes: dict[str, None] = {}
+
+            def change(
+                tensor: Tensor, channels_last: bool = channels_last, grow: Any = grow, sizes: Any = sizes
+            ) -> Tensor:
+                dims = _spatial(tensor, channels_last)
+                if not dims:
+                    return tensor
+                shape = list(tensor.shape)
+                for place, dim in enumerate(dims):
+                    shape[dim] = grow(shape[dim], place)
+                sizes["x".join(str(shape[dim]) for dim in dims)] = None
+                return draw(tensor, tuple(shape))
+
+            changed = _alone(example).map_tensors(change)
+            if sizes:
+                yield Case(f"{before}size {' and '.join(sizes)}", changed)
+
+
+def _spatial(tensor: Tensor, channels_last: bool) -> list[int]:
+    """Return the dimensions of an input that may be positions, not channels."""
+    if tensor.dim() == 2 and not tensor.is_floating_point():
+        return [] if channels_last else [1]  # tokens
+    if tensor.dim() < 3:
+        return []
+    return list(range(1, tensor.dim() - 1)) if channels_last else list(range(2, tensor.dim()))
+
+
+def _halved_to_other_parity(size: int, place: int) -> int:
+    half = size // 2 if size >= 16 else size
+    return half + 1 - (half + size) % 2 + 2 * place
+
+
+def _one_more(size: int, place: int) -> int:
+    return size + 1
+
+
+def _halved(size: int, place: int) -> int:
+    return size // 2 if size % 64 == 0 else size + 32
+
+
+_GROWTHS = (_halved_to_other_parity, _one_more, _halved)

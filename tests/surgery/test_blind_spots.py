@@ -1,0 +1,300 @@
+"""What a certificate on copies and on one example would not see: other shapes, the host itself, training mode."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.analysis.helpers import call, distance, liven, pruned, random_gates
+from tests.analysis.structures import Classifier, Dropouts, NoNorm, Residual, StochasticDepth, conv, image
+from tests.gated.test_host_untouched import Portrait
+from torch import Tensor, nn
+
+import depl0
+from depl0.surgery import record_of
+
+# -- other shapes and arguments ----------------------------------------------------------------------------------------
+
+
+class PadsOddSizes(Classifier):
+    """A closed channel is 1, not 0, in the border of odd maps."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        if x.shape[-1] % 2:
+            x = F.pad(x, (0, 1), value=1.0)
+        return F.relu(self.two(x))
+
+
+class NormForBatches(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        if x.shape[0] > 1:
+            x = self.norm(x)
+        return F.relu(self.two(F.relu(x)))
+
+
+class SizedByWidth(Classifier):
+    """Only large maps are divided by the number of channels."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.two(x / x.shape[1] if x.shape[-1] > 8 else x)
+
+
+@pytest.mark.parametrize("build", [PadsOddSizes, NormForBatches, SizedByWidth])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_branches_on_shapes(build: type[nn.Module], batch: int) -> None:
+    torch.manual_seed(0)
+    gated, compact = pruned(liven(build(), image()), image(batch=batch))
+    for other in (image(batch=1), image(batch=3), image(size=9), image(size=12, batch=1)):
+        assert distance(call(gated, other), call(compact, other)) < 1e-5
+    assert gated.plan.num_gates == (6 if build is SizedByWidth else 14)
+
+
+class OptionalMask(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.norm = conv(3, 8), conv(8, 6), nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor, normed: Tensor | None = None) -> Tensor:
+        x = self.one(x)
+        if normed is not None:
+            x = torch.sigmoid(self.norm(x)) * normed
+        return self.head(F.relu(self.two(x)).mean((2, 3)))
+
+
+def test_several_examples() -> None:
+    """A list of examples: every branch on optional arguments is recorded and compared."""
+    torch.manual_seed(0)
+    host, mask = liven(OptionalMask(), image()), torch.rand(2, 1, 8, 8)
+    gated, compact = pruned(host, [image(), (image(), mask)])
+    assert distance(call(gated, image()), call(compact, image())) < 1e-5
+    assert distance(call(gated, (image(), mask)), call(compact, (image(), mask))) < 1e-5
+    assert "example 2" in gated.plan.covered and "example 2" in record_of(compact).certificate.covered
+
+
+def test_plan_and_certificate_say_what_was_covered() -> None:
+    class FixedSize(NoNorm):
+        def features(self, x: Tensor) -> Tensor:
+            assert x.shape[-1] == 8
+            return super().features(x)
+
+    gated, compact = pruned(FixedSize(), image(batch=1))
+    assert gated.plan.covered == ("the example", "batch of 2", "training mode")
+    assert gated.plan.refused == ("another size",)
+    certificate = record_of(compact).certificate
+    assert certificate.covered == gated.plan.covered and certificate.refused == ("another size",)
+    assert str(gated.plan).endswith("tried on the example, batch of 2, training mode\nnot tried: another size")
+    assert gated.plan.to_dict()["not_covered"] == ["another size"]
+
+
+# -- copies and the host -----------------------------------------------------------------------------------------------
+
+
+class Bound(Classifier):
+    """Something in it is bound to the object that was built first."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8), conv(8, 6)
+        self.features_of: Callable[[Tensor], Tensor] = lambda x: F.relu(self.norm(self.one(x)))
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(self.features_of(x)))
+
+
+class Child(nn.Module):
+    def __init__(self, parent: nn.Module) -> None:
+        super().__init__()
+        self.parent = weakref.ref(parent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.parent().one(x))
+
+
+class WeaklyBound(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.child = conv(3, 8), conv(8, 6), Child(self)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(self.child(x)))
+
+
+@pytest.mark.parametrize("build", [Bound, WeaklyBound])
+@pytest.mark.parametrize("function", [depl0.plan, depl0.attach, depl0.cost])
+def test_copies_that_reach_the_host_are_refused(build: type[nn.Module], function: Callable[..., Any]) -> None:
+    host = build().train()
+    portrait = Portrait(host)
+    with pytest.raises(depl0.InputError, match=r"still uses one\.weight of the original(?s:.*)\nhint: a lambda"):
+        function(host, image())
+    portrait.check()
+
+
+class Hooked(Classifier):
+    """A hook that closes over self: the copy's hook writes into the original, and the copy reads what is old."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__(6)
+        self.one, self.two, self.kept = conv(3, 8), conv(8, 6), {}
+        kept = self.kept
+
+        def hook(_: nn.Module, __: Any, output: Tensor) -> None:
+            if shared:
+                kept["x"] = output.detach()
+            else:
+                self.last = output.detach()
+
+        self.shared = shared
+        self.one.register_forward_hook(hook)
+
+    def features(self, x: Tensor) -> Tensor:
+        y = F.relu(self.one(x))
+        return F.relu(self.two(y)) * (self.kept["x"] if self.shared else self.last).mean().sigmoid()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_hooks_bound_to_the_host_are_refused(shared: bool) -> None:
+    host = Hooked(shared)
+    host(image())
+    portrait, last = Portrait(host), host.kept["x"] if shared else host.last
+    with pytest.raises(
+        depl0.InputError, match=r"writes into the original \((Hooked\.last|a dict)|other outputs than the"
+    ):
+        depl0.attach(host, image())
+    portrait.check()
+    assert (host.kept["x"] if shared else host.last) is last
+
+
+def test_certificate_compares_with_the_host_itself() -> None:
+    """What is bound only after attach is found by extract."""
+    host = NoNorm()
+    gated = depl0.attach(host, image()).eval()
+    gated.fix_gates(random_gates(gated.plan.num_gates))
+    host.scale = 1.0
+    host.one.register_forward_hook(lambda module, _, output: output * (2.0 if module is host.one else 1.0))
+    with pytest.raises(depl0.CertificateError, match="not with the network itself"):
+        gated.extract()
+
+
+@functools.lru_cache
+def _grid(size: int) -> Tensor:
+    return torch.linspace(0.0, 1.0, size)
+
+
+class CachedOutside(Classifier):
+    grid: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        if CachedOutside.grid is None or len(CachedOutside.grid) != x.shape[-1]:
+            CachedOutside.grid = torch.arange(x.shape[-1], dtype=x.dtype)
+        return F.relu(self.two(F.relu(self.one(x)))) * _grid(x.shape[-1]).to(x.dtype) + CachedOutside.grid.to(x.dtype)
+
+
+def test_caches_outside_of_the_network_hold_real_tensors() -> None:
+    torch.manual_seed(0)
+    _grid.cache_clear()
+    CachedOutside.grid = None
+    gated, compact = pruned(CachedOutside(), image())
+    assert distance(call(gated, image()), call(compact, image())) < 1e-5
+    assert type(_grid(8)) is Tensor and type(CachedOutside.grid) is Tensor
+    gated.host.train()(image()).sum().backward()
+
+
+class NormalisesInPlace(NoNorm):
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(x.sub_(0.5).div_(0.25))
+
+
+def test_inputs_that_are_changed_in_place() -> None:
+    example = image()
+    _, compact = pruned(NormalisesInPlace(), example)
+    assert torch.equal(example, image())
+    depl0.cost(compact, example)
+    assert torch.equal(example, image())
+
+
+# -- training mode -----------------------------------------------------------------------------------------------------
+
+
+class WidthInTraining(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        if self.training:
+            x = x * (1 + 10 / x.shape[1])
+        return F.relu(self.two(F.relu(x)))
+
+
+def test_training_mode_is_compared() -> None:
+    plan = depl0.plan(WidthInTraining(), image())
+    assert [group.name for group in plan.groups] == ["two"]
+    assert "its number of channels changes the values (at two)" in plan.frozen()
+
+
+@pytest.mark.parametrize("build", [Dropouts, StochasticDepth])
+def test_randomness_is_held_where_training_is_compared(build: type[nn.Module]) -> None:
+    gated, compact = pruned(build(), image())
+    assert "training mode" in gated.plan.covered and "training mode" in record_of(compact).certificate.covered
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+class PlainList(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+        self.extra = [conv(6, 6)]
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.extra[0](F.relu(self.two(F.relu(self.one(x)))))
+
+
+class RandomBuffer(Residual):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("noise", torch.randn(1, 3, 1, 1), persistent=False)
+
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(x * self.noise)
+
+
+@pytest.mark.parametrize("build", [PlainList, RandomBuffer])
+def test_what_is_not_in_the_state_dict_is_missed_when_loading(build: type[nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    _, compact = pruned(build(), image())
+    depl0.save(compact, tmp_path)
+    torch.manual_seed(1)
+    with pytest.raises(
+        depl0.FormatError, match=r"gives other outputs than the one that was saved \(\d+% off(?s:.*)hint: .*ModuleList"
+    ):
+        depl0.load(tmp_path, build)
+    torch.manual_seed(0)
+    assert distance(call(compact, image()), call(depl0.load(tmp_path, build).eval(), image())) == 0

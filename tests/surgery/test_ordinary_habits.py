@@ -1,0 +1,347 @@
+"""Habits of ordinary networks that once ended in an error: pruned exactly, or refused in words, before any training."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.analysis.helpers import call, distance, liven, pruned, random_gates
+from tests.analysis.structures import Classifier, NoNorm, conv, image
+from tests.torchvision_shim import import_torchvision
+from torch import Tensor, nn
+
+import depl0
+from depl0._host import opened_leaves
+
+
+def same(gated: nn.Module, compact: nn.Module, inputs: Any) -> bool:
+    left, right = opened_leaves(call(gated, inputs)), opened_leaves(call(compact, inputs))
+    return all(torch.allclose(a, b, atol=1e-5) for a, b in zip(left, right, strict=True) if isinstance(a, Tensor))
+
+
+class TwoNames(Classifier):
+    """One convolution is there by its own name, and again in a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.conv1 = conv(3, 8)
+        self.body = nn.Sequential(self.conv1, nn.ReLU(), conv(8, 6), nn.ReLU())
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+def test_a_module_with_two_names(tmp_path: Path) -> None:
+    gated, compact = pruned(TwoNames(), image())
+    assert same(gated, compact, image()) and gated.plan.num_gates == 14
+    assert compact.conv1 is compact.body[0] and compact.conv1.out_channels < 8
+    assert distance(call(compact, image()), call(depl0.load(depl0.save(compact, tmp_path), TwoNames), image())) == 0
+    gated.fix_gates(torch.cat([torch.zeros(8), torch.ones(6)]))
+    assert same(gated, gated.extract(remove_blocks=True).eval(), image())
+
+
+def closed_one_by_one(model: nn.Module, inputs: Tensor) -> int:
+    gated = depl0.attach(liven(model, inputs), inputs).eval()
+    for group in gated.plan.groups:
+        gates = random_gates(gated.plan.num_gates, 4).clamp_min(0.1)
+        gates[group.gates] = 0
+        gated.fix_gates(gates)
+        compact = gated.extract(remove_blocks=True).eval()
+        assert distance(call(gated, inputs), call(compact, inputs)) < 1e-5
+    return len(gated.plan.groups)
+
+
+@pytest.mark.slow
+def test_blocks_before_in_place_operators_are_removed() -> None:
+    """torchvision's ResNet adds in place to what a removed layer gives."""
+    assert closed_one_by_one(import_torchvision().models.resnet18(weights=None), image(3, 64, 1)) == 12
+
+
+def test_blocks_whose_weight_is_read_stay() -> None:
+    """The fast path of torch's transformer looks at the weights of its layers."""
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+    assert closed_one_by_one(layer, torch.randn(2, 5, 8)) == 1
+
+
+class InPlaceAfterRemoval(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.down = conv(3, 8), conv(8, 6), conv(3, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        y = self.two(F.relu(self.one(x)))
+        y += self.down(x)
+        return F.relu(y, inplace=True)
+
+
+def test_a_constant_may_be_written_to() -> None:
+    assert closed_one_by_one(InPlaceAfterRemoval(), image()) == 2
+
+
+# -- what is kept from the last pass -----------------------------------------------------------------------------------
+
+
+class KeepsItsMaps(NoNorm):
+    def features(self, x: Tensor) -> Tensor:
+        self.maps = [F.relu(self.one(x))]
+        return self.two(self.maps[0])
+
+
+class OldSpectralNorm(NoNorm):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = torch.nn.utils.spectral_norm(self.one)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("build", [KeepsItsMaps, OldSpectralNorm])
+def test_networks_that_keep_results(build: type[nn.Module]) -> None:
+    gated = depl0.attach(build(), image())
+    gated.train()(image()).sum().backward()
+    gated.fix_gates(random_gates(gated.plan.num_gates))
+    assert same(gated.eval(), gated.extract().eval(), image())
+    gated.train()(image())
+    gated.close(random_gates(gated.plan.num_gates) == 0)
+    gated.shrink()
+
+
+class ZeroHead(Classifier):
+    """A head that starts at zero hides that the width changes the values."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+        nn.init.zeros_(self.head.weight)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.two(x / x.shape[1])
+
+
+def test_nothing_hides_behind_a_zero() -> None:
+    assert [group.name for group in depl0.plan(ZeroHead(), image()).groups] == ["two"]
+
+
+class OneLayerInBfloat16(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6).bfloat16()
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.one(x)).bfloat16()).float()
+
+
+def test_hard_coded_precision() -> None:
+    gated, compact = pruned(OneLayerInBfloat16(), image())
+    assert distance(call(gated, image()), call(compact, image())) < 0.02 and gated.plan.num_gates == 14
+
+
+# -- inputs and outputs ------------------------------------------------------------------------------------------------
+
+
+class FloatIndex(Classifier):
+    """One channel of the input is a class number."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.classes = conv(3, 8), conv(8, 6), nn.Embedding(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.two(F.relu(self.one(x[:, :3]))).mean((2, 3))
+        return self.head(F.relu(y) + self.classes(x[:, 3, 0, 0].long()))
+
+
+class Cholesky(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(1, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.one(torch.linalg.cholesky(x).unsqueeze(1))))
+
+
+class Masked(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.head(F.relu(self.two(F.relu(self.one(x)))).mean((2, 3))[mask])
+
+
+SQUARE = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(0))
+INPUTS = {
+    FloatIndex: torch.cat([image(), torch.full((2, 1, 8, 8), 3.0)], 1),
+    Cholesky: SQUARE @ SQUARE.transpose(1, 2) + 6 * torch.eye(6),
+    Masked: (image(), torch.tensor([True, False])),
+}
+
+
+@pytest.mark.parametrize("build", INPUTS)
+def test_inputs_that_mean_something(build: type[nn.Module]) -> None:
+    gated, compact = pruned(build(), INPUTS[build])
+    assert same(gated, compact, INPUTS[build])
+
+
+@dataclass
+class Scores:
+    scores: Tensor
+    extra: dict[str, Tensor]
+
+
+Pair = namedtuple("Pair", "scores doubled")
+
+
+class Result:
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+OUTPUTS: dict[str, Callable[[Tensor], Any]] = {
+    "dataclass": lambda y: Scores(y, {"mean": y.mean()}),
+    "namedtuple": lambda y: Pair(y, 2 * y),
+    "object": Result,
+}
+
+
+class Returns(NoNorm):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        return OUTPUTS[self.kind](super().forward(x))
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_outputs_of_any_class(kind: str, tmp_path: Path) -> None:
+    gated, compact = pruned(Returns(kind), image())
+    assert same(gated, compact, image()) and gated.plan.num_gates == 14
+    assert type(call(compact, image())) is type(OUTPUTS[kind](torch.ones(1)))
+    assert same(compact, depl0.load(depl0.save(compact, tmp_path), lambda: Returns(kind)).eval(), image())
+
+
+class ComplexParameter(NoNorm):
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
+
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(x) * self.filter.abs().sum()
+
+
+def test_complex_parameters_come_back(tmp_path: Path) -> None:
+    _, compact = pruned(ComplexParameter(), image())
+    loaded = depl0.load(depl0.save(compact, tmp_path), ComplexParameter).eval()
+    assert distance(call(compact, image()), call(loaded, image())) == 0
+
+
+# -- only a part is frozen ---------------------------------------------------------------------------------------------
+
+
+class Asserts(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        assert x.shape[1] == 8
+        return F.relu(self.two(F.relu(x)))
+
+
+class LayerDrop(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.blocks = conv(3, 8), nn.ModuleList([conv(8, 8) for _ in range(3)])
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            if self.training and float(torch.rand(())) < 0.25:
+                continue
+            x = x + F.relu(block(x))
+        return x
+
+
+@pytest.mark.parametrize(("build", "gates"), [(Asserts, 6), (LayerDrop, 8)])
+def test_a_part_is_frozen_and_not_the_whole(build: type[nn.Module], gates: int) -> None:
+    gated, compact = pruned(build(), image())
+    assert same(gated, compact, image()) and gated.plan.num_gates == gates
+
+
+def test_feature_extractors_of_torchvision() -> None:
+    """A copied fx.GraphModule forgets its mode."""
+    torchvision = import_torchvision()
+    from torchvision.models.feature_extraction import create_feature_extractor
+
+    network = create_feature_extractor(torchvision.models.squeezenet1_1(weights=None), ["features.6", "features.12"])
+    gated, compact = pruned(network.eval(), image(3, 64, 1))
+    assert same(gated, compact, image(3, 64, 1))
+
+
+class LiteralSizes(nn.Module):
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.stem, self.head = conv(3, 8), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList([nn.Sequential(conv(8, 8), conv(8, 8)) for _ in range(blocks)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for first, second in self.blocks:
+            x = x + second(F.relu(first(x)).view(-1, 8, *x.shape[2:]))
+        return self.head(x.mean((2, 3)))
+
+
+def test_the_same_line_needs_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    from depl0.planning.trial import Trial
+
+    trials: list[None] = []
+    run = Trial.run
+    monkeypatch.setattr(Trial, "run", lambda self, plan: trials.append(None) or run(self, plan))
+    plan = depl0.plan(LiteralSizes(6), image())
+    assert len(trials) == 2
+    assert [group.name for group in plan.groups] == ["stem"]
+
+
+# -- what counts is reported -------------------------------------------------------------------------------------------
+
+
+def test_the_least_cost_is_that_of_the_smallest_network() -> None:
+    gated = depl0.attach(NoNorm(), image()).eval()
+    gated.fix_gates(torch.zeros(gated.plan.num_gates))
+    counted = depl0.cost(gated.extract(), image())
+    assert gated.plan.least_cost == (counted.params, counted.macs)
+    assert gated.plan.least("macs") == counted.macs / gated.dense_cost.macs < 0.2
+    assert f"least that can be reached: {gated.plan.least():.1%} of the MACs" in str(gated.plan)
+    assert gated.plan.to_dict()["least_params"] == counted.params / gated.dense_cost.params
+
+
+class Crossed(nn.Module):
+    """Halves are tied by chunk, pairs by a grouped convolution: in the end all channels hang together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.pairs, self.two, self.last = conv(3, 4), conv(4, 4, groups=2), conv(4, 6), conv(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.one(x).chunk(2, 1)
+        return self.last(F.relu(self.two(self.pairs(torch.cat([F.relu(left), right], 1)))))
+
+
+def test_groups_of_one_gate_are_dropped() -> None:
+    plan = depl0.plan(Crossed(), image())
+    assert [(group.name, group.size) for group in plan.groups] == [("two", 6)]
+    assert plan.frozen()["its channels could only go all together (at one)"] == 8
+
+
+def test_hints_do_not_ask_for_what_was_done() -> None:
+    with pytest.raises(depl0.NothingToPruneError) as error:
+        depl0.plan(nn.Sequential(conv(3, 8)), image())
+    assert str(error.value).endswith("hint: pass another network.")
