@@ -103,13 +103,13 @@ def ask_one(rank: int, folder: Path, step: int, **arguments: Any) -> int:
 
 
 def disagree(rank: int, folder: Path, **arguments: Any) -> int:
-    freeze = freezing.freeze
+    choose = freezing.final_gates
 
     def freeze_otherwise(*args: Any, **rules: Any) -> Any:
-        frozen = freeze(*args, **rules)
+        frozen = choose(*args, **rules)
         return dataclasses.replace(frozen, gates=1 - frozen.gates) if rank == 1 else frozen
 
-    freezing.freeze = freeze_otherwise
+    freezing.final_gates = freeze_otherwise
     return run(rank, folder, **arguments)
 
 

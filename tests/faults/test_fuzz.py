@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import depl0
-from depl0 import files
+from depl0._checksum import checksum
 from depl0.data import mnist, open_data
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
 from depl0.gated import GatedModel
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
-from depl0.runs import checkpoint
 from depl0.runs.background import BackgroundSaver
 from depl0.runs.checkpoint import load_newest, save_checkpoint
 from depl0.training.loop import Sums, _restore, _save
@@ -77,7 +76,7 @@ def test_compact_networks_of_a_stranger(saved: tuple[Path, bytes, bytes], rng: R
     folder, header, values = saved
     made = damaged_tree(rng, json.loads(header))
     if isinstance(made, dict):
-        made["sha256"] = files._checksum(made, values)
+        made["sha256"] = checksum(made, values)
     (folder / "compact.json").write_text(json.dumps(made))
     (folder / "compact.safetensors").write_bytes(values)
     check_load(folder)
@@ -170,7 +169,7 @@ def test_checkpoints_of_a_stranger(run: tuple[Any, Any, Path], tmp_path: Path, r
     values = (source / "state.safetensors").read_bytes()
     header = damaged_tree(rng, json.loads((source / "state.json").read_text()))
     if isinstance(header, dict):
-        header["sha256"] = checkpoint._checksum(header, values)
+        header["sha256"] = checksum(header, values)
     (target / "state.json").write_text(json.dumps(header))
     (target / "state.safetensors").write_bytes(values)
     with bounded(), only(FormatError):

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from depl0.reports.table import render
 from hypothesis import given
 
+from depl0._table import render
 from depl0.errors import Depl0Error
 from depl0.reports.literature import TABLES, other_data, table
 from depl0.reports.report import as_text, write_report

@@ -14,7 +14,7 @@ from depl0.cli.app import main
 from depl0.errors import DataError, DivergedError, InputError
 from depl0.recipes.toml import write_recipe
 from depl0.runs.checkpoint import load_newest
-from depl0.runtime.guard import Watch, wrong_parameter
+from depl0.runtime.guard import NumberGuard, wrong_parameter
 from tests.training.tiny import Noisy, run, tiny_gated, tiny_recipe
 
 HERE = "tests.faults.networks:"
@@ -48,7 +48,7 @@ def test_log_alpha_is_looked_at(value: float) -> None:
 def test_large_numbers_are_numbers() -> None:
     weight = torch.nn.Parameter(torch.full((9,), 1e30))
     weight.grad = torch.full((9,), 1e30)  # whose squares are none
-    watch, optimizer = Watch(), torch.optim.SGD([weight])
+    watch, optimizer = NumberGuard(), torch.optim.SGD([weight])
     watch.keep(torch.tensor(1e30), torch.tensor(1.0), [optimizer], scaled=False)
     assert torch.stack(watch._unseen).isfinite().all()
     weight.grad[3] = math.nan

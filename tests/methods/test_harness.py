@@ -23,11 +23,22 @@ from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
 NAMES = sorted(METHODS)
 SCORED = [name for name in NAMES if isinstance(METHODS[name], Scored)]
-AT_ONCE = ["fpgm", "hrank", "l1-norm", "random", "taylor"]
+AT_ONCE = ["fpgm", "hrank", "l1-norm", "random", "reconstruction", "taylor"]
 
 
 def test_the_methods_are_those_we_promise() -> None:
-    assert NAMES == ["dep-l0", "fpgm", "hrank", "l0-hc", "l1-norm", "random", "sfp", "slimming", "taylor"]
+    assert NAMES == [
+        "dep-l0",
+        "fpgm",
+        "hrank",
+        "l0-hc",
+        "l1-norm",
+        "random",
+        "reconstruction",
+        "sfp",
+        "slimming",
+        "taylor",
+    ]
     assert all(method.reference and type(method).__doc__ for method in METHODS.values())
     assert [name for name in SCORED if not METHODS[name].trains] == AT_ONCE  # type: ignore[attr-defined]
 
