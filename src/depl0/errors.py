@@ -20,6 +20,10 @@ class InputError(Depl0Error, ValueError):
     """An argument is not what it has to be."""
 
 
+class NotInstalledError(InputError, ImportError):
+    """A package is missing that only part of depl0 needs."""
+
+
 class TraceError(Depl0Error):
     """The network runs, but its graph cannot be recorded."""
 

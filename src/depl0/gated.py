@@ -111,10 +111,8 @@ class GatedModel(Gated):
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         self._expected = ExpectedCost(plan, shapes, self.dense_cost.macs).to(device)
         self.budget: Budget | None = None
-        self._fixed: Tensor | None
-        self.register_buffer("_fixed", None, persistent=False)
-        self._gone: Tensor | None
-        self.register_buffer("_gone", None, persistent=False)
+        self._fixed: Tensor | None = None
+        self._gone: Tensor | None = None
         self.training = host.training
         if self.config.budget is not None:
             self.set_budget(self.config.budget, self.config.of)

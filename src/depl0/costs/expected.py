@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from depl0._constants import ConstantTensors
 from depl0.analysis.plan import Plan
 from depl0.costs.axes import AxisTable
 from depl0.costs.latency_table import ExpectedLatency
@@ -24,7 +25,7 @@ from depl0.errors import InputError
 KINDS = ("params", "macs", "groups", "latency")
 
 
-class ExpectedCost(nn.Module):
+class ExpectedCost(ConstantTensors):
     """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities."""
 
     axis_of: Tensor
@@ -100,8 +101,7 @@ class ExpectedCost(nn.Module):
         self._exact = tensors
         self.dense_groups = float(tensors["filter_weights"].sum())
         for name, tensor in tensors.items():
-            buffer = tensor.float() if tensor.is_floating_point() else tensor
-            self.register_buffer(name, buffer, persistent=False)
+            setattr(self, name, tensor.float() if tensor.is_floating_point() else tensor)
 
     def forward(self, open_probability: Tensor, kind: str) -> Tensor:
         """Return one expected cost, differentiable."""
@@ -111,8 +111,7 @@ class ExpectedCost(nn.Module):
             seconds: Tensor = self.timed()(open_probability)
             return seconds
         row = KINDS.index(kind)
-        buffers = {name: getattr(self, name) for name in self._exact}
-        return _evaluate(open_probability, buffers, row)
+        return _evaluate(open_probability, {name: getattr(self, name) for name in self._exact}, row)
 
     def value_and_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Return expected parameters, MACs or seconds and their gradient in closed form, outside autograd."""

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from depl0._constants import ConstantTensors
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import LayerUse
 from depl0.costs.axes import AxisTable
@@ -51,7 +52,7 @@ class Calibration:
     constant: float = 0.0
 
 
-class ExpectedLatency(nn.Module):
+class ExpectedLatency(ConstantTensors):
     """Expected seconds of one pass from the flat vector of open probabilities."""
 
     axis_of: Tensor
@@ -78,12 +79,12 @@ class ExpectedLatency(nn.Module):
         out_grid, in_grid, seconds = _padded([entry.table for entry in timed])
         whole = {"axis_of": axes.axis_of, "gate_of": axes.gate_of, "left": left, "right": right}
         for name, numbers in whole.items():
-            self.register_buffer(name, torch.tensor(numbers, dtype=torch.long), persistent=False)
+            setattr(self, name, torch.tensor(numbers, dtype=torch.long))
         real = {"count": axes.count, "fixed": axes.fixed, "linear": linear}
         for name, values in real.items():
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
+            setattr(self, name, torch.tensor(values, dtype=torch.float32))
         for name, tensor in {"out_grid": out_grid, "in_grid": in_grid, "seconds": seconds}.items():
-            self.register_buffer(name, tensor.float(), persistent=False)
+            setattr(self, name, tensor.float())
 
     @property
     def dense(self) -> float:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from depl0._constants import ConstantTensors
 from depl0.analysis.plan import Plan
 
 
-class SiteScaling(nn.Module):
+class SiteScaling(ConstantTensors):
     """Gives the gated parameters of a host from its parameters and the flat vector of gates.
 
     A gate after batch norm is the same as scaling that norm's weight and bias: BN(x; z·γ, z·β). All vectors of the
@@ -37,7 +38,7 @@ class SiteScaling(nn.Module):
         if gone is not None:
             is_gone = torch.cat([gone.cpu(), torch.zeros(1, dtype=torch.bool)])
             index = torch.where(is_gone[index], plan.num_gates + 1, index)
-        self.register_buffer("index", index, persistent=False)
+        self.index = index
 
     @property
     def names(self) -> list[str]:
