@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from depl0._host import ExampleInputs, Gated, check_host
+from depl0._recomputation import call_with
 from depl0.analysis.plan import Plan
 from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, least_share
 from depl0.budgets.rounding import check_round_to, round_gates
@@ -135,7 +136,7 @@ class GatedModel(Gated):
 
     def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the host with these gates, which may carry a gradient."""
-        return torch.func.functional_call(self.host, self._gated_parameters(gates), args, kwargs)
+        return call_with(self.host, self._gated_parameters(gates), args, kwargs)
 
     def with_penalty(
         self, kind: PenaltyKind, *args: Any, scale: PenaltyScale = "share", **kwargs: Any

@@ -13,12 +13,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import depl0.training.settle as settle
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import depl0.training.loop as loop
-import depl0.training.settle as settle
 from depl0.cli.app import main
 from depl0.recipes.toml import write_recipe
 from depl0.runtime.sync_norm import synced_norms
