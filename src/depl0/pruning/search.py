@@ -7,6 +7,7 @@ remembered from one look to the next is in ``state_dict``. So a resumed search d
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +27,9 @@ from depl0.pruning.closing import closing_gates, is_worth_it, looks_below
 from depl0.pruning.convergence import Stay, may_begin
 from depl0.pruning.freezing import Freezing, freeze_network
 from depl0.pruning.importance import first_scores
+from depl0.pruning.statistics import renew_statistics
 from depl0.surgery.narrow import Narrowed, carry_over, carry_over_copy
+from depl0.surgery.record import state_shapes
 
 CutPolicy: TypeAlias = Literal["auto", "progressive", "once", "never"]
 
@@ -220,14 +223,26 @@ class Search:
             self._listener.frozen(freezing)
         return freezing
 
-    def finish(self) -> nn.Module:
+    def finish(self, average: nn.Module | None = None) -> nn.Module:
         """Freeze the gates, unless that is done, and return the compact network: plain, and proven equal.
 
-        ``depl0.info`` tells what was cut, what it costs, and how far the two networks are apart.
+        ``average``, one of ``averages``, gives its weights in the place of the present ones. ``depl0.info`` tells what
+        was cut, what it costs, and how far the two networks are apart.
         """
         if not self._state.frozen:
             self.freeze()
-        return self.gated.extract()
+        return self.gated.extract() if average is None else self._averaged(average).extract()
+
+    def _averaged(self, average: nn.Module) -> GatedModel:
+        """Return a copy of the network, frozen alike, with averaged weights and statistics that fit them."""
+        own, shapes = copy.deepcopy(self.gated), state_shapes(self.gated.host)
+        for module in average.modules():
+            if type(module) is type(own.host) and state_shapes(module) == shapes:
+                own.host.load_state_dict(module.state_dict())
+                if self._calibration is not None:
+                    renew_statistics(own, self._calibration)
+                return own
+        raise _no_copy(average)
 
     def cut(self, closing: Tensor) -> bool:
         """Cut gates out of the network for good; tell whether there were any left to cut."""
@@ -304,7 +319,7 @@ class Search:
             scores = mean_of_all(first_scores(gated, batches, calibration.loss, gated.budget.of))
             if not bool(scores.isfinite().all()):
                 raise DivergedError(
-                    "the first scores of the gates are not finite.",
+                    f"the first scores of the gates are not finite at step {self._state.done}.",
                     hint="the network gives NaN or infinite losses on the batches of calibrate.",
                 )
             gated.start_from(scores)
@@ -381,10 +396,14 @@ class Search:
             copied.close(self.gated.gone)
             copied.shrink(self.gated.present)
         if not copies and not carry_over_copy(average, self._former, narrowed):
-            raise InputError(
-                f"averages holds a {type(average).__name__} with no copy of the network in it.",
-                hint="pass a module around a copy of the gated network or of its host.",
-            )
+            raise _no_copy(average)
+
+
+def _no_copy(average: nn.Module) -> InputError:
+    return InputError(
+        f"averages holds a {type(average).__name__} with no copy of the network in it.",
+        hint="pass a module around a copy of the gated network or of its host.",
+    )
 
 
 def _changed(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
