@@ -52,3 +52,16 @@ def test_the_mean_follows_while_gates_are_held_open(use_buffers: bool) -> None:
         average.update_parameters(gated)
     for mean, own in zip(average.module.host.buffers(), gated.host.buffers(), strict=True):
         torch.testing.assert_close(mean, own)
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+def test_the_mean_follows_a_network_that_has_lost_channels(use_buffers: bool) -> None:
+    x = torch.randn(4, 1, 8, 8)
+    gated = depl0.attach(network(), x, budget=0.5)
+    average = AveragedModel(gated, use_buffers=use_buffers)  # the plain mean subtracts, which truth values refuse
+    search = depl0.Search(gated, steps=10, averages=[average])
+    search.step()
+    average.update_parameters(gated)
+    search.cut(torch.arange(gated.plan.num_gates) % 2 == 0)
+    average.update_parameters(gated)
+    assert average.module.host[3].weight.shape == gated.host[3].weight.shape == (8, 4, 3, 3)

@@ -19,8 +19,9 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, cast, final, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from depl0._constants import ConstantTensors
 from depl0.costs.expected import ExpectedCost
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
@@ -56,7 +57,7 @@ def checked_kind(of: str) -> BudgetKind:
 
 
 @final
-class Budget(nn.Module):
+class Budget(ConstantTensors):
     """Turns a generator's scores into log α whose expected cost follows a target.
 
     Args:
@@ -82,8 +83,7 @@ class Budget(nn.Module):
         self.register_buffer("sharpness", torch.tensor(FIRST_SHARPNESS))
         self.register_buffer("target", torch.tensor(float(dense)))
         self.register_buffer("marginal", torch.zeros(expected.num_gates))
-        self.gone: Tensor | None
-        self.register_buffer("gone", None, persistent=False)
+        self.gone: Tensor | None = None
 
     def close(self, gone: Tensor) -> None:
         """Count these gates as closed for good: they cost nothing, and nothing is spent on them."""
