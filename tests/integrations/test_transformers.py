@@ -189,3 +189,8 @@ def test_cuts_among_several_processes_are_refused(tmp_path: Path, monkeypatch: p
 def test_a_model_without_a_gated_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(depl0.InputError, match="no gated network in Linear"):
         trainer(tmp_path, callback(), nn.Linear(2, 2), late=True)
+
+
+def test_a_gated_network_as_the_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(depl0.InputError, match="cannot train a gated network by itself"):
+        trainer(tmp_path, callback(), Model().network, late=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from depl0._optional import check_installed
 from depl0._processes import world_size
 from depl0.errors import InputError
+from depl0.gated import GatedModel
 from depl0.integrations._shared import check_trained, find_gated, moved
 from depl0.pruning.calibration import Calibration, Loss
 from depl0.pruning.search import Search, SearchConfig, SearchListener
@@ -106,6 +107,12 @@ class SearchCallback(TrainerCallback, ExportableState):
         model, optimizer = kwargs["model"], kwargs.get("optimizer")
         if model is None:  # the trainer makes it later, and its optimizer after it
             return
+        if isinstance(model, GatedModel):
+            raise InputError(
+                "the Trainer cannot train a gated network by itself: it looks for names of arguments, a loss among the "
+                "outputs, and a configuration of its own.",
+                hint="hold the gated network in a module whose forward takes the inputs by name and returns a loss.",
+            )
         gated = find_gated(model, self._name)
         if optimizer is not None:
             gated.when_shrunk(lambda narrowed: carry_over(optimizer, narrowed))
