@@ -240,6 +240,19 @@ def test_a_search_that_stops_early_is_finished_on_demand() -> None:
     check_within_budget(search)
 
 
+def test_another_call_of_fit_goes_on_with_the_same_search() -> None:
+    torch.manual_seed(3)
+    module, search = Module(), callback(steps=20)
+    trainer([search], epochs=1).fit(module, loader())
+    assert search.search.done == 10
+    trainer([search], epochs=1).fit(module, loader())
+    assert search.search.done == 20 and search.search.is_frozen
+    before = module.network.evaluation_gates()
+    trainer([search], epochs=1).fit(module, loader())  # fine-tuning with frozen gates
+    torch.testing.assert_close(module.network.evaluation_gates(), before, rtol=0, atol=0)
+    check_within_budget(search)
+
+
 def test_a_module_without_a_gated_network_is_refused() -> None:
     class Plain(Module):
         def __init__(self) -> None:

@@ -129,7 +129,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
         for average in averages:
             match_size(average, gated)
         if self._saved is None and self._search is not None:  # another call of fit goes on with the same search
-            self._saved, self._saved_steps = self._search.state_dict(), self._search.steps
+            self._saved, self._saved_steps, self._seen_step = self._search.state_dict(), self._search.steps, None
         self._search = Search(
             gated,
             self._length(trainer),
