@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from depl0._host import ExampleInputs, Gated, call_with, check_host, tied_names
+from depl0._host import ExampleInputs, Gated, check_host, tied_names
 from depl0._precision import out_of_half_precision
+from depl0._recomputation import call_gated
 from depl0.analysis.plan import Plan
 from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, least_share
 from depl0.budgets.rounding import check_round_to, round_gates
@@ -142,7 +143,7 @@ class GatedModel(Gated):
 
     def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the host with these gates, which may carry a gradient."""
-        return call_with(self.host, self._gated_parameters(gates), args, kwargs, self._ties)
+        return call_gated(self.host, self._gated_parameters(gates), args, kwargs, self._ties)
 
     def with_penalty(
         self, kind: PenaltyKind, *args: Any, scale: PenaltyScale = "share", **kwargs: Any

@@ -1,0 +1,104 @@
+"""What the callbacks of all trainers have to find out about somebody else's training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.pruning.calibration import Calibration
+
+
+def find_gated(model: nn.Module, name: str | None) -> GatedModel:
+    """Return the gated network inside a module (or the module itself), by its attribute's name where one is given."""
+    if name is not None:
+        try:
+            found: Any = model.get_submodule(name)
+        except AttributeError as error:
+            raise InputError(
+                f"{type(model).__name__} has no module {name!r}.",
+                hint="gated= names the attribute that holds the network.",
+            ) from error
+        if not isinstance(found, GatedModel):
+            raise InputError(
+                f"{name!r} of {type(model).__name__} is a {type(found).__name__}, and must be a gated network.",
+                hint="put there what depl0.attach(model, example) returns.",
+            )
+        return found
+    gated = {path: module for path, module in model.named_modules() if isinstance(module, GatedModel)}
+    if len(gated) == 1:
+        return next(iter(gated.values()))
+    if not gated:
+        raise InputError(
+            f"there is no gated network in {type(model).__name__}.",
+            hint="hold what depl0.attach(model, example) returns in an attribute, and call it in forward.",
+        )
+    raise InputError(
+        f"there are {len(gated)} gated networks in {type(model).__name__}: {', '.join(map(repr, gated))}.",
+        hint="say which one with gated='…'.",
+    )
+
+
+def check_trained(gated: GatedModel, optimizers: Iterable[Any]) -> None:
+    """Refuse optimizers that do not hold the weights of the network as it stands, or not its gates."""
+    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    for what, parameters in {"weights": gated.weight_parameters(), "gates": gated.gate_parameters()}.items():
+        wanted = [p for p in parameters if p.requires_grad]
+        if wanted and not any(id(p) in held for p in wanted):
+            raise InputError(
+                f"no optimizer trains the {what} of the gated network.",
+                hint="make optimizers from gated.weight_parameters() and gated.gate_parameters(), after a saved state "
+                "was loaded.",
+            )
+
+
+def match_size(average: nn.Module, gated: GatedModel) -> None:
+    """Bring copies of the gated network inside a running mean to the size that the network itself has by now."""
+    for copied in average.modules():
+        if isinstance(copied, GatedModel) and not torch.equal(copied.present, gated.present):
+            copied.close(gated.gone)
+            copied.shrink(gated.present)
+
+
+@final
+class _Moved:
+    """The same batches, each brought to where the network is when it is asked for."""
+
+    def __init__(self, batches: Iterable[Any], gated: GatedModel) -> None:
+        self._batches, self._gated = batches, gated
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._move, self._batches)
+
+    def _move(self, batch: Any) -> Any:
+        device = self._gated.device
+        return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def moved(calibration: Calibration | None, gated: GatedModel) -> Calibration | None:
+    """Return calibration data that are brought to the network's device."""
+    if calibration is None:
+        return None
+    return Calibration(
+        _Moved(calibration.scores, gated),
+        _Moved(calibration.statistics, gated),
+        _Moved(calibration.judge, gated),
+        calibration.loss,
+    )
+
+
+def rng_state() -> dict[str, Any]:
+    """Return the state of torch's random numbers, which gates are sampled with."""
+    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Go on with random numbers where :func:`rng_state` was called."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([each.cpu() for each in state["cuda"]])

@@ -1,0 +1,247 @@
+"""A search in Lightning's ``Trainer``: one callback, for ``lightning`` and ``pytorch_lightning``.
+
+The LightningModule holds the gated network and trains it as it likes; the callback does what
+:class:`depl0.Search` does in a loop of one's own. See docs/integrations.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeAlias, final
+
+from torch import nn
+
+from depl0._optional import missing
+from depl0._processes import world_size
+from depl0.errors import InputError
+from depl0.integrations._shared import check_trained, find_gated, match_size, moved, rng_state, set_rng_state
+from depl0.pruning.calibration import Calibration, Loss
+from depl0.pruning.search import Search, SearchConfig, SearchListener
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""the same code under two names; a callback of one works in the other's trainer"""
+
+LightningModule: TypeAlias = Any
+Trainer: TypeAlias = Any
+
+
+def _package() -> str:
+    for package in PACKAGES:
+        if find_spec(package.split(".")[0]) is not None:
+            return package
+    raise missing("lightning", "for depl0.integrations.lightning", extra="lightning")
+
+
+Callback: Any = import_module(f"{_package()}.callbacks").Callback
+
+
+@final
+class SearchCallback(Callback):  # type: ignore[misc]
+    """Takes the gates of a network to its budget while Lightning trains it.
+
+    ::
+
+        class Classifier(LightningModule):
+            def __init__(self, network, example):
+                super().__init__()
+                self.gated = depl0.attach(network, example, budget=0.5)
+            ...
+
+        callback = SearchCallback(calibrate=loader, loss=nn.functional.cross_entropy)
+        Trainer(max_epochs=10, callbacks=[callback]).fit(module, loader)
+        depl0.info(callback.compact)
+
+    The search takes one step for every step of the optimizers, also with accumulated gradients, and is saved and
+    restored with the trainer's checkpoints. The module's optimizers, learning-rate schedulers and weight-averaging
+    callbacks go along when the network becomes smaller; put averaging callbacks before this one.
+
+    Args:
+        gated: the name of the module's attribute that holds the gated network; None: the only one there is.
+        steps: the optimizer steps of the search; None: all that the trainer is going to make, and as many as
+            before in a training that is resumed.
+        calibrate: batches for first scores and statistics, as for :class:`depl0.Search`; they are moved to the device.
+        loss: the loss of the task, where batches are pairs (inputs, targets).
+        averages: further modules that hold a copy of the network.
+        config: how; without it, the defaults of :class:`depl0.SearchConfig`.
+        listener: is told what happens.
+        changes: fields of the configuration to set.
+    """
+
+    def __init__(
+        self,
+        gated: str | None = None,
+        *,
+        steps: int | None = None,
+        calibrate: Calibration | Iterable[Any] | None = None,
+        loss: Loss | None = None,
+        averages: Iterable[nn.Module] = (),
+        config: SearchConfig | None = None,
+        listener: SearchListener | None = None,
+        **changes: Any,
+    ) -> None:
+        self._name, self._steps, self._averages = gated, steps, list(averages)
+        self._calibration = Calibration.of(calibrate, loss)
+        self._settings: dict[str, Any] = {"config": config, "listener": listener, **changes}
+        self._search: Search | None = None
+        self._compact: nn.Module | None = None
+        self._saved: dict[str, Any] | None = None  # of the search, until there is one
+        self._saved_steps: int | None = None  # a search that is continued keeps its length
+        self._rng: dict[str, Any] | None = None  # to go on with in the middle of an epoch
+        self._seen_step: int | None = None  # the trainer's step that the search is ready for
+        self._is_mid_epoch = self._is_fitting = False
+        self._max_epochs: int | None = None
+
+    # -- what users ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def search(self) -> Search:
+        """Return the search of the training that is going on or over."""
+        if self._search is None:
+            raise InputError("there is no search before trainer.fit.", hint="call trainer.fit(module) first.")
+        return self._search
+
+    @property
+    def compact(self) -> nn.Module:
+        """Return the compact network; a search that was stopped early is finished now."""
+        if self._compact is None:
+            self._compact = self.search.finish()
+        return self._compact
+
+    # -- before the training -----------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse what cannot work, before anything is built."""
+        self._is_fitting = stage == "fit"
+        if self._is_fitting:
+            find_gated(pl_module, self._name)
+            _check_strategy(trainer)
+            _averaging_callbacks(trainer, before=self)
+            self._max_epochs = trainer.max_epochs
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin the search, or continue it. The network has its saved size, and optimizers were made for that."""
+        gated = find_gated(pl_module, self._name)
+        check_trained(gated, trainer.optimizers)
+        averages = [*self._averages, *_averaging_callbacks(trainer, before=self)]
+        for average in averages:
+            match_size(average, gated)
+        if self._saved is None and self._search is not None:  # another call of fit goes on with the same search
+            self._saved, self._saved_steps, self._seen_step = self._search.state_dict(), self._search.steps, None
+        self._search = Search(
+            gated,
+            self._length(trainer),
+            optimizers=trainer.optimizers,
+            averages=averages,
+            calibrate=moved(self._calibration, gated),
+            state=self._saved,
+            **self._settings,
+        )
+        self._saved = self._compact = None
+
+    def _length(self, trainer: Trainer) -> int:
+        if self._steps is not None:
+            return self._steps
+        if self._saved_steps is not None:  # asking the trainer would begin its data before it has restored them
+            return self._saved_steps
+        return _all_steps(trainer, self._max_epochs)
+
+    # -- during the training -----------------------------------------------------------------------------------------
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Make the network ready, before the first of the batches whose gradients are accumulated."""
+        if self._rng is not None:
+            set_rng_state(self._rng)
+            self._rng = None
+        if trainer.global_step == self._seen_step:
+            return
+        self._seen_step = trainer.global_step
+        if self.search.step():
+            _wrap_anew(trainer, pl_module)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note whether the epoch goes on, for those who save now."""
+        self._is_mid_epoch = not trainer.is_last_batch
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Freeze the gates within the budget and extract the compact network, if the search has had its steps."""
+        if self.search.done >= self.search.steps:
+            self._compact = self.search.finish()
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the trainer's checkpoints keep of the search; the network's own state has the rest."""
+        return {
+            "search": self._saved if self._search is None else self._search.state_dict(),
+            "steps": self._saved_steps if self._search is None else self._search.steps,
+            "seen_step": self._seen_step,
+            "is_mid_epoch": self._is_mid_epoch,
+            "rng": rng_state(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint. The trainer has loaded the module already, so the network has its size."""
+        self._saved, self._saved_steps = state_dict["search"], state_dict["steps"]
+        self._seen_step = state_dict["seen_step"]
+        if self._is_fitting and world_size() == 1:  # several processes sample gates of their own
+            set_rng_state(state_dict["rng"])  # now, because the order of the data is drawn soon
+            self._rng = state_dict["rng"] if state_dict["is_mid_epoch"] else None
+
+
+def _classes(module: str, *names: str) -> tuple[Any, ...]:
+    """Return classes of whichever packages are in use; older versions do not have all of them."""
+    loaded = [sys.modules.get(f"{package}.{module}") for package in PACKAGES]
+    return tuple(found for each in loaded for name in names if isinstance(found := getattr(each, name, None), type))
+
+
+def _check_strategy(trainer: Trainer) -> None:
+    sharded = _classes("strategies", "DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy")
+    known = _classes("strategies", "SingleDeviceStrategy", "DDPStrategy")
+    if isinstance(trainer.strategy, sharded) or not isinstance(trainer.strategy, known):
+        raise InputError(
+            f"a search cannot run with {type(trainer.strategy).__name__}.",
+            hint="train on one device, or with strategy='ddp': gates need whole parameters.",
+        )
+
+
+def _averaging_callbacks(trainer: Trainer, before: SearchCallback) -> list[nn.Module]:
+    """Return the copies that weight-averaging callbacks keep, which are made when they are set up."""
+    kinds = _classes("callbacks", "WeightAveraging", "StochasticWeightAveraging")
+    callbacks = list(trainer.callbacks)
+    for place, callback in enumerate(callbacks):
+        if isinstance(callback, kinds) and place > callbacks.index(before):
+            raise InputError(
+                f"{type(callback).__name__} comes after {type(before).__name__} in the list of callbacks.",
+                hint="put it before: the compact network is made from the averaged weights.",
+            )
+    copies = [callback._average_model for callback in callbacks if isinstance(callback, kinds)]
+    return [copy for copy in copies if copy is not None]
+
+
+def _all_steps(trainer: Trainer, max_epochs: int | None) -> int:
+    """Return the optimizer steps of the whole training."""
+    loop, epochs = trainer.fit_loop, trainer.fit_loop.max_epochs
+    loop.max_epochs = max_epochs  # StochasticWeightAveraging has added one without steps
+    try:
+        steps = trainer.estimated_stepping_batches
+    finally:
+        loop.max_epochs = epochs
+    if steps == float("inf"):
+        raise InputError(
+            "the trainer does not know how many steps it is going to make.",
+            hint="set max_epochs or max_steps, or pass SearchCallback(steps=…).",
+        )
+    return int(steps)
+
+
+def _wrap_anew(trainer: Trainer, pl_module: LightningModule) -> None:
+    """Wrap the module for several processes once more: the former wrapper waits for parameters that are gone."""
+    strategy = trainer.strategy
+    if isinstance(strategy, _classes("strategies", "DDPStrategy")):
+        strategy.model = pl_module
+        strategy.configure_ddp()

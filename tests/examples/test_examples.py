@@ -1,0 +1,60 @@
+"""Every example runs as a script and keeps its budget."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+NEEDS = {"accelerate_loop": "accelerate", "lightning_trainer": "lightning", "huggingface_trainer": "transformers"}
+OF = {"regression": "parameters"}
+WORST = {  # what a broken search falls short of, by far; accuracies in percent
+    "own_loop": r"accuracy (?:9\d|100)",
+    "accelerate_loop": r"accuracy (?:[89]\d|100)",
+    "lightning_trainer": r"accuracy (?:9\d|100)",
+    "huggingface_trainer": r"accuracy (?:9\d|100)",
+    "segmentation": r"union 0\.9",
+    "regression": r"mean error \d\.\d degrees",
+    "audio_classification": r"accuracy (?:[89]\d|100)",
+}
+RUN = """
+import contextlib, runpy, sys
+if len(sys.argv) > 2:
+    sys.path.insert(0, sys.argv[2])
+    from tests.torchvision_shim import import_torchvision
+    with contextlib.suppress(ImportError):
+        import_torchvision()  # trainers import it
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_keeps_its_budget(name: str, tmp_path: Path) -> None:
+    if name in NEEDS and find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    script = ROOT / "examples" / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(script), *([str(ROOT)] if name in NEEDS else [])],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    (budget,) = re.findall(r"^BUDGET = ([\d.]+)$", script.read_text(), re.MULTILINE)
+    (left,) = re.findall(rf"left .*?([\d.]+)% of the {OF.get(name, 'MACs')}", done.stdout)
+    assert 0 < float(left) <= 100 * float(budget)
+    assert re.search(WORST[name], done.stdout), done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_table_lists_every_example() -> None:
+    table = (ROOT / "examples" / "README.md").read_text()
+    assert sorted(re.findall(r"\]\((\w+)\.py\)", table)) == EXAMPLES

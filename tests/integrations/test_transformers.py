@@ -1,0 +1,196 @@
+"""The search as a callback of the real Hugging Face Trainer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import depl0
+from tests.integrations.tiny import BATCH, EXAMPLE, batches, dataset, network
+
+transformers = pytest.importorskip("transformers")
+
+from depl0.integrations.transformers import SearchCallback  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = depl0.attach(network(), EXAMPLE, budget=0.5, rng=torch.Generator().manual_seed(0))
+        self.sizes: list[int] = []
+
+    def forward(self, pixels: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        if self.training:
+            self.sizes.append(self.network.host.body[3].weight.shape[0])
+        logits = self.network(pixels)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Pixels(Dataset[dict[str, Tensor]]):
+    def __init__(self) -> None:
+        self._pairs = dataset()
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        pixels, label = self._pairs[place]
+        return {"pixels": pixels, "labels": label}
+
+
+def optimizer_for(model: Model) -> torch.optim.Optimizer:
+    gates = {"params": list(model.network.gate_parameters()), "lr": 0.1, "weight_decay": 0.0}
+    return torch.optim.AdamW([{"params": list(model.network.weight_parameters())}, gates], lr=1e-2)
+
+
+class LateOptimizer(transformers.Trainer):
+    """Makes its optimizer when the training begins."""
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            self.optimizer = optimizer_for(self.model)
+        return self.optimizer
+
+
+def trainer(
+    folder: Path, search: SearchCallback, model: Model | None = None, *, late: bool = False, **settings: Any
+) -> Any:
+    torch.manual_seed(3)
+    model = model or Model()
+    settings = {"num_train_epochs": 8, "save_strategy": "no", **settings}
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=BATCH,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_strategy="no",
+        seed=3,
+        **settings,
+    )
+    given = {} if late else {"optimizers": (optimizer_for(model), None)}
+    kind = LateOptimizer if late else transformers.Trainer
+    return kind(model, arguments, train_dataset=Pixels(), eval_dataset=Pixels(), callbacks=[search], **given)
+
+
+def callback(**settings: Any) -> SearchCallback:
+    return SearchCallback(calibrate=batches(), loss=nn.functional.cross_entropy, **settings)
+
+
+def check_within_budget(search: SearchCallback) -> None:
+    info = depl0.info(search.compact)
+    assert info.macs_left <= 0.5
+    assert info.certificate.max_error < 1e-6
+
+
+def test_the_network_shrinks_during_training_and_keeps_the_budget(tmp_path: Path) -> None:
+    search = callback()
+    fit = trainer(tmp_path, search)
+    fit.train()
+    assert search.search.steps == search.search.done == 80
+    assert fit.model.sizes[0] == 16 and fit.model.sizes[-1] < 16
+    check_within_budget(search)
+
+
+def test_optimizer_and_scheduler_hold_the_smaller_network(tmp_path: Path) -> None:
+    search = callback()
+    fit = trainer(tmp_path, search)
+    fit.train()
+    optimizer = fit.optimizer
+    held = optimizer.param_groups[0]["params"]
+    assert [id(p) for p in held] == [id(p) for p in fit.model.network.weight_parameters()]
+    for parameter in held:
+        assert optimizer.state[parameter]["exp_avg"].shape == parameter.shape
+        assert optimizer.state[parameter]["step"] == 80
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)  # the trainer's linear schedule has come to its end
+
+
+def test_accumulated_gradients_count_as_one_step(tmp_path: Path) -> None:
+    search = callback(cut="never")
+    trainer(tmp_path, search, gradient_accumulation_steps=3, num_train_epochs=2).train()  # 3, 3, 3, 1 of 10 batches
+    assert search.search.steps == search.search.done == 8
+    check_within_budget(search)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("step", [30, 35])  # at the end of an epoch, and in the middle of one
+def test_resuming_after_a_cut_equals_the_uninterrupted_run(tmp_path: Path, late: bool, step: int) -> None:
+    first = callback()
+    whole = trainer(tmp_path, first, late=late, save_strategy="steps", save_steps=step)
+    whole.train()
+    folder = tmp_path / f"checkpoint-{step}"
+    assert "network.gone_gates" in load_file(folder / "model.safetensors")
+    second = callback()
+    again = trainer(tmp_path / "again", second, late=late)
+    torch.rand(7)  # what the trainer restores, not what this process happens to be at
+    again.train(resume_from_checkpoint=str(folder))
+    assert second.search.done == 80 and len(again.model.sizes) == 80 - step
+    torch.testing.assert_close(again.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(
+        again.optimizer.state_dict()["state"], whole.optimizer.state_dict()["state"], rtol=0, atol=0
+    )
+    torch.testing.assert_close(second.compact.state_dict(), first.compact.state_dict(), rtol=0, atol=0)
+
+
+def test_the_search_is_in_the_trainers_own_state_as_json(tmp_path: Path) -> None:
+    search = callback()
+    trainer(tmp_path, search, save_strategy="steps", save_steps=20, num_train_epochs=2).train()
+    state = json.loads((tmp_path / "checkpoint-20" / "trainer_state.json").read_text())
+    assert state["stateful_callbacks"]["SearchCallback"]["attributes"]["search_state"]["done"] == 20
+
+
+def test_mixed_precision(tmp_path: Path) -> None:
+    search = callback()
+    trainer(tmp_path, search, bf16=True).train()
+    check_within_budget(search)
+
+
+def test_a_checkpoint_without_a_search_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path, callback(), save_strategy="steps", save_steps=10, num_train_epochs=1).train()
+    file = tmp_path / "checkpoint-10" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    del state["stateful_callbacks"]["SearchCallback"]
+    file.write_text(json.dumps(state))
+    with pytest.raises(depl0.InputError, match="the checkpoint at step 10 has no search in it"):
+        trainer(tmp_path, callback()).train(resume_from_checkpoint=str(file.parent))
+
+
+def test_an_optimizer_for_another_network_is_refused(tmp_path: Path) -> None:
+    fit = trainer(tmp_path, callback())
+    fit.optimizer = optimizer_for(Model())
+    with pytest.raises(depl0.InputError, match="no optimizer trains the weights"):
+        fit.train()
+
+
+def test_the_best_model_cannot_come_back_into_a_smaller_one(tmp_path: Path) -> None:
+    settings = {"load_best_model_at_end": True, "save_strategy": "epoch", "eval_strategy": "epoch"}
+    fit = trainer(tmp_path, callback(), **settings)
+    with pytest.raises(depl0.InputError, match="load_best_model_at_end"):
+        fit.train()
+
+
+def test_cuts_among_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depl0.integrations.transformers.world_size", lambda: 2)
+    with pytest.raises(depl0.InputError, match=r"cut='progressive' needs .* for 2 processes"):
+        trainer(tmp_path, callback(cut="progressive")).train()
+
+
+def test_a_model_without_a_gated_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(depl0.InputError, match="no gated network in Linear"):
+        trainer(tmp_path, callback(), nn.Linear(2, 2), late=True)
+
+
+def test_a_gated_network_as_the_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(depl0.InputError, match="cannot train a gated network by itself"):
+        trainer(tmp_path, callback(), Model().network, late=True)
