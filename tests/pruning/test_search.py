@@ -357,6 +357,14 @@ def test_print_shows_gates_budget_and_cost(whole: tuple[Loop, list[int], nn.Modu
     assert "certificate" in told and "conv1" in told and "of the MACs" in told
 
 
+def test_print_never_fails() -> None:
+    gated = Loop().gated
+    gated.free_gates()
+    with torch.no_grad():
+        next(gated.gate_parameters()).fill_(float("nan"))
+    assert "log alpha is nan" in repr(gated)
+
+
 def test_info_of_a_loaded_network(whole: tuple[Loop, list[int], nn.Module], tmp_path: Any) -> None:
     loaded = depl0.load(depl0.save(whole[2], tmp_path / "net"), Net)
     assert depl0.info(loaded) == depl0.info(whole[2])

@@ -7,24 +7,25 @@ from typing import Any, final, get_args
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Unpack
 
-from depl0._host import ExampleInputs, Gated, check_host, tied_names
+from depl0._host import ExampleInputs, Gated, tied_names
 from depl0._precision import out_of_half_precision
 from depl0._recomputation import call_gated
 from depl0.analysis.plan import Plan
-from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, least_share
+from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze
 from depl0.budgets.rounding import check_round_to, round_gates
 from depl0.budgets.threshold import Budget, BudgetKind
-from depl0.config import GateChanges, GateConfig, PenaltyKind, PenaltyScale
+from depl0.config import GateConfig, PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost, cost
 from depl0.costs.expected import ExpectedCost
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.errors import GateError, InputError
+from depl0.gated.checks import check_closing, check_saved_gates, checked_gates, checked_log_alpha
+from depl0.gated.description import describe
+from depl0.gated.followers import Followers
 from depl0.gates import hard_concrete
-from depl0.generators import Generator, make_generator
+from depl0.generators import Generator
 from depl0.latency.network import expected_latency
-from depl0.planning import plan as make_plan
 from depl0.surgery.certificate import reacts
 from depl0.surgery.extraction import extract
 from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow, present_gates
@@ -33,47 +34,6 @@ from depl0.surgery.slicing import kept_gates
 
 FIXED, GONE, PRESENT = "fixed_gates", "gone_gates", "present_gates"
 """keys of the state dict, each only where there is something to say"""
-
-
-def attach(
-    model: nn.Module,
-    example_inputs: Any,
-    config: GateConfig | None = None,
-    *,
-    rng: torch.Generator | None = None,
-    **changes: Unpack[GateChanges],
-) -> GatedModel:
-    """Put gates on every channel of a network that can be pruned. The network itself is not modified.
-
-    Args:
-        model: any network; the gated model holds it, and trains its parameters.
-        example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
-        config: how; without it, the defaults of :class:`GateConfig`.
-        rng: source of the generator's random initialisation.
-        changes: fields of the configuration to set, for instance ``budget=0.5``. A budget that cannot be reached is
-            refused; :class:`depl0.Search` takes the gates there in your own training loop.
-    """
-    check_host(model)
-    config = (config or GateConfig()).changed(**changes)
-    example = ExampleInputs.of(example_inputs)
-    plan = make_plan(model, example, groups=config.groups)
-    generator = make_generator(
-        config.generator,
-        [group.size for group in plan.groups],
-        direction=config.direction,
-        preset=config.preset,
-        start=config.start,
-        conditioning=config.conditioning,
-        rng=rng,
-    )
-    return GatedModel(model, plan, generator, example, config)
-
-
-class _Followers(list[Callable[[Narrowed], None]]):
-    """Who is told when a host becomes smaller. A copy of a network (a running mean) has none."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Followers:
-        return _Followers()
 
 
 @final
@@ -104,7 +64,7 @@ class GatedModel(Gated):
         self._host_plan = plan  # of the host as it stands, which may have been shrunk
         self.dense_cost = cost(host, example)
         self._example = example
-        self._followers = _Followers()
+        self._followers = Followers()
         parameters = dict(host.named_parameters())
         device = next(iter(parameters.values())).device
         self.host = host
@@ -205,24 +165,7 @@ class GatedModel(Gated):
         return self
 
     def __repr__(self) -> str:
-        dense, config = self.dense_cost, self.config
-        kept = self.kept_cost()
-        lines = [
-            f"GatedModel({type(self.host).__name__}: {self.plan.num_gates:,} gates in {len(self.plan.groups)} groups, "
-            f"{config.generator} {config.direction}, preset {self.generator.preset.name})",
-            f"  dense   {dense}",
-            f"  kept    {kept.macs / dense.macs:.1%} of the MACs, {kept.params / dense.params:.1%} of the parameters",
-            f"  least   {least_share(self, 'macs', config.round_to):.1%} of the MACs, "
-            f"{least_share(self, 'params', config.round_to):.1%} of the parameters",
-        ]
-        if self.budget is not None:
-            of = {"macs": "MACs", "params": "parameters"}.get(self.budget.of, self.budget.of)
-            lines.append(f"  budget  {self.budget.share:.1%} of the {of}")
-        state = "fixed" if self._fixed is not None else f"{config.evaluation} rule"
-        gone = f", {int(self.gone.sum()):,} of them for good" if self._gone is not None else ""
-        closed = int((self.evaluation_gates() == 0).sum())
-        lines.append(f"  gates   {closed:,} closed ({state}){gone}")
-        return "\n".join(lines)
+        return describe(self)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -253,23 +196,11 @@ class GatedModel(Gated):
             self.fix_gates(saved[FIXED])
 
     def _restore_size(self, gone: Tensor | None, present: Tensor | None) -> None:
-        for values in (gone, present):
-            if values is not None and (values.dtype != torch.bool or values.shape != (self.plan.num_gates,)):
-                raise GateError(
-                    f"the saved state has {tuple(values.shape)} gates of {values.dtype}, but this network has "
-                    f"{self.plan.num_gates}.",
-                    hint="attach with the same network and groups that the state was saved with.",
-                )
-        saved_gone = torch.zeros_like(self.gone) if gone is None else gone.cpu()
-        if bool((self.gone & ~saved_gone).any()):
-            raise GateError(
-                "this network has lost channels that the saved state still has.",
-                hint="load the state into a freshly attached network.",
-            )
+        check_saved_gates(self.plan, self.gone, gone, present)
         if gone is None or present is None:
             return
-        if bool((saved_gone & ~self.gone).any()):
-            self.close(saved_gone)
+        if bool((gone.cpu() & ~self.gone).any()):
+            self.close(gone.cpu())
         if not torch.equal(present.cpu(), self.present):
             self.shrink(present.cpu())
 
@@ -343,31 +274,7 @@ class GatedModel(Gated):
 
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
-        wanted = self.plan.num_gates
-        try:
-            values = torch.as_tensor(values)
-            found = f"shape {tuple(values.shape)}"
-        except (TypeError, ValueError, RuntimeError):
-            found = type(values).__name__
-        if not isinstance(values, Tensor) or values.shape != (wanted,) or values.is_complex():
-            raise GateError(
-                f"gates must be a vector of {wanted} values, one per gate in plan order, got {found} instead.",
-                hint="plan.groups gives each group's place in the vector.",
-            )
-        outside = ~((values >= 0) & (values <= 1))
-        if bool(outside.any()):
-            position = int(outside.nonzero()[0])
-            raise GateError(
-                f"gates must lie in [0, 1], got {float(values[position])} at position {position} "
-                f"(group {self._group_of(position)})."
-            )
-        reopened = (values.cpu() > 0) & self.gone
-        if bool(reopened.any()):
-            position = int(reopened.nonzero()[0])
-            raise GateError(
-                f"gate {position} (group {self._group_of(position)}) was closed for good and cannot be opened.",
-                hint="gated.gone tells which gates must stay at 0.",
-            )
+        values = checked_gates(values, self.plan, self.gone)
         self._fixed = values.detach().to(device=self.device, dtype=torch.float32, copy=True)
 
     def free_gates(self) -> None:
@@ -391,11 +298,7 @@ class GatedModel(Gated):
 
         ``gates`` has True for each of them. The host keeps its size until :meth:`shrink`.
         """
-        if gates.dtype != torch.bool or gates.shape != (self.plan.num_gates,):
-            raise GateError(
-                f"gates to close must be {self.plan.num_gates} values True or False, in plan order, "
-                f"got shape {tuple(gates.shape)} of {gates.dtype} instead."
-            )
+        check_closing(gates, self.plan)
         self._gone = (self.gone | gates.cpu()).to(self.device)
         if self._fixed is not None:
             self._fixed = self._without_gone(self._fixed)
@@ -587,18 +490,7 @@ class GatedModel(Gated):
         return self._checked_log_alpha().cpu()
 
     def _checked_log_alpha(self) -> Tensor:
-        log_alpha = self.log_alpha().detach()
-        bad = ~log_alpha.isfinite()
-        if bool(bad.any()):
-            position = int(bad.nonzero()[0])
-            raise GateError(
-                f"log alpha is {float(log_alpha[position])} at gate {position} (group {self._group_of(position)}).",
-                hint="the search has diverged; go back to the last good checkpoint and lower the gate learning rate.",
-            )
-        return log_alpha
-
-    def _group_of(self, gate: int) -> str:
-        return next(g.name for g in self.plan.groups if g.offset <= gate < g.offset + g.size)
+        return checked_log_alpha(self.log_alpha().detach(), self.plan)
 
 
 def _moved_like(tensor: Tensor, moved: Tensor) -> Tensor:
