@@ -45,7 +45,7 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
     if record.probe is not None:
-        header["proof"] = {"inputs": record.probe, "outputs": _outputs_to_prove(compact, record)}
+        header["proof"]["outputs"] = _outputs_to_prove(compact, record)
     header["sha256"] = checksum(header, values)
     target = Path(folder)
     try:
@@ -228,6 +228,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "removed": [vars(removal) for removal in record.removals],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
+        **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
 
 

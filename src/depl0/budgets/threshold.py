@@ -112,16 +112,23 @@ class Budget(ConstantTensors):
             cost, slope = self._cost_and_slope(scores)
             step = (cost - self.target) / slope.sum().clamp_min(1e-6 * self.dense)
             self.shift.add_(torch.clamp(step, -reach, reach))
-        _, slope = self._cost_and_slope(scores)
-        self.marginal.copy_(slope / slope.sum().clamp_min(1e-12 * self.dense))
+        probability = self._open_probability(scores)
+        slope = self._slope(probability, self.expected.gradient(probability, self.of))
+        torch.div(slope, slope.sum().clamp_min(1e-12 * self.dense), out=self.marginal)
 
     def _cost_and_slope(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected cost and its gradient with respect to the scores, threshold held."""
-        probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
-        if self.gone is not None:
-            probability = probability.masked_fill(self.gone, 0.0)
+        probability = self._open_probability(scores)
         cost, per_probability = self.expected.value_and_gradient(probability, self.of)
-        return cost, torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
+        return cost, self._slope(probability, per_probability)
+
+    def _open_probability(self, scores: Tensor) -> Tensor:
+        probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
+        return probability if self.gone is None else probability.masked_fill(self.gone, 0.0)
+
+    def _slope(self, probability: Tensor, per_probability: Tensor) -> Tensor:
+        slope: Tensor = torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
+        return slope
 
     @torch.no_grad()
     def solve(self, scores: Tensor) -> None:

@@ -34,6 +34,7 @@ class ExpectedCost(ConstantTensors):
     fixed: Tensor
     left: Tensor
     right: Tensor
+    sides: Tensor
     coefficients: Tensor
     same_gate: Tensor
     constants: Tensor
@@ -93,6 +94,7 @@ class ExpectedCost(ConstantTensors):
             "fixed": torch.tensor(table.fixed, dtype=torch.float64),
             "left": torch.tensor(left, dtype=torch.long),
             "right": torch.tensor(right, dtype=torch.long),
+            "sides": torch.tensor([left, right], dtype=torch.long),
             "coefficients": torch.tensor([params, macs], dtype=torch.float64),
             "same_gate": same_gate,
             "constants": torch.tensor(constants, dtype=torch.float64),
@@ -118,16 +120,25 @@ class ExpectedCost(ConstantTensors):
         if kind == "latency":
             return self.timed().value_and_gradient(open_probability)
         p, row = open_probability, KINDS.index(kind)
+        gradient, left, by_left = self._gradient(p, row)
+        same_gate = self.same_gate[row]
+        both_open = torch.addcmul(same_gate, same_gate, p, value=-1)  # n·(1 - p)
+        return torch.dot(left, by_left) + torch.dot(p, both_open) + self.constants[row], gradient
+
+    def gradient(self, open_probability: Tensor, kind: str) -> Tensor:
+        """Return the gradient alone, in fewer operators: a training step asks for it once more."""
+        if kind == "latency":
+            return self.timed().value_and_gradient(open_probability)[1]
+        return self._gradient(open_probability, KINDS.index(kind))[0]
+
+    def _gradient(self, p: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradient; and of every term what is on its left side, and what that is multiplied by."""
         per_axis = self.fixed.index_add(0, self.axis_of, p[self.gate_of] * self.count)
-        left, right = per_axis[self.left], per_axis[self.right]
-        coefficients, same_gate = self.coefficients[row], self.same_gate[row]
-        by_left = coefficients * right
-        by_axis = torch.zeros_like(per_axis).index_add(0, self.left, by_left)
-        by_axis = by_axis.index_add(0, self.right, coefficients * left)
-        both_open = torch.addcmul(same_gate, same_gate, p, value=-1)  # n·(1 - p), then n·(1 - 2p)
-        value = torch.dot(left, by_left) + torch.dot(p, both_open) + self.constants[row]
-        direct = torch.addcmul(same_gate, same_gate, p, value=-2)
-        return value, direct.index_add(0, self.gate_of, by_axis[self.axis_of] * self.count)
+        sides = per_axis[self.sides]  # (left and right, terms)
+        by_side = sides.flip(0) * self.coefficients[row]
+        by_axis = torch.zeros_like(per_axis).index_add(0, self.sides.view(-1), by_side.view(-1))
+        direct = torch.addcmul(self.same_gate[row], self.same_gate[row], p, value=-2)  # n·(1 - 2p)
+        return direct.index_add(0, self.gate_of, by_axis[self.axis_of] * self.count), sides[0], by_side[0]
 
     def timed(self) -> ExpectedLatency:
         """Return expected latency, or refuse if no layer has been measured."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from depl0.runs.gate_log import SCALE
+from depl0.tasks import metric_in
 
 LARGEST = 1e18
 """no count, size or time of a run is larger"""
@@ -159,14 +160,20 @@ EPOCH = fields(
     },
     needed=("phase", "epoch"),
 )
-FINISHED = fields(
-    {
-        "dense": fields({"accuracy": number}),
-        "compact": fields({"accuracy": number}, needed=("accuracy",)),
-        **dict.fromkeys(("budget_reached", "macs_left", "params_left", "seconds"), number),
-    },
-    needed=("dense", "compact", "budget_reached", "macs_left", "params_left", "seconds"),
-)
-"""the summary of a run that a study counts"""
+
+
+def check_finished(summary: dict[str, Any]) -> None:
+    """Expect the summary of a run that a study counts, with the score of its own metric."""
+    metric = metric_in(summary).name
+    fields(
+        {
+            "dense": fields({metric: number}),
+            "compact": fields({metric: number}, needed=(metric,)),
+            **dict.fromkeys(("budget_reached", "macs_left", "params_left", "seconds"), number),
+        },
+        needed=("dense", "compact", "budget_reached", "macs_left", "params_left", "seconds"),
+    )(summary, "")
+
+
 EVENT = fields({"event": text, "phase": text, "epoch": count}, needed=("event",))
 GATES = fields({"epoch": count, "open": each(within(0, SCALE)), "kept": each(within(0, 2**32 - 1))})

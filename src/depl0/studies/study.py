@@ -123,7 +123,7 @@ class Study:
         try:
             summary = RunFolder(self.path_of(name)).summary()
             if summary is not None:
-                content.FINISHED(summary, "")
+                content.check_finished(summary)
                 return Outcome(name, "finished", summary=summary)
         except FormatError as error:
             return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message, error.hint))

@@ -214,7 +214,8 @@ def measured(name: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def _check(folder: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
     """Refuse the files of a run that are damaged, before anything is computed from them."""
-    network = content.fields({"accuracy": content.number}, needed=("accuracy",))
+    metric = metric_in(summary).name
+    network = content.fields({metric: content.number}, needed=(metric,))
     result = "compact" if "compact" in summary else "dense"
     try:
         content.SUMMARY(summary, "")

@@ -24,6 +24,7 @@ class SiteScaling(ConstantTensors):
     """
 
     index: Tensor
+    constants: Tensor
 
     def __init__(self, plan: Plan, parameters: Mapping[str, Tensor], gone: Tensor | None = None) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class SiteScaling(ConstantTensors):
         self._sizes = [len(plan.axes[axis]) for axis in ordered]
         index = torch.cat([plan.axes[axis] for axis in ordered])
         index = torch.where(index < 0, plan.num_gates, index)
-        self._some_gone = gone is not None
+        self.constants = torch.tensor([1.0, 0.0] if gone is not None else [1.0])
         if gone is not None:
             is_gone = torch.cat([gone.cpu(), torch.zeros(1, dtype=torch.bool)])
             index = torch.where(is_gone[index], plan.num_gates + 1, index)
@@ -47,8 +48,7 @@ class SiteScaling(ConstantTensors):
 
     def forward(self, parameters: Mapping[str, Tensor], gates: Tensor) -> dict[str, Tensor]:
         """Return the scaled parameters by name; ``parameters`` holds at least :attr:`names`."""
-        constants = [gates.new_ones(1), gates.new_zeros(1)] if self._some_gone else [gates.new_ones(1)]
-        with_constants = torch.cat([gates, *constants])
+        with_constants = torch.cat([gates, self.constants])
         factors = with_constants.index_select(0, self.index)
         scaled: dict[str, Tensor] = {}
         vectors = [parameters[name] for name, _ in self._vectors]
