@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from depl0.data import Data, DataSettings, open_data
+from depl0.data.targets import read_targets
 from depl0.errors import DataError, InputError
 
 OWN = """
@@ -166,3 +168,9 @@ def test_images_are_not_moved_away_from_their_label_maps(own: Path) -> None:
     with pytest.raises(InputError, match=r"'image_size' must be left out for .*:several, .*got 8 instead"):
         opened(own, "several", image_size=8)
     assert opened(own, "scalars", augment="crop", image_size=8).info.image_shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])
+def test_unsigned_labels_are_whole_numbers_like_others(kind: type) -> None:
+    read = read_targets(np.array([0, 1, 2], dtype=kind), lambda error: DataError(str(error)))
+    assert isinstance(read, torch.Tensor) and read.dtype == torch.int64 and read.tolist() == [0, 1, 2]

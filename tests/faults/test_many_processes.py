@@ -80,6 +80,20 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(server: ForkServer
     assert len(losses(tmp_path / "run")) == 6
 
 
+def test_two_processes_resume_to_the_same_metrics(server: ForkServer, tmp_path: Path) -> None:
+    fields = {**FIELDS, "run__checkpoint_steps": 7, "data__batch_size": 4, "search__epochs": 2, "finetune__epochs": 0}
+    assert ranks(server, tmp_path / "whole", "run", fields=fields)[0] == [0, 0]
+    assert ranks(server, tmp_path / "broken", "die", step=9, fields=fields)[0] == [1, -9]  # saved within an epoch
+    codes, said = ranks(server, tmp_path / "broken", "run", fields=fields, resume=True)
+    assert codes == [0, 0], said
+
+    def metrics(name: str) -> list[dict[str, Any]]:
+        lines = (tmp_path / name / "run" / "metrics.jsonl").read_text().splitlines()
+        return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+
+    assert metrics("broken") == metrics("whole")
+
+
 def test_a_rank_that_hangs_is_not_waited_for(server: ForkServer, tmp_path: Path) -> None:
     codes, said = ranks(server, tmp_path, "hang", step=5, fields=FIELDS)
     assert codes == [1, -9]

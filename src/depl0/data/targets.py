@@ -35,7 +35,10 @@ def read_targets(targets: Any, refuse: Callable[[object], DataError]) -> Targets
         return tuple(read_targets(value, refuse) for value in targets)
     if not isinstance(targets, Tensor):
         try:
-            targets = torch.from_numpy(np.array(targets))
+            array = np.array(targets)
+            if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch can do little with these
+                array = array.astype(np.int64)
+            targets = torch.from_numpy(array)
         except (TypeError, ValueError) as error:
             raise refuse(error) from error
     return targets.float() if targets.dtype == torch.float64 else targets

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -252,7 +253,7 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | No
         "phase": phase.name,
         "epoch": epoch,
         "step": step,
-        "sums": None if sums is None else sums.over_processes(session.engine)._asdict(),
+        "sums": None if sums is None else _sums_of_all(session.engine, sums),
         "model": phase.model.state_dict(),
         "optimizers": [scheduled.optimizer.state_dict() for scheduled in phase.optimizers],
         "average": phase.average.state() if phase.average is not None else None,
@@ -289,11 +290,21 @@ def _restore(session: Session, phase: Phase) -> tuple[int, int, Sums | None]:
         return int(state["epoch"]), int(state["step"]), _restored_sums(session, state["sums"])
 
 
-def _restored_sums(session: Session, saved: dict[str, Tensor] | None) -> Sums | None:
+def _sums_of_all(engine: Accelerator, sums: Sums) -> list[dict[str, Tensor]]:
+    """Return the sums of every process: added up in another order they would be rounded otherwise."""
+    own = {name: value.cpu() for name, value in sums._asdict().items()}
+    return [own] if engine.num_processes == 1 else list(gather_object([own]))
+
+
+def _restored_sums(session: Session, saved: list[dict[str, Tensor]] | dict[str, Tensor] | None) -> Sums | None:
     if saved is None:
         return None
-    share = 1 if session.engine.is_main_process else 0  # the sums of all processes are in the first one's
-    return Sums(*(share * saved[name].to(session.engine.device) for name in Sums._fields))
+    engine, every = session.engine, [saved] if isinstance(saved, dict) else saved  # older checkpoints have one for all
+    if len(every) == engine.num_processes:
+        return Sums(*(every[engine.process_index][name].to(engine.device) for name in Sums._fields))
+    share = 1 if engine.is_main_process else 0  # of another number of processes: all in the first one's
+    totals = (torch.stack([one[name] for one in every]).sum(0) for name in Sums._fields)
+    return Sums(*(share * total.to(engine.device) for total in totals))
 
 
 def _restore_random(session: Session, states: list[dict[str, Any]]) -> None:
