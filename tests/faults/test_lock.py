@@ -84,7 +84,7 @@ def test_the_lock_of_a_killed_run_does_not_hold(server: ForkServer, tmp_path: Pa
 
 
 def test_the_lock_ends_with_its_process_even_if_a_child_lives_on(tmp_path: Path) -> None:
-    with elsewhere(tmp_path, "os.fork() or (sys.stdout.close(), time.sleep(30), os._exit(0))") as holder:
+    with elsewhere(tmp_path, "os.fork() or (sys.stdout.close(), time.sleep(4), os._exit(0))") as holder:
         holder.kill()
         holder.wait()
         with locked(tmp_path):

@@ -31,7 +31,7 @@ FAMILIES = {
 def _chosen() -> list[Entry]:
     always = {*FAMILIES.values(), *(e.name for e in NETWORKS if e.name.startswith(("depl0:", "small:")))}
     others = [e for e in NETWORKS if e.name not in always]
-    sample = {e.name for e in random.Random(0).sample(others, 8)}
+    sample = {e.name for e in random.Random(0).sample(others, 3)}
     return [e for e in NETWORKS if e.name in always | sample]
 
 
