@@ -14,7 +14,6 @@ from depl0.pruning.compensation import compensate
 from depl0.pruning.reconstruction import reconstruction_scores
 from tests.analysis.structures import STRUCTURES
 
-
 NAMES = [name for name, structure in STRUCTURES.items() if structure.groups]
 CHOSEN = NAMES if os.environ.get("DEPL0_ALL") else random.Random(0).sample(NAMES, 20)
 """a seeded sample; ``make zoo`` runs them all"""
