@@ -23,9 +23,9 @@ def as_precise_as_possible(run: Callable[[torch.dtype], T]) -> tuple[T, torch.dt
         return run(torch.float32), torch.float32
 
 
-def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a tensor of floating-point numbers; others stay as they are."""
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Convert a tensor of floating-point numbers; others stay as they are, and all of them where no type is given."""
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
 def out_of_half_precision(convert: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

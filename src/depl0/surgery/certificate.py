@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from depl0._copies import untouched
 from depl0._host import ExampleInputs, opened_leaves, private_copy
+from depl0._precision import cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError, Depl0Error
@@ -19,7 +20,6 @@ from depl0.surgery.compare import (
     BOUND,
     TOLERANCE,
     case_errors,
-    cast,
     converted,
     copy_stands_for,
     first_difference,

@@ -36,11 +36,6 @@ def gives_the_same_twice(gated: Callable[[ExampleInputs], Any], case: ExampleInp
         return max_error([gated(case)], [gated(case)], torch.float32) <= TOLERANCE[torch.float32]
 
 
-def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Convert a tensor of floating-point numbers; leave any other as it is."""
-    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-
-
 def converted(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     """Convert a network's floating-point numbers, in place; complex numbers stay."""
     with warnings.catch_warnings():

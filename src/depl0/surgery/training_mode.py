@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from depl0._host import module_stack, path_of, private_copy
+from depl0._precision import cast
 from depl0.analysis.propagate import Axis
 from depl0.errors import Depl0Error
 from depl0.surgery.cases import Case
-from depl0.surgery.compare import TOLERANCE, cast, converted, first_difference, gated_call, max_error
+from depl0.surgery.compare import TOLERANCE, converted, first_difference, gated_call, max_error
 from depl0.surgery.held import held_randomness
 
 
