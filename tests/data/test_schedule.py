@@ -1,10 +1,12 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from depl0.data import DataSettings, Target
 from depl0.data.schedule import InOrder, Shuffled, limited
+from depl0.errors import InputError
 
 CPU = torch.device("cpu")
 sizes = st.integers(4, 200)
@@ -45,6 +47,25 @@ def test_a_test_epoch_takes_each_image_once_and_in_order(size, share, world):
         assert sum(map(len, rank.epoch(0))) == rank.size
         assert all(0 < len(step) <= share for step in rank.epoch(0))
     assert max(rank.size for rank in ranks) - min(rank.size for rank in ranks) <= 1
+
+
+@given(st.integers(24, 200), st.sampled_from([1, 2, 3]), st.integers(0, 50), st.data())
+def test_short_epochs_share_one_pass_over_the_images(size, world, number, data):
+    images = data.draw(st.integers(6, size))
+    settings = DataSettings(batch_size=6, epoch_images=images)
+    ranks = [Shuffled(size, settings, Target(CPU, rank, world)) for rank in range(world)]
+    steps = images // 6
+    assert [rank.steps for rank in ranks] == [steps] * world
+    in_pass = size // (6 * steps)
+    epochs = range(number * in_pass, (number + 1) * in_pass)
+    taken = np.concatenate([np.concatenate(rank.epoch(epoch)) for rank in ranks for epoch in epochs])
+    assert len(taken) == len(np.unique(taken)) == in_pass * 6 * steps
+
+
+@pytest.mark.parametrize("images", [5, 25])
+def test_an_epoch_is_at_least_a_batch_and_at_most_all_images(images):
+    with pytest.raises(InputError, match="'epoch_images' must be at least 6, one batch, and at most 24"):
+        Shuffled(24, DataSettings(batch_size=6, epoch_images=images), Target(CPU, 0, 1))
 
 
 def test_orders_are_random():

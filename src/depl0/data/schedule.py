@@ -45,7 +45,7 @@ class Shuffled(Schedule):
     """Training: a new order in every epoch, cut into batches of which each rank takes an equal slice.
 
     The order does not depend on the number of ranks. Images left over at the end of an epoch wait for the next one.
-    Fewer images than one batch make one smaller batch.
+    Fewer images than one batch make one smaller batch. With ``epoch_images`` one order serves several short epochs.
     """
 
     def __init__(self, size: int, settings: DataSettings, target: Target) -> None:
@@ -59,7 +59,8 @@ class Shuffled(Schedule):
         if size < world:
             raise InputError(f"{size} training images cannot be shared by {world} processes.")
         self.batch = batch if batch <= size else size - size % world
-        self.steps = size // self.batch
+        self.steps = _steps(size, self.batch, settings.epoch_images)
+        self._epochs_in_order = size // (self.steps * self.batch)
         self.seed = settings.seed
         share = self.batch // world
         self.mine = slice(target.rank * share, (target.rank + 1) * share)
@@ -68,11 +69,25 @@ class Shuffled(Schedule):
 
     def epoch(self, number: int) -> Sequence[Indices]:
         """Give the image numbers of every step."""
-        return list(self.share(random_stream(self.seed, ORDER, number).permutation(self._images)))
+        order, part = divmod(number, self._epochs_in_order)
+        first = part * self.steps * self.batch
+        return list(self.share(random_stream(self.seed, ORDER, order).permutation(self._images)[first:]))
 
     def share(self, values: Indices) -> Indices:
         """Cut what belongs to the images in epoch order into steps: (steps, images of this rank)."""
         return values[: self.steps * self.batch].reshape(self.steps, self.batch)[:, self.mine]
+
+
+def _steps(size: int, batch: int, epoch_images: int) -> int:
+    if epoch_images == 0:
+        return size // batch
+    if not batch <= epoch_images <= size:
+        raise InputError(
+            f"The data setting 'epoch_images' must be at least {batch:,}, one batch, and at most {size:,}, all the "
+            f"training images, got {epoch_images:,} instead.",
+            hint="0 makes an epoch of all of them.",
+        )
+    return epoch_images // batch
 
 
 @final

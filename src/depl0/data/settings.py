@@ -28,6 +28,8 @@ class DataFields(Settings):
         crop_padding: zeros on each side of the image before it is cropped.
         image_size: height and width that images are resized to; None is the data set's own.
         limit_train: use only so many training images, the same ones for every seed; 0 is all.
+        epoch_images: training images that make an epoch; 0 is all. Short epochs share one pass over the data, so that
+            a search of a few hundred steps sees as many different images as a long one.
         workers: processes that decode image files; 0 decodes in this one. Data sets in memory need none.
     """
 
@@ -41,6 +43,7 @@ class DataFields(Settings):
     crop_padding: int = field(default=4, metadata=allow(Whole(at_least=0)))
     image_size: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=1))))
     limit_train: int = field(default=0, metadata=allow(Whole(at_least=0)))
+    epoch_images: int = field(default=0, metadata=allow(Whole(at_least=0)))
     workers: int = field(default=0, metadata=allow(Whole(at_least=0)))
 
     def settings(self, seed: int) -> DataSettings:
