@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from depl0.pruning.statistics import reestimate, restore, statistics_of
+from depl0.pruning.statistics import absorb_statistics, reestimate, restore, statistics_of
 from tests.training.tiny import run, tiny_gated, tiny_recipe
 
 
@@ -35,6 +35,22 @@ def test_they_can_be_put_back() -> None:
     assert not torch.equal(gated.host.bn1.running_var, state["bn1.running_var"])
     restore(gated.host, before)
     assert all(torch.equal(value, state[name]) for name, value in gated.host.state_dict().items())
+
+
+def test_they_can_be_absorbed_so_that_training_begins_with_the_same_network() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    with torch.no_grad():
+        network[1].running_mean.copy_(torch.tensor([0.5, -1.0, 2.0]))
+        network[4].running_var.fill_(9.0)
+        network[4].weight.copy_(torch.tensor([1.0, -2.0, 0.0, 3.0]))
+        network[3].weight[3] = 0  # a channel that never varies
+    images = torch.randn(64, 1, 8, 8)
+    before = network.eval()(images)
+    absorb_statistics(network, images.split(16))
+    torch.testing.assert_close(network(images), before, rtol=1e-4, atol=1e-4)
+    trained = network.train()(images)[:, :3]
+    torch.testing.assert_close(trained, before[:, :3], rtol=1e-2, atol=1e-2)
 
 
 def test_the_summary_says_whether_it_helped(tmp_path: Path) -> None:

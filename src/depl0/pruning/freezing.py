@@ -6,6 +6,7 @@ batch-norm statistics are measured anew; not both, because the fit has already p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from depl0.gated import GatedModel
 from depl0.pruning.calibration import Calibration
 from depl0.pruning.compensation import Compensation, compensate
 from depl0.pruning.latency_budget import freeze_together
-from depl0.pruning.statistics import renew_statistics
+from depl0.pruning.statistics import absorb_statistics, renew_statistics
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,22 @@ def freeze_network(
         return Freezing(frozen.gates, frozen.forced, renewed, latency=latency)
     before = None if scores is not None else gated.evaluation_gates()
     frozen = _chosen(gated, budget, of, scores)
-    fitted = None
+    fitted, inputs = None, []
     if compensated and calibration is not None:
-        fitted = compensate(gated, _closing(gated, frozen, before), calibration.inputs(), before=before)
-        share_parameters(gated.host)  # each process has looked at other data
-        share_buffers(gated.host)
+        inputs = calibration.inputs()
+        fitted = compensate(gated, _closing(gated, frozen, before), inputs, before=before)
     gated.fix_gates(frozen.gates)
+    if fitted is not None:
+        settle(gated, inputs)
     renewed = fitted is None and calibration is not None and renew_statistics(gated, calibration)
     return Freezing(frozen.gates, frozen.forced, renewed, fitted)
+
+
+def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
+    """Make a compensated network one that can be trained on, the same in all processes."""
+    absorb_statistics(gated, inputs)
+    share_parameters(gated.host)  # each process has looked at other data
+    share_buffers(gated.host)
 
 
 def _chosen(gated: GatedModel, budget: float | None, of: BudgetKind, scores: Tensor | None) -> Frozen:

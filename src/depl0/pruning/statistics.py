@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +12,9 @@ from depl0._host import evaluation_mode
 from depl0._processes import mean_of_all, share_buffers
 from depl0.gated import GatedModel
 from depl0.pruning.calibration import Batches, Calibration, Loss, call
+
+_LEAST_SHARE = 1e-4
+"""of its former variance, below which a channel counts as constant"""
 
 
 def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
@@ -59,6 +65,51 @@ def reestimate(model: nn.Module, batches: Batches) -> None:
             norm.momentum = momentum
         for module, training in modes:
             module.training = training
+
+
+@torch.no_grad()
+def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
+    """Measure running means and variances anew, and change scales and shifts so that the network computes the same.
+
+    Layers that were fitted in closed form vary less than what their batch norms describe. Training normalises by the
+    batch's own statistics, so it would begin with another network than the one that was fitted.
+    """
+    sums: dict[nn.Module, list[Tensor]] = {}
+
+    def add(norm: nn.Module, args: tuple[Any, ...]) -> None:
+        x = args[0].double() if args[0].device.type != "mps" else args[0].float()
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        found = [x.sum(axes), x.square().sum(axes), torch.full_like(x[0, :1].flatten()[:1], x.numel() / x.shape[1])]
+        before = sums.get(norm)
+        sums[norm] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+
+    norms = [norm for norm in _norms(model) if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.affine]
+    handles = [norm.register_forward_pre_hook(add) for norm in norms]
+    try:
+        with evaluation_mode(model):
+            for batch in inputs:
+                call(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for norm in norms:
+        if norm in sums:
+            total, squares, count = sums[norm]
+            mean = total / count
+            _take_up(norm, mean, (squares / count - mean.square()).clamp_min(0))
+
+
+def _take_up(norm: nn.modules.batchnorm._NormBase, mean: Tensor, variance: Tensor) -> None:
+    """Give a norm these statistics, and the scale and shift that let it compute what it did."""
+    before_mean, before_variance = norm.running_mean, norm.running_var
+    assert before_mean is not None and before_variance is not None
+    mean, variance = mean.to(before_mean), variance.to(before_variance)
+    variance = torch.where(variance > _LEAST_SHARE * before_variance, variance, before_variance)  # a dead channel
+    factor = norm.weight / (before_variance + norm.eps).sqrt()
+    norm.bias.add_(factor * (mean - before_mean))
+    norm.weight.copy_(factor * (variance + norm.eps).sqrt())
+    before_mean.copy_(mean)
+    before_variance.copy_(variance)
 
 
 def statistics_of(model: nn.Module) -> list[Tensor]:
