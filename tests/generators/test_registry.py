@@ -23,7 +23,7 @@ from depl0.generators import (
 
 
 def test_all_generators_of_the_paper_are_known():
-    assert set(GENERATORS) == {"conv1d", "conv1d-deep", "fc", "fc-relu", "fc-tanh", "independent", "lstm"}
+    assert set(GENERATORS) == {"bias", "conv1d", "conv1d-deep", "fc", "fc-relu", "fc-tanh", "independent", "lstm"}
 
 
 def test_a_generator_is_made_by_its_name():
@@ -48,7 +48,11 @@ def test_start_is_an_argument():
 @pytest.mark.parametrize(
     ("arguments", "text", "hint"),
     [
-        ({"name": "fc-relo"}, "The generator must be one of 'conv1d', 'conv1d-deep', 'fc', ", "did you mean fc-relu"),
+        (
+            {"name": "fc-relo"},
+            "The generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', ",
+            "did you mean fc-relu",
+        ),
         ({"name": "transformer"}, "got 'transformer' instead.", "'fc' is the paper's generator"),
         ({"direction": "foward"}, "The direction must be one of 'forward', 'backward', got 'foward'", "forward?"),
         ({"direction": "up"}, "got 'up' instead.", "'forward' walks the groups from first to last."),

@@ -282,6 +282,24 @@ def test_a_penalty_instead_of_a_budget() -> None:
     assert depl0.info(loop.search.finish()).macs_left < 0.6
 
 
+def test_a_search_can_start_pruned_and_compensated() -> None:
+    """With no ramp the first step is already at the budget, and keeps what a plain cut would lose."""
+    torch.manual_seed(0)
+    host, images = Net().eval(), torch.cat([inputs for inputs, _ in BATCHES])
+    wanted = host(images)
+    errors = {}
+    for compensate in (True, False):
+        gated = depl0.attach(copy.deepcopy(host), images[:1], budget=0.4)
+        search = depl0.Search(
+            gated, 20, calibrate=BATCHES, loss=LOSS, first_scores="reconstruction", ramp=0.0, compensate=compensate
+        )
+        search.step()
+        gated.eval()
+        errors[compensate] = float((gated(images) - wanted).square().mean().detach())
+        assert gated.share_of(gated.evaluation_gates(), "macs") <= 0.5
+    assert errors[True] < 0.5 * errors[False]
+
+
 def test_rounded_channels() -> None:
     loop = Loop(round_to=4)
     loop.train(STEPS)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0.generators.base import BoundedGenerator, Memory
-from depl0.generators.layers import Affine, hidden_layer, output_layer
+from depl0.generators.layers import Affine, draw_output_bias, hidden_layer, output_layer
 from depl0.generators.registry import register
 
 
@@ -31,8 +31,35 @@ class FC(BoundedGenerator):
         """Give b."""
         return self._layer(group).bias
 
+    @torch.no_grad()
+    def couple(self, group: int, effect: Tensor) -> None:
+        """Set a group's weights so that W·x, as it enters tanh, is ``effect``·x; the bias stays."""
+        layer = self._layer(group)
+        layer.weight.copy_(effect * layer.inputs if layer.mean else effect)
+
     def _layer(self, group: int) -> Affine:
         return cast(Affine, self.layers[group])
+
+
+@register("bias")
+@final
+class Bias(BoundedGenerator):
+    """Gives log α_l = c·tanh(b_l): ``fc`` with W held at 0, to see what the dependency is worth."""
+
+    def build(self, rng: torch.Generator | None) -> None:
+        """Make one bias for each group."""
+        biases = {group: torch.empty(self.sizes[group], dtype=torch.float32) for group in self.order()}
+        for group in self.order():
+            draw_output_bias(biases[group], self.preset, rng)
+        self.biases = nn.ParameterList(nn.Parameter(biases[group]) for group in sorted(biases))
+
+    def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Give b."""
+        return self.bias(group), memory
+
+    def bias(self, group: int) -> Tensor:
+        """Give b."""
+        return cast(Tensor, self.biases[group])
 
 
 class TwoLayerFC(BoundedGenerator):

@@ -18,6 +18,7 @@ closing one costs nothing, closing all costs everything. So differences between 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -53,17 +54,23 @@ def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor
     Over many images of a trained network the gradients cancel, and only noise would be left. Modes, weights, gates and
     statistics are left as they are.
     """
+    total, count = torch.zeros(gated.plan.num_gates, device=gated.device), 0
+    for gradient in gate_gradients(gated, batches, loss):
+        total, count = total + gradient.square(), count + 1
+    return total / max(count, 1)
+
+
+def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[Tensor]:
+    """Give ∂L/∂z of all gates z at open gates, for few images at a time."""
+    gates = torch.ones(gated.plan.num_gates, device=gated.device)
     with evaluation_mode(gated):
-        gates = torch.ones(gated.plan.num_gates, device=gated.device)
-        total, count = torch.zeros_like(gates), 0
         for batch in batches:
             for inputs, targets in split(tuple(batch), FEW):
                 leaf = gates.clone().requires_grad_()
                 arguments = ExampleInputs.of(inputs)
                 outputs = gated.with_gates(leaf, *arguments.args, **arguments.kwargs)
                 (gradient,) = torch.autograd.grad(loss(outputs, targets), leaf)
-                total, count = total + gradient.square(), count + 1
-    return total / max(count, 1)
+                yield gradient
 
 
 def random_projection() -> Loss:

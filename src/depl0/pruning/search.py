@@ -24,8 +24,10 @@ from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.pruning.calibration import Calibration, Loss
 from depl0.pruning.closing import closing_gates, is_worth_it, looks_below
+from depl0.pruning.compensation import compensate
 from depl0.pruning.convergence import Stay, may_begin
-from depl0.pruning.freezing import Freezing, freeze_network
+from depl0.pruning.dependency import check_can_depend, start_dependent
+from depl0.pruning.freezing import Freezing, freeze_network, settle
 from depl0.pruning.importance import first_scores
 from depl0.pruning.reconstruction import reconstruction_scores
 from depl0.pruning.statistics import renew_statistics
@@ -54,8 +56,12 @@ class SearchConfig:
         first_scores: what the first scores come from, where there is data in ``calibrate``: ``"taylor"`` (first-order
             change of the loss, or of the outputs where there are no labels, for the cost), ``"reconstruction"`` (the
             error that is left when the layers behind a channel make up for its loss), or ``"none"``: all start alike.
+        dependency: how much the scores of a group start to depend on which gates of the group before it are closed, as
+            a share of the spread of all scores; learned from there (:mod:`depl0.pruning.dependency`). Above 0 it needs
+            a budget, data in ``calibrate``, and a network attached with ``conditioning="gates"``.
         compensate: whether the layers behind the channels that freezing closes are fitted anew in closed form, from the
-            data of ``calibrate``; batch-norm statistics are then not renewed.
+            data of ``calibrate``; batch-norm statistics are then not renewed. With ``ramp=0`` the layers behind all
+            channels that the first scores close are fitted before the first step.
         converged_change: the share of the gates that may open or close while the search counts as settled.
         converged_steps: the steps that it must have been settled for; None: a tenth of the search.
     """
@@ -64,12 +70,13 @@ class SearchConfig:
     ramp: float = 0.6
     cut: CutPolicy = "auto"
     first_scores: FirstScores = "taylor"
+    dependency: float = 0.0
     compensate: bool = False
     converged_change: float = 0.01
     converged_steps: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "ramp", "converged_change"):
+        for name in ("warmup", "ramp", "dependency", "converged_change"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise InputError(f"{name} must be between 0 and 1, got {value!r} instead.")
@@ -193,6 +200,8 @@ class Search:
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r} instead.")
         self.gated, self.steps = gated, steps
         self.config = _changed(config or SearchConfig(), changes)
+        if self.config.dependency > 0:
+            check_can_depend(gated)
         self._optimizers, self._averages = list(optimizers), list(averages)
         self._calibration = Calibration.of(calibrate, loss)
         self._listener = listener or SearchListener()
@@ -339,8 +348,25 @@ class Search:
                     f"the first scores of the gates are not finite at step {self._state.done}.",
                     hint="the network gives NaN or infinite losses on the batches of calibrate.",
                 )
-            gated.start_from(scores)
+            if self.config.dependency > 0:
+                start_dependent(gated, calibration.pairs(calibration.scores), calibration.loss, self.config.dependency)
+            self._start_from(scores, calibration)
         self._state.released = True
+
+    def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
+        """Start from these scores; where the target is the budget at once, fit the network to the gates they close."""
+        gated, budget = self.gated, self.gated.budget
+        assert budget is not None, "only a budget has scores"
+        at_once = self.config.ramp == 0 and self.config.compensate and budget.of != "latency"
+        if at_once:
+            budget.advance(0.0, ramp=0.0)
+        gated.start_from(scores)
+        if not at_once:
+            return
+        closed = (gated.evaluation_gates().cpu() == 0) & ~gated.gone
+        inputs = calibration.inputs()
+        compensate(gated, closed, inputs)
+        settle(gated, inputs)
 
     def _follow(self) -> None:
         """Set target and sharpness for the share of the search that has passed, and move the threshold there."""

@@ -217,6 +217,7 @@ def search_config(recipe: Recipe, steps_per_epoch: int) -> SearchConfig:
         ramp=search.ramp,
         cut=recipe.run.compact,
         first_scores=recipe.gates.importance if has_learned else "none",
+        dependency=recipe.gates.dependency,
         compensate=recipe.recovery.compensate,
         converged_change=search.converged_change,
         converged_steps=search.converged_epochs * steps_per_epoch,
