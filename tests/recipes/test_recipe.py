@@ -54,6 +54,7 @@ def test_the_defaults():
         "crop_padding": 4,
         "image_size": None,
         "limit_train": 0,
+        "epoch_images": 0,
         "workers": 0,
     }
     assert dataclasses.asdict(r.gates) == {
@@ -67,6 +68,7 @@ def test_the_defaults():
         "start": None,
         "evaluation": "median",
         "importance": "taylor",
+        "dependency": 0.0,
     }
     assert dataclasses.asdict(r.target) == {
         "budget": 0.5, "of": "macs", "round_to": 1, "penalty_weight": None, "penalty": "params",
@@ -79,8 +81,9 @@ def test_the_defaults():
         "label_smoothing": 0.0,
         "clip_norm": None,
         "ema_decay": None,
-        "distill": 0.0,
-        "distill_temperature": 2.0,
+        "distill": None,
+        "distill_temperature": 4.0,
+        "distill_blocks": 0.0,
         "converged_change": 0.01,
         "converged_epochs": 5.0,
         "dense_baseline": False,
@@ -175,8 +178,10 @@ REFUSED = [
     (SearchSection, "search.clip_norm", 0.0, "a number above 0, or left out"),
     (SearchSection, "search.clip_norm", math.inf, "a number above 0, or left out"),
     (SearchSection, "search.ema_decay", 1.0, "a number above 0 and below 1, or left out"),
-    (SearchSection, "search.distill", 1.5, "a number of at least 0 and at most 1"),
+    (SearchSection, "search.distill", 1.5, "a number of at least 0 and at most 1, or left out"),
     (SearchSection, "search.distill_temperature", 0, "a number above 0"),
+    (SearchSection, "search.distill_blocks", -1, "a number of at least 0"),
+    (GatesSection, "gates.dependency", 2, "a number of at least 0 and at most 1"),
     (SearchSection, "search.converged_change", 1.0, "a number of at least 0 and below 1"),
     (SearchSection, "search.converged_epochs", 0.0, "a number above 0"),
     (SearchSection, "search.dense_baseline", 0, "true or false"),
@@ -200,6 +205,7 @@ REFUSED = [
     (DataSection, "data.crop_padding", -1, f"{WHOLE} 0"),
     (DataSection, "data.image_size", 0, f"{WHOLE} 1, or left out"),
     (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),
+    (DataSection, "data.epoch_images", -1, f"{WHOLE} 0"),
     (DataSection, "data.workers", -1, f"{WHOLE} 0"),
     (GatesSection, "gates.method", "l1", METHODS),
     (GatesSection, "gates.method_weight", -1, "a number of at least 0, or left out"),
@@ -227,7 +233,7 @@ REFUSED = [
     (GateOptimizerSection, "gate_optimizer.factor", 1.1, "a number above 0 and at most 1"),
     (FinetuneSection, "finetune.epochs", -1, f"{WHOLE} 0"),
     (FinetuneSection, "finetune.lr", -1, "a number above 0, or left out"),
-    (FinetuneSection, "finetune.schedule", 1, SCHEDULES),
+    (FinetuneSection, "finetune.schedule", 1, f"{SCHEDULES}, 'continued'"),
     (FinetuneSection, "finetune.factor", 0, "a number above 0 and at most 1"),
     (FinetuneSection, "finetune.weight_decay", -1, "a number of at least 0, or left out"),
     (FinetuneSection, "finetune.gated", "yes", "true or false"),
@@ -288,7 +294,7 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
     [
         (
             lambda: GatesSection(generator="fcc"),
-            "recipe field gates.generator must be one of 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', 'fc-tanh', "
+            "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', 'fc-tanh', "
             "'independent', 'lstm', got 'fcc' instead.\nhint: did you mean fc?",
         ),
         (

@@ -97,8 +97,10 @@ def sections(title: str) -> st.SearchStrategy:
 
 def can_be(parts: dict) -> bool:
     """Tell whether sections fit together: only learned gates do without a budget, and who distils needs a teacher."""
-    taught = parts["search"].distill == 0 or parts["model"].weights
-    return taught and (parts["target"].budget is not None or isinstance(METHODS[parts["gates"].method], Learned))
+    search, gates, has_budget = parts["search"], parts["gates"], parts["target"].budget is not None
+    taught = (not search.distill or parts["model"].weights) and not (search.distill_blocks and parts["run"].compile)
+    depends = gates.dependency == 0 or (has_budget and gates.conditioning == "gates")
+    return taught and depends and (has_budget or isinstance(METHODS[gates.method], Learned))
 
 
 PARTS = st.fixed_dictionaries({"name": TEXT, **{title: sections(title) for title in SECTIONS}})

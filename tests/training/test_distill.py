@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from depl0.errors import InputError
 from depl0.tasks import find_task
 from depl0.tasks.classification import soft_loss
+from depl0.training.block_outputs import block_names
 from depl0.training.distill import Distillation
 from depl0.training.phase import Losses
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
@@ -61,3 +63,48 @@ def test_a_run_with_distillation_learns_something_else_and_resumes_to_the_bit(tm
 def test_without_a_trained_network_it_is_refused() -> None:
     with pytest.raises(InputError, match=r"search\.distill must be 0 where model\.weights is empty"):
         tiny_recipe(search__distill=0.5)
+
+
+def test_it_is_on_by_default_where_there_is_a_trained_network(tmp_path: Path, weights: str) -> None:
+    assert tiny_recipe().distill == 0
+    by_default = tiny_recipe(model__weights=weights)
+    assert by_default.distill == 0.9
+    run(by_default, tmp_path / "default", told := Noisy())
+    run(tiny_recipe(model__weights=weights, search__distill=0.9), tmp_path / "asked")
+    run(tiny_recipe(model__weights=weights, search__distill=0.0), tmp_path / "off", quiet := Noisy())
+    files = {n: (tmp_path / n / "compact" / "compact.safetensors").read_bytes() for n in ("default", "asked", "off")}
+    assert files["default"] == files["asked"] != files["off"]
+    assert any("--distill 0" in note for note in told.notes)
+    assert not any("distill" in note for note in quiet.notes)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.outer(self.inner(x).relu())
+
+
+def test_blocks_are_compared_where_their_outputs_kept_their_shape() -> None:
+    torch.manual_seed(0)
+    dense = nn.Sequential(Residual(), nn.Sequential(Residual(), nn.ReLU()), nn.Flatten(), nn.Linear(32, 3))
+    assert block_names(dense) == ("0", "1.0")
+    teacher = Distillation(dense, find_task("classification"), weight=0.5, temperature=1.0, blocks=2.0)
+    student = copy.deepcopy(dense)
+    with torch.no_grad():
+        student[0].outer.weight.mul_(0.5)
+    images, task = torch.randn(3, 2, 4, 4), torch.tensor(1.0)
+    with teacher.watch(student) as found:
+        outputs = student(images)
+    wanted = [dense[0](images), dense[1][0](dense[0](images))]
+    own = [student[0](images), student[1][0](student[0](images))]
+    errors = [(o - w).square().mean() / w.square().mean() for o, w in zip(own, wanted, strict=True)]
+    soft = soft_loss(outputs, dense(images), 1.0)
+    mixed = teacher.mixed(Losses(task, task, outputs), images, found)
+    torch.testing.assert_close(mixed, 0.5 * task + 0.5 * soft + errors[0] + errors[1])
+    assert not student[0]._forward_hooks
+    found["0"] = found["0"][:, :1]  # a block whose channels were cut is left out
+    alone = teacher.mixed(Losses(task, task, outputs), images, found)
+    torch.testing.assert_close(alone, 0.5 * task + 0.5 * soft + 2.0 * errors[1])

@@ -20,10 +20,6 @@ from depl0.runs.progress import make_reporter
 from depl0.runtime.engine import is_first_process
 from depl0.training.prune import prune
 
-DISTILL_SHARE = 0.5
-"""the teacher's share of the loss, where the command line asks for one"""
-
-
 QUICK_METHOD = "reconstruction"
 """how channels are chosen where nothing is trained"""
 
@@ -75,7 +71,10 @@ def chosen_recipe(
     batch_size: Annotated[int | None, typer.Option(help="Images of a training step, over all processes.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
     gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
-    distill: Annotated[bool, typer.Option("--distill", help="Learn from the dense network's outputs too.")] = False,
+    distill: Annotated[
+        float | None,
+        typer.Option(help="The dense network's share of the loss (default: 0.9 where --weights are given; 0: none)."),
+    ] = None,
     compensate: Annotated[
         bool | None,
         typer.Option("--compensate/--no-compensate", help="Fit the layers behind a cut to what they read."),
@@ -132,7 +131,7 @@ def chosen_recipe(
             "data.batch_size": batch_size,
             "weight_optimizer.lr": lr,
             "gate_optimizer.lr": gate_lr,
-            "search.distill": DISTILL_SHARE if distill else None,
+            "search.distill": distill,
             "recovery.compensate": compensate,
             "run.compact": compact,
             "run.seed": seed,

@@ -15,6 +15,7 @@ from depl0.errors import InputError
 from depl0.methods import METHODS, Scored
 from depl0.recipes.section import Section, allow, refusal
 from depl0.recipes.sections import (
+    CONTINUED,
     DataSection,
     FinetuneSection,
     GateOptimizerSection,
@@ -27,6 +28,9 @@ from depl0.recipes.sections import (
     TaskSection,
     WeightOptimizerSection,
 )
+
+DISTILL = 0.9
+"""The dense network's share of the loss where it was trained already and nothing else is said."""
 
 FINETUNE_LR_SHARE = 0.1
 """The share of ``weight_optimizer.lr`` that fine-tuning starts from, where its own is left out."""
@@ -55,12 +59,26 @@ class Recipe(Section):
     run: RunSection = field(default_factory=RunSection, metadata=allow(Instance(RunSection)))
 
     def _check_together(self) -> None:
-        if self.search.distill > 0 and not self.model.weights:
+        if self.search.distill and not self.model.weights:
             raise refusal(
                 "search.distill",
                 "0 where model.weights is empty",
                 self.search.distill,
                 "distillation needs a trained dense network to learn from: give --weights.",
+            )
+        if self.search.distill_blocks > 0 and self.run.compile:
+            raise refusal(
+                "search.distill_blocks",
+                "0 where run.compile is true",
+                self.search.distill_blocks,
+                "what blocks give inside a compiled graph cannot be looked at.",
+            )
+        if self.gates.dependency > 0 and (self.target.budget is None or self.gates.conditioning != "gates"):
+            raise refusal(
+                "gates.dependency",
+                "0 unless there is a budget and gates.conditioning is 'gates'",
+                self.gates.dependency,
+                "set gates.conditioning to 'gates' (--conditioning gates).",
             )
         if isinstance(METHODS[self.gates.method], Scored) and self.target.budget is None:
             raise InputError(
@@ -86,8 +104,21 @@ class Recipe(Section):
         return self.finetune.epochs + self.search.epochs - self.search_epochs
 
     @property
+    def distill(self) -> float:
+        """The dense network's share of the loss, where the task says how to learn from it."""
+        own = self.search.distill
+        return own if own is not None else DISTILL if self.model.weights else 0.0
+
+    @property
+    def has_one_curve(self) -> bool:
+        """Whether one learning-rate curve goes through search and fine-tuning."""
+        return self.finetune.schedule == CONTINUED
+
+    @property
     def finetune_lr(self) -> float:
         """The learning rate that fine-tuning starts from."""
+        if self.has_one_curve:
+            return self.weight_optimizer.lr
         return self.weight_optimizer.lr * FINETUNE_LR_SHARE if self.finetune.lr is None else self.finetune.lr
 
     @property

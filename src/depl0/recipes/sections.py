@@ -25,6 +25,8 @@ from depl0.tasks import TASKS, find_task
 from depl0.tasks import check_spec as check_task
 
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
+CONTINUED = "continued"
+"""the schedule of a fine-tuning that goes on where the search's learning rate was"""
 PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups")
 PRECISIONS = ("fp32", "bf16", "fp16")
 Compaction: TypeAlias = Literal["once", "progressive", "never"]
@@ -158,6 +160,8 @@ class GatesSection(Section):
         importance: what the first scores come from where a budget is given and the network has learned something
             already: ``taylor`` (first-order change of the loss for the cost), ``reconstruction`` (the error that is
             left when the layers behind a channel make up for its loss), or ``none``.
+        dependency: how much the scores of a group start to depend on which gates of the group before it are closed, as
+            a share of the spread of all scores; needs a budget, generator ``fc`` and conditioning on ``gates``.
     """
 
     title: ClassVar[str] = "gates"
@@ -172,6 +176,7 @@ class GatesSection(Section):
     start: float | None = field(default=None, metadata=allow(Maybe(Number())))
     evaluation: EvaluationRule = field(default="median", metadata=allow(OneOf(get_args(EvaluationRule))))
     importance: FirstScores = field(default="taylor", metadata=allow(OneOf(get_args(FirstScores))))
+    dependency: float = field(default=0.0, metadata=allow(Number(at_least=0, at_most=1)))
 
     def _check_together(self) -> None:
         method = METHODS[self.method]
@@ -238,8 +243,11 @@ class SearchSection(Section):
         clip_norm: the norm to which larger gradients of the weights are cut; left out: none are.
         ema_decay: decay of a running mean of the weights, which is then what is evaluated; left out: no mean is kept.
         distill: the share of the loss that comes from the outputs of the dense network that the run starts from, during
-            search and fine-tuning; 0: none. It costs one more forward pass a step.
+            search and fine-tuning; 0: none; left out: 0.9 where weights are given and the task says how to learn from
+            outputs. It costs one more forward pass a step.
         distill_temperature: softens those outputs.
+        distill_blocks: the weight of the error of block outputs against the dense network's, relative to their size,
+            where pruning leaves their shape as it is; 0: they are not looked at. Not with ``run.compile``.
         converged_change: the share of the gates that may have opened or closed while the search counts as settled.
         converged_epochs: the epochs that it must have been settled for to have converged; never before the target of a
             budget has come down to it, nor while every gate is open.
@@ -255,8 +263,9 @@ class SearchSection(Section):
     label_smoothing: float = field(default=0.0, metadata=allow(Number(at_least=0, below=1)))
     clip_norm: float | None = field(default=None, metadata=allow(Maybe(Number(above=0))))
     ema_decay: float | None = field(default=None, metadata=allow(Maybe(Number(above=0, below=1))))
-    distill: float = field(default=0.0, metadata=allow(Number(at_least=0, at_most=1)))
-    distill_temperature: float = field(default=2.0, metadata=allow(Number(above=0)))
+    distill: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0, at_most=1))))
+    distill_temperature: float = field(default=4.0, metadata=allow(Number(above=0)))
+    distill_blocks: float = field(default=0.0, metadata=allow(Number(at_least=0)))
     converged_change: float = field(default=0.01, metadata=allow(Number(at_least=0, below=1)))
     converged_epochs: float = field(default=5.0, metadata=allow(Number(above=0)))
     dense_baseline: bool = field(default=False, metadata=allow(Flag()))
@@ -353,7 +362,8 @@ class FinetuneSection(Section):
     Attributes:
         epochs: its length; 0: none.
         lr: the first learning rate; left out: a tenth of ``weight_optimizer.lr``.
-        schedule: how the rate changes during fine-tuning.
+        schedule: how the rate changes during fine-tuning; ``continued``: as in the search, whose schedule then covers
+            both, so that there is one curve from the first step to the last, and ``lr`` is not looked at.
         milestones: the epochs of fine-tuning at which a ``step`` schedule multiplies the rate by ``factor``.
         factor: see there.
         weight_decay: left out: that of ``weight_optimizer``. Its momentum is used too.
@@ -365,7 +375,7 @@ class FinetuneSection(Section):
 
     epochs: int = field(default=0, metadata=allow(Whole(at_least=0)))
     lr: float | None = field(default=None, metadata=allow(Maybe(Number(above=0))))
-    schedule: str = field(default="cosine", metadata=allow(OneOf(SCHEDULES)))
+    schedule: str = field(default="cosine", metadata=allow(OneOf((*SCHEDULES, CONTINUED))))
     milestones: tuple[int, ...] = field(default=(), metadata=allow(_MILESTONES))
     factor: float = field(default=0.1, metadata=allow(_FACTOR))
     weight_decay: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))

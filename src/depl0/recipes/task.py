@@ -16,10 +16,15 @@ def task_of(recipe: Recipe) -> Task:
     """
     section = recipe.task
     task = find_task_for(section.spec, dict(section.settings or ()), recipe.search.label_smoothing)
-    if recipe.search.distill > 0 and not task.distills:
+    if recipe.search.distill and not task.distills:
         raise InputError(
             f"recipe field search.distill must be 0 where task.spec is {section.spec!r}, got "
             f"{recipe.search.distill:g} instead: the task does not say how to learn from another network.",
             hint="give the task a method distill(outputs, wanted, temperature), or leave --distill out.",
         )
     return task
+
+
+def distill_share(recipe: Recipe, task: Task) -> float:
+    """Return the dense network's share of the loss: 0 where the task does not say how to learn from it."""
+    return recipe.distill if task.distills else 0.0

@@ -123,12 +123,12 @@ class Sums(NamedTuple):
 
 def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, targets: Any) -> Sums:
     """Do one step; return its share of the epoch's sums, without waiting for the device."""
-    engine = session.engine
+    engine, teacher = session.engine, phase.distillation
     with engine.autocast(), explained_batches():
-        losses = phase.loss(wrapped(inputs), targets)
-        loss = losses.total
-        if phase.distillation is not None:
-            loss = phase.distillation.mixed(losses, inputs)
+        with teacher.watch(phase.model) if teacher is not None else nullcontext({}) as blocks:
+            outputs = wrapped(inputs)
+        losses = phase.loss(outputs, targets)
+        loss = losses.total if teacher is None else teacher.mixed(losses, inputs, blocks)
     engine.backward(loss)
     if phase.clip_norm is not None:
         weights = phase.optimizers[0].optimizer

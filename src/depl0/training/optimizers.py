@@ -11,7 +11,7 @@ from depl0.gated import GatedModel
 from depl0.pruning.rates import gate_learning_rate
 from depl0.recipes.recipe import Recipe
 from depl0.training.phase import Scheduled
-from depl0.training.schedules import make_schedule
+from depl0.training.schedules import Schedule, make_schedule
 
 
 def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -> list[Scheduled]:
@@ -26,17 +26,29 @@ def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -
 def weight_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter], epochs: int) -> Scheduled:
     """Return SGD as the search uses it."""
     settings = recipe.weight_optimizer
-    schedule = make_schedule(
-        settings.schedule, epochs, settings.milestones, settings.factor, warmup_epochs=settings.warmup_epochs
-    )
-    return Scheduled("weight", _sgd(recipe, weights, settings.lr, settings.weight_decay), settings.lr, schedule)
+    optimizer = _sgd(recipe, weights, settings.lr, settings.weight_decay)
+    return Scheduled("weight", optimizer, settings.lr, _weight_schedule(recipe, epochs))
 
 
 def finetune_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter]) -> Scheduled:
     """Return SGD as fine-tuning uses it."""
     settings, lr = recipe.finetune, recipe.finetune_lr
-    schedule = make_schedule(settings.schedule, recipe.finetune_epochs, settings.milestones, settings.factor)
+    if recipe.has_one_curve:
+        whole = _weight_schedule(recipe, recipe.search_epochs)
+        schedule: Schedule = lambda epoch: whole(recipe.search_epochs + epoch)  # noqa: E731
+    else:
+        schedule = make_schedule(settings.schedule, recipe.finetune_epochs, settings.milestones, settings.factor)
     return Scheduled("weight", _sgd(recipe, weights, lr, recipe.finetune_weight_decay), lr, schedule)
+
+
+def _weight_schedule(recipe: Recipe, epochs: int) -> Schedule:
+    """Return the schedule of a search of so many epochs, or of search and fine-tuning where they share a curve."""
+    settings = recipe.weight_optimizer
+    if recipe.has_one_curve and epochs == recipe.search_epochs:
+        epochs += recipe.finetune_epochs
+    return make_schedule(
+        settings.schedule, epochs, settings.milestones, settings.factor, warmup_epochs=settings.warmup_epochs
+    )
 
 
 def _sgd(recipe: Recipe, weights: Iterable[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.SGD:

@@ -15,7 +15,7 @@ from depl0.errors import DivergedError
 from depl0.gated import GatedModel
 from depl0.pruning.search import Cut
 from depl0.recipes.recipe import Recipe
-from depl0.recipes.task import task_of
+from depl0.recipes.task import distill_share
 from depl0.runs.folder import RunFolder, open_run
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import make_engine
@@ -48,9 +48,7 @@ def prune(
     with open_session(
         recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
-        if recipe.search.distill > 0:
-            weight, temperature = recipe.search.distill, recipe.search.distill_temperature
-            session.distillation = Distillation(host, task_of(recipe), weight, temperature)
+        session.distillation = _teacher(session, host)
         while True:
             try:
                 _measure_dense(session, gated.host)
@@ -59,6 +57,18 @@ def prune(
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
                 gated, example = gated_network(recipe, engine, data, make_host)
+
+
+def _teacher(session: Session, host: nn.Module) -> Distillation | None:
+    """Return the dense network as a teacher, where the recipe wants one and something is trained."""
+    recipe = session.recipe
+    weight = distill_share(recipe, session.task)
+    if weight == 0 or recipe.search.epochs + recipe.finetune.epochs == 0:
+        return None
+    if recipe.search.distill is None:
+        session.reporter.note(f"distilling: {weight:g} of the loss is the dense network's (--distill 0: none)")
+    search = recipe.search
+    return Distillation(host, session.task, weight, search.distill_temperature, blocks=search.distill_blocks)
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:
