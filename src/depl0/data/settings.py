@@ -28,6 +28,8 @@ class DataFields(Settings):
         crop_padding: zeros on each side of the image before it is cropped.
         image_size: height and width that images are resized to; None is the data set's own.
         limit_train: use only so many training images, the same ones for every seed; 0 is all.
+        validation: the share of these training images that is held out, the same ones for every seed, and evaluated
+            without augmentation: choices are made on it, and the test images are left for the end; 0 is none.
         workers: processes that decode image files; 0 decodes in this one. Data sets in memory need none.
     """
 
@@ -41,6 +43,7 @@ class DataFields(Settings):
     crop_padding: int = field(default=4, metadata=allow(Whole(at_least=0)))
     image_size: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=1))))
     limit_train: int = field(default=0, metadata=allow(Whole(at_least=0)))
+    validation: float = field(default=0.0, metadata=allow(Number(at_least=0, below=1)))
     workers: int = field(default=0, metadata=allow(Whole(at_least=0)))
 
     def settings(self, seed: int) -> DataSettings:
