@@ -38,12 +38,36 @@ def test_a_comparison(type_command: Type, tmp_path: Path) -> None:
     assert again.err.count("finished already") == 4
 
 
+def test_a_choice_on_held_out_images(type_command: Type, tmp_path: Path) -> None:
+    words = "compare digits --methods dep-l0,l1-norm --seeds 1 --choose weight_optimizer.lr=1e-9,0.05 --budget 0.5"
+    typed = type_command(f"{words} {TINY}".replace("--epochs 1", "--epochs 4"))
+    assert typed.code == 0, typed.err
+    out = tmp_path / "out"
+    choice = json.loads((out / "comparison.json").read_text())["choice"]
+    assert (choice["field"], choice["chosen_by"]) == ("weight_optimizer.lr", "validation_accuracy")
+    scores: dict[str, dict[str, float]] = {"dep-l0": {}, "l1-norm": {}}
+    for member in choice["members"]:
+        trial = out / "trials" / member["name"]
+        found = json.loads((trial / "summary.json").read_text())["validation"]["compact"]["accuracy"]
+        scores[member["method"]][member["value"]] = found
+        recipe = read_recipe(trial / "recipe.toml")
+        assert (recipe.data.validation, recipe.weight_optimizer.lr) == (0.1, float(member["value"]))
+    assert choice["chosen"] == {method: max(of, key=of.__getitem__) for method, of in scores.items()}
+    assert choice["chosen"]["dep-l0"] == "0.05"  # nothing is learned with the other
+    final = read_recipe(out / "dep-l0" / "seed-0" / "recipe.toml")
+    assert (final.weight_optimizer.lr, final.data.validation) == (0.05, 0)
+    assert "weight_optimizer.lr was chosen from 1e-9, 0.05 on validation images" in typed.out
+    assert "| dep-l0" in (out / "trials" / "trials.md").read_text()
+
+
 def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> None:
     for words, error in {
         "compare digits": "--methods",
         "compare digits --methods magic": "'magic'",
         "compare digits --methods dep-l0 --seeds 0": "--seeds must be at least 1",
         "compare vgg16-cifar10 --methods dep-l0": "needs a budget",
+        "compare digits --methods dep-l0 --choose finetune.lr=0.1": "at least two different values",
+        "compare digits --methods dep-l0 --choose finetune.rate=0.1,0.2": "no field or section finetune.rate",
         "ablation --recipes digits,digits": "digits more than once",
         "ablation --seeds 0": "--seeds must be at least 1",
         "ablation --recipes nothing": "there is no recipe called 'nothing'",

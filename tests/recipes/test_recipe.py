@@ -55,6 +55,7 @@ def test_the_defaults():
         "image_size": None,
         "limit_train": 0,
         "epoch_images": 0,
+        "validation": 0.0,
         "workers": 0,
     }
     assert dataclasses.asdict(r.gates) == {
@@ -206,6 +207,7 @@ REFUSED = [
     (DataSection, "data.image_size", 0, f"{WHOLE} 1, or left out"),
     (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),
     (DataSection, "data.epoch_images", -1, f"{WHOLE} 0"),
+    (DataSection, "data.validation", 1.0, "a number of at least 0 and below 1"),
     (DataSection, "data.workers", -1, f"{WHOLE} 0"),
     (GatesSection, "gates.method", "l1", METHODS),
     (GatesSection, "gates.method_weight", -1, "a number of at least 0, or left out"),

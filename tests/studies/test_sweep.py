@@ -88,6 +88,7 @@ def test_the_json(result: dict[str, Any]) -> None:
         "accuracy": 98.5,
         "dense_accuracy": 99.0,
         "change": -0.5,
+        "validation_accuracy": None,
         "cost_left": 0.5,
         "macs_left": 0.5,
         "params_left": 0.25,

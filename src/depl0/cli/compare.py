@@ -10,6 +10,7 @@ from depl0.cli.options import with_options_of
 from depl0.cli.prune import chosen_recipe
 from depl0.cli.study import OUT_HELP, finish, study_folder
 from depl0.runs.progress import make_reporter
+from depl0.studies.choice import Trials, read_choice
 from depl0.studies.compare import Comparison, read_methods, tabulate
 from depl0.studies.publish import carry_out
 from depl0.studies.study import Study
@@ -19,6 +20,12 @@ from depl0.studies.study import Study
 def compare_command(
     options: dict[str, Any],
     methods: Annotated[str, typer.Option(help="Methods, e.g. dep-l0,dep-l0:backward,dep-l0:conv1d,l0-hc,l1-norm.")],
+    choose: Annotated[
+        str | None,
+        typer.Option(
+            help="A recipe field and values to try for each method on held-out images, e.g. finetune.lr=0.01,0.02,0.05."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="comparison"))] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
@@ -27,8 +34,12 @@ def compare_command(
     """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Called again, it goes on."""
     recipe = chosen_recipe(**options)
     comparison = Comparison(recipe, read_methods(methods), seeds)
-    study = Study("comparison", comparison.members(), study_folder(out, "comparison", recipe.name))
-    result, table = carry_out(
-        study, make_reporter(quiet), lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate
-    )
+    folder, reporter = study_folder(out, "comparison", recipe.name), make_reporter(quiet)
+    if choose is not None:
+        if not (folder / "study.json").exists():
+            Study("comparison", comparison.members(), folder)  # refuses a folder of something else before any trial
+        trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
+        comparison = comparison.chosen(trials.run(folder, reporter))
+    study = Study("comparison", comparison.members(), folder)
+    result, table = carry_out(study, reporter, lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate)
     finish(study, result, table, as_json)

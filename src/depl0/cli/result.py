@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from depl0._table import aligned
 from depl0.tasks import Metric, metric_in
+
+Row: TypeAlias = tuple[str, str, str, str]
 
 
 def result_table(summary: dict[str, Any], folder: Path) -> str:
@@ -14,7 +16,7 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
     dense, compact, metric = summary["dense"], summary["compact"], metric_in(summary)
     rows = [
         ("", "dense", "compact", ""),
-        _metric_row(metric, dense[metric.name], compact[metric.name]),
+        *_metric_rows(metric, summary),
         ("MACs", f"{dense['macs']:,}", f"{compact['macs']:,}", f"{compact['macs'] / dense['macs']:.1%} left"),
         (
             "parameters",
@@ -36,7 +38,19 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _metric_row(metric: Metric, dense: float | None, compact: float) -> tuple[str, str, str, str]:
+def _metric_rows(metric: Metric, summary: dict[str, Any]) -> list[Row]:
+    """Return the metric of both networks; where images were held out for choices, on these and on the test images."""
+    held_out = summary.get("validation")
+    parts = {metric.label: summary}
+    if held_out is not None:
+        parts = {f"validation {metric.label}": held_out, f"test {metric.label}": summary}
+    return [
+        _metric_row(metric, label, part["dense"][metric.name], part["compact"][metric.name])
+        for label, part in parts.items()
+    ]
+
+
+def _metric_row(metric: Metric, label: str, dense: float | None, compact: float) -> Row:
     if dense is None:
-        return metric.label, "not trained", metric.show(compact), ""
-    return metric.label, metric.show(dense), metric.show(compact), metric.difference(dense, compact)
+        return label, "not trained", metric.show(compact), ""
+    return label, metric.show(dense), metric.show(compact), metric.difference(dense, compact)

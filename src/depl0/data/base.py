@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from depl0.errors import InputError
 
+Split: TypeAlias = Literal["validation", "test"]
 MAX_COUNTED = 100_000
 """Classes whose images are counted."""
 
@@ -28,8 +29,10 @@ class DataInfo:
     image_shape: tuple[int, int, int]
     """Channels, height and width of the images in a batch."""
     train_size: int
-    """Number of training images, over all ranks and after ``limit_train``."""
+    """Number of training images, over all ranks, after ``limit_train`` and without those held out for validation."""
     test_size: int
+    validation_size: int = field(default=0, kw_only=True)
+    """Number of training images that are held out for choices."""
     class_counts: tuple[tuple[int, ...], tuple[int, ...]] | None = field(default=None, kw_only=True)
     """Training and test images of each class, where they can be told without reading the images."""
     mean: tuple[float, ...] | None = None
@@ -123,6 +126,18 @@ class Data:
     info: DataInfo
     train: Batches
     test: Batches
+    validation: Batches | None = None
+    """training images that are held out for choices, if any (``DataSettings.validation``)"""
+
+    @property
+    def split(self) -> Split:
+        """Return what choices are made on: ``"validation"`` where images are held out for that, else ``"test"``."""
+        return "test" if self.validation is None else "validation"
+
+    @property
+    def for_choices(self) -> Batches:
+        """Return the batches of :attr:`split`."""
+        return self.test if self.validation is None else self.validation
 
 
 def counted(num_classes: int | None, train: Any, test: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

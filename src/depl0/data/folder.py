@@ -22,7 +22,7 @@ from depl0._optional import require
 from depl0.data.base import Batches, Data, DataInfo, Target, counted
 from depl0.data.pixels import Normalise, normalisation
 from depl0.data.registry import register
-from depl0.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, limited, random_stream
+from depl0.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, held_out, limited, random_stream
 from depl0.data.settings import DataSettings
 from depl0.errors import DataError, Depl0Error, InputError
 
@@ -62,6 +62,10 @@ class Files:
     paths: tuple[str, ...]
     labels: tuple[int, ...]
 
+    def selected(self, chosen: Indices) -> Files:
+        """Return some of the files."""
+        return Files(tuple(self.paths[i] for i in chosen), tuple(self.labels[i] for i in chosen))
+
 
 @register("folder")
 def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
@@ -77,14 +81,21 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
     classes, train, test = scan(path)
     chosen = limited(len(train.paths), settings.limit_train)
     if chosen is not None:
-        train = Files(tuple(train.paths[i] for i in chosen), tuple(train.labels[i] for i in chosen))
+        train = train.selected(chosen)
+    validation = None
+    divided = held_out(len(train.paths), settings.validation, target.world)
+    if divided is not None:
+        train, validation = (train.selected(part) for part in divided)
 
     size = settings.image_size or IMAGE_SIZE
     decoded_train = DecodedFiles(train, size, settings.seed if augment == "imagenet" else None)
-    decoded_test = DecodedFiles(test, size, None)
     normalise = Normalise(mean, std, target.device)
     shuffled = Shuffled(len(train.paths), settings, target)
-    in_order = InOrder(len(test.paths), settings, target)
+
+    def in_order(files: Files) -> Batches:
+        schedule = InOrder(len(files.paths), settings, target)
+        return FileBatches(DecodedFiles(files, size, None), schedule, normalise, settings.workers, target.device)
+
     return Data(
         DataInfo(
             name="folder",
@@ -93,12 +104,14 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
             image_shape=(3, size, size),
             train_size=len(train.paths),
             test_size=len(test.paths),
+            validation_size=0 if validation is None else len(validation.paths),
             class_counts=counted(len(classes), train.labels, test.labels),
             mean=mean,
             std=std,
         ),
         train=FileBatches(decoded_train, shuffled, normalise, settings.workers, target.device),
-        test=FileBatches(decoded_test, in_order, normalise, settings.workers, target.device),
+        test=in_order(test),
+        validation=None if validation is None else in_order(validation),
     )
 
 

@@ -35,6 +35,9 @@ def checked(data: Data, spec: str) -> Data:
         data,
         train=_checked(data.train, classes, f"the training images of {spec}"),
         test=_checked(data.test, classes, f"the test images of {spec}"),
+        validation=None
+        if data.validation is None
+        else _checked(data.validation, classes, f"the validation images of {spec}"),
     )
 
 

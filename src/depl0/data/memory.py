@@ -12,7 +12,7 @@ from torch import Tensor
 
 from depl0.data.base import Batches, Data, DataInfo, Target, counted
 from depl0.data.pixels import Normalise, crop_and_flip, normalisation, resize
-from depl0.data.schedule import CROP, InOrder, Schedule, Shuffled, limited, random_stream
+from depl0.data.schedule import CROP, Indices, InOrder, Schedule, Shuffled, held_out, limited, random_stream
 from depl0.data.settings import DataSettings
 from depl0.data.targets import (
     Targets,
@@ -107,10 +107,13 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
         check_stay(arrays.train[1], arrays.name, "image_size", settings.image_size, "left out")
     mean, std = normalisation(settings.mean, settings.std, (arrays.mean, arrays.std))
     chosen = limited(len(arrays.train[0]), settings.limit_train)
-    train_images, train_targets = arrays.train
-    if chosen is not None:
-        train_images, train_targets = train_images[chosen], mapped(train_targets, lambda tensor: tensor[chosen])
-    train = _placed(train_images, train_targets, settings, target)
+    train = arrays.train if chosen is None else _selected(arrays.train, chosen)
+    divided = held_out(len(train[0]), settings.validation, target.world)
+    validation = None
+    if divided is not None:
+        train, validation = (_selected(train, part) for part in divided)
+        validation = _placed(*validation, settings, target)
+    train = _placed(*train, settings, target)
     test = _placed(*arrays.test, settings, target)
 
     normalise = Normalise(mean, std, target.device)
@@ -127,6 +130,7 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
             image_shape=(channels, height, width),
             train_size=len(train[0]),
             test_size=len(test[0]),
+            validation_size=0 if validation is None else len(validation[0]),
             class_counts=counted(arrays.num_classes, train[1], test[1]),
             mean=mean,
             std=std,
@@ -135,6 +139,9 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
         ),
         train=MemoryBatches(train, shuffled, normalise, crops),
         test=MemoryBatches(test, InOrder(len(test[0]), settings, target), normalise),
+        validation=None
+        if validation is None
+        else MemoryBatches(validation, InOrder(len(validation[0]), settings, target), normalise),
     )
 
 
@@ -153,6 +160,11 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         means.append(mean.item())
         spreads.append(spread.item() or 1.0)
     return tuple(means), tuple(spreads)
+
+
+def _selected(part: Part, chosen: Indices) -> Part:
+    images, targets = part
+    return images[chosen], mapped(targets, lambda tensor: tensor[chosen])
 
 
 def _placed(images: Tensor, targets: Targets, settings: DataSettings, target: Target) -> Part:

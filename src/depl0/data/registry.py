@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from depl0._registry import Registry
 from depl0._suggest import nearest, question
 from depl0.data.base import Data, Target
 from depl0.data.settings import DataSettings
-from depl0.errors import InputError
+from depl0.errors import DataError, InputError
 
 Opener = Callable[[Path, DataSettings, Target], Data]
 _O = TypeVar("_O", bound=Opener)
@@ -77,14 +78,29 @@ def open_data(
         make = custom.find(spec)
         if make is None:
             raise _unknown(spec, name)
-        return labels.checked(custom.open_custom(make, settings, target), spec)
+        made = _with_validation(custom.open_custom(make, settings, target), settings, spec)
+        return labels.checked(made, spec)
     if entry.needs_path and not path:
         raise InputError(
             f"The data set {name!r} needs the folder of its files, got {spec!r} instead.", hint=f"write {name}:DIR."
         )
     if not entry.needs_path and colon:
         raise InputError(f"The data set {name!r} is bundled and takes no folder, got {spec!r}.", hint=f"write {name}.")
-    return entry.opener(Path(path).expanduser(), settings, target)
+    return _with_validation(entry.opener(Path(path).expanduser(), settings, target), settings, spec)
+
+
+def _with_validation(data: Data, settings: DataSettings, spec: str) -> Data:
+    """Leave validation images out where none are asked for; refuse data that were asked for some and have none."""
+    if settings.validation == 0:
+        return data if data.validation is None else dataclasses.replace(data, validation=None)
+    if data.validation is None:
+        raise DataError(
+            f"The data setting 'validation' is {settings.validation:g}, but the Data of {spec} has no validation "
+            "images, and its batches cannot be divided.",
+            hint="hold out the share settings.validation of the training images, and give Data(info, train, test, "
+            "validation); or give images and targets instead of a Data.",
+        )
+    return data
 
 
 def _unknown(spec: str, name: str) -> InputError:

@@ -16,7 +16,9 @@ from depl0.errors import InputError
 Indices = npt.NDArray[np.int64]
 
 # What random numbers are for. Each purpose has a stream of its own.
-ORDER, CROP, RESIZED_CROP = range(3)
+ORDER, CROP, RESIZED_CROP, VALIDATION = range(4)
+VALIDATION_SEED = 0
+"""the same for every run, so that all of them are chosen and compared on the same images"""
 
 
 def random_stream(seed: int, purpose: int, *place: int) -> np.random.Generator:
@@ -118,3 +120,27 @@ def limited(size: int, limit: int) -> Indices | None:
     if limit in (0, size):
         return None
     return np.sort(np.random.default_rng(0).permutation(size)[:limit])
+
+
+def held_out(size: int, share: float, world: int = 1) -> tuple[Indices, Indices] | None:
+    """Divide the training images to use: those to train on, and those held out for validation; None holds out none.
+
+    The division depends on nothing but the number of images and the share; larger shares contain smaller ones.
+
+    >>> train, validation = held_out(10, 0.2)
+    >>> len(train), validation.tolist()
+    (8, [4, 7])
+    """
+    if share == 0:
+        return None
+    number = round(share * size)
+    if number < world or number == size:
+        found = f"{number:,} of the {size:,} training images"
+        needed = "leave images to train on" if number == size else f"hold out at least {world}"
+        several = "" if world == 1 or number == size else f", one for each of the {world} processes"
+        raise InputError(
+            f"The data setting 'validation' must {needed}{several}, but {share:g} holds out {found}.",
+            hint="0.1 holds out a tenth; 0 holds out none.",
+        )
+    order = random_stream(VALIDATION_SEED, VALIDATION).permutation(size)
+    return np.sort(order[number:]), np.sort(order[:number])

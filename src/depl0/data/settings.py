@@ -30,6 +30,8 @@ class DataFields(Settings):
         limit_train: use only so many training images, the same ones for every seed; 0 is all.
         epoch_images: training images that make an epoch; 0 is all. Short epochs share one pass over the data, so that
             a search of a few hundred steps sees as many different images as a long one.
+        validation: the share of these training images that is held out, the same ones for every seed, and evaluated
+            without augmentation: choices are made on it, and the test images are left for the end; 0 is none.
         workers: processes that decode image files; 0 decodes in this one. Data sets in memory need none.
     """
 
@@ -44,6 +46,7 @@ class DataFields(Settings):
     image_size: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=1))))
     limit_train: int = field(default=0, metadata=allow(Whole(at_least=0)))
     epoch_images: int = field(default=0, metadata=allow(Whole(at_least=0)))
+    validation: float = field(default=0.0, metadata=allow(Number(at_least=0, below=1)))
     workers: int = field(default=0, metadata=allow(Whole(at_least=0)))
 
     def settings(self, seed: int) -> DataSettings:

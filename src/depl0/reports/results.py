@@ -25,16 +25,15 @@ _QUANTITIES: tuple[tuple[str, str, _Show], ...] = (
 
 def dense_to_compact(run: Run) -> Table:
     """Return what the dense and the compact network are worth and cost."""
-    metric, dense, compact = run.metric, run.value("dense"), run.value("compact")
-    unit = " points" if metric.unit == "%" else f" {metric.unit}".rstrip()
-    rows = [
-        {
-            "quantity": metric.label if metric.higher_is_better else f"{metric.label} ({metric.direction})",
-            "dense": _shown(metric.show, dense),
-            "compact": _shown(metric.show, compact),
-            "change": _shown(lambda value: changed(metric, value) + unit, _difference(dense, compact)),
-        }
-    ]
+    label = run.metric.label
+    if run.split == "test":
+        rows = [_metric_row(run.metric, label, run.value("dense"), run.value("compact"))]
+    else:
+        held_out = run.validation("dense"), run.validation("compact")
+        rows = [
+            _metric_row(run.metric, f"validation {label}", *held_out),
+            _metric_row(run.metric, f"test {label}", run.value("dense"), run.value("compact")),
+        ]
     for name, key, show in _QUANTITIES:
         large, small = run.get("dense", key), run.get("compact", key)
         ratio = small / large if large and small is not None else None
@@ -58,6 +57,16 @@ def dense_to_compact(run: Run) -> Table:
     return Table(f"{run.label}: dense → compact", columns, rows)
 
 
+def _metric_row(metric: Metric, label: str, dense: float | None, compact: float | None) -> dict[str, Any]:
+    unit = " points" if metric.unit == "%" else f" {metric.unit}".rstrip()
+    return {
+        "quantity": label if metric.higher_is_better else f"{label} ({metric.direction})",
+        "dense": _shown(metric.show, dense),
+        "compact": _shown(metric.show, compact),
+        "change": _shown(lambda value: changed(metric, value) + unit, _difference(dense, compact)),
+    }
+
+
 def _shown(show: _Show, value: float | None) -> str | None:
     return None if value is None else show(value)
 
@@ -71,15 +80,18 @@ def all_runs(runs: Sequence[Run]) -> Table:
     metrics = list(dict.fromkeys(run.metric for run in runs))
     changes = {metric: "change" if len(metrics) == 1 else f"{metric.name}_change" for metric in metrics}
     rows = [_run_row(run, changes[run.metric]) for run in runs]
-    of_metrics = [column for metric in metrics for column in _metric_columns(metric, changes[metric])]
+    held_out = any(run.split == "validation" for run in runs)
+    of_metrics = [column for metric in metrics for column in _metric_columns(metric, changes[metric], held_out)]
     return Table("All runs", (*_BEFORE_METRICS, *of_metrics, *_AFTER_METRICS), rows)
 
 
-def _metric_columns(metric: Metric, change: str) -> tuple[Column, ...]:
+def _metric_columns(metric: Metric, change: str, held_out: bool) -> tuple[Column, ...]:
     short = "acc." if metric == ACCURACY else metric.label
+    validation = Column(f"validation_{metric.name}", f"validation {short}", metric.show, is_number=True)
     return (
         Column(f"dense_{metric.name}", f"dense {short}", metric.show, is_number=True),
         Column(metric.name, f"compact {short}", metric.show, is_number=True),
+        *([validation] if held_out else []),
         Column(change, "change", lambda value: changed(metric, value), is_number=True),
     )
 
@@ -97,6 +109,7 @@ def _run_row(run: Run, change: str) -> dict[str, Any]:
         "budget_of": run.get("budget_of"),
         f"dense_{name}": dense,
         name: compact,
+        f"validation_{name}": run.validation("compact"),
         change: _difference(dense, compact),
         "macs_left": run.get("macs_left"),
         "params_left": run.get("params_left"),

@@ -56,12 +56,23 @@ class Run:
         spec = dig(self.recipe, "task", "spec")
         if spec is None or spec in TASKS:
             return ACCURACY if spec is None else TASKS[spec].metric
-        keys = [key for line in self.epochs[-1:] for key in line if key.startswith("test_")]
-        return Metric(keys[0].removeprefix("test_")) if keys else ACCURACY
+        prefix = f"{self.split}_"
+        keys = [key for line in self.epochs[-1:] for key in line if key.startswith(prefix)]
+        return Metric(keys[0].removeprefix(prefix)) if keys else ACCURACY
+
+    @property
+    def split(self) -> str:
+        """Return which images the epochs were evaluated on: ``validation`` where some were held out, else ``test``."""
+        return "validation" if dig(self.recipe, "data", "validation") else "test"
 
     def value(self, network: str) -> float | None:
         """Return the metric of the ``dense`` or the ``compact`` network."""
         found: float | None = self.get(network, self.metric.name)
+        return found
+
+    def validation(self, network: str) -> float | None:
+        """Return the same on the images that were held out for choices, if any were."""
+        found: float | None = self.get("validation", network, self.metric.name)
         return found
 
     @property

@@ -127,6 +127,7 @@ SUMMARY = fields(
         **dict.fromkeys(("seed", "macs_left", "params_left", "budget_reached"), number),
         **dict.fromkeys(("steps", "seconds"), count),
         **dict.fromkeys(("dense", "compact"), _NETWORK),
+        "validation": fields({"images": count, "dense": _NETWORK, "compact": _NETWORK}),
         "convergence": fields({"epoch": count}),
         "freezing": fields({"gates_closed": number}),
         "certificate": fields({"max_error": number, "dtype": text}),
@@ -145,7 +146,7 @@ RECIPE = fields(
     {
         "name": text,
         "model": fields({"spec": text}),
-        "data": fields({"spec": text}),
+        "data": fields({"spec": text, "validation": number}),
         "gates": fields({"method": text, "direction": text, "generator": text}),
         "target": fields({"budget": number, "of": text, "penalty_weight": number}),
         "search": fields({"epochs": count}),
@@ -156,7 +157,8 @@ RECIPE = fields(
 EPOCH = fields(
     {
         **{"phase": text, "epoch": count, "seconds": count},
-        **dict.fromkeys(("loss", "task_loss", "train_accuracy", "test_accuracy", "undecided", "lambda"), any_number),
+        **dict.fromkeys(("loss", "task_loss", "train_accuracy", "test_accuracy", "validation_accuracy"), any_number),
+        **dict.fromkeys(("undecided", "lambda"), any_number),
     },
     needed=("phase", "epoch"),
 )
@@ -169,6 +171,7 @@ def check_finished(summary: dict[str, Any]) -> None:
         {
             "dense": fields({metric: number}),
             "compact": fields({metric: number}, needed=(metric,)),
+            "validation": fields({"compact": fields({metric: number}, needed=(metric,))}, needed=("compact",)),
             **dict.fromkeys(("budget_reached", "macs_left", "params_left", "seconds"), number),
         },
         needed=("dense", "compact", "budget_reached", "macs_left", "params_left", "seconds"),

@@ -142,7 +142,10 @@ class Live(Reporter):
 
 def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
     """Put the most important numbers of an epoch in one line."""
-    parts = [f"loss {line['loss']:.3f}", f"{metric.label} {metric.show(line[f'test_{metric.name}'])}"]
+    held_out = f"validation_{metric.name}"
+    shown = f"validation {metric.label}" if held_out in line else metric.label
+    value = line[held_out if held_out in line else f"test_{metric.name}"]
+    parts = [f"loss {line['loss']:.3f}", f"{shown} {metric.show(value)}"]
     if line.get("expected") and line.get("kept"):
         parts.append(f"MACs expected {line['expected']['macs_share']:.1%} kept {line['kept']['macs_share']:.1%}")
     return "  ".join(parts)

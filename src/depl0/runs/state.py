@@ -25,6 +25,8 @@ class FreezingRecord:
     """gates that the budget closed although the evaluation rule had them open"""
     statistics: str
     """"renewed" or "kept\""""
+    split: str = "test"
+    """the images that the metric is of: "validation" or "test\""""
 
     def to_dict(self, metric: str) -> dict[str, Any]:
         """Return what ``summary.json`` says of it."""
@@ -33,6 +35,7 @@ class FreezingRecord:
             f"{metric}_after": self.after,
             "gates_closed": self.gates_closed,
             "statistics": self.statistics,
+            "split": self.split,
         }
 
 
@@ -52,6 +55,8 @@ class RunState:
 
     has_dense_score: bool = False
     dense_score: float | None = None
+    dense_validation: float | None = None
+    """the same on the images that are held out, if any"""
     channels_last: bool | None = None
     """how weights lie in memory; None: not decided yet"""
     search: dict[str, Any] | None = None

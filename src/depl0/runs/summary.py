@@ -27,10 +27,12 @@ class Figures:
     """One network in figures."""
 
     score: float | None
-    """the task's metric; None: the network was never trained"""
+    """the task's metric on the test images; None: the network was never trained"""
     cost: Cost
     measured: dict[str, Any]
     """latency, memory and file size"""
+    validation: float | None = None
+    """the task's metric on the images that are held out for choices, if any"""
 
     def to_dict(self, metric: Metric) -> dict[str, Any]:
         """Return the figures with the score under the metric's name."""
@@ -60,6 +62,8 @@ class Summary:
     data: str
     method: str
     metric: Metric
+    validation_images: int | None
+    """training images that were held out for choices; None: none"""
     search_epochs: int
     finetune_epochs: int
     dense: Figures
@@ -91,6 +95,7 @@ class Summary:
             "epochs": {"search": self.search_epochs, "finetune": self.finetune_epochs},
             "dense": self.dense.to_dict(self.metric),
             "compact": self.compact.to_dict(self.metric),
+            "validation": self._validation(),
             "budget": budget.asked,
             "budget_of": budget.of if budget.asked is not None else None,
             "budget_asked": budget.asked,
@@ -113,6 +118,16 @@ class Summary:
             "rollbacks": self.rollbacks,
             "seconds": self.seconds,
             "seed": self.seed,
+        }
+
+    def _validation(self) -> dict[str, Any] | None:
+        """Return the metric of both networks on the images that were held out, and how many those are."""
+        if self.validation_images is None:
+            return None
+        networks = {"dense": self.dense, "compact": self.compact}
+        return {
+            "images": self.validation_images,
+            **{name: {self.metric.name: figures.validation} for name, figures in networks.items()},
         }
 
 

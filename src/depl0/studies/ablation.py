@@ -11,7 +11,7 @@ from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
-from depl0.studies.cells import direction_note, seconds, share, value
+from depl0.studies.cells import direction_note, score_titles, seconds, share, value
 from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
 from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
@@ -105,6 +105,8 @@ def _name(recipe: Recipe, generator: str, seed: int) -> str:
 def tabulate(result: Result) -> Table:
     """Return the table of the ablation."""
     rows = []
+    metrics = list(dict.fromkeys(metric_in(row) for row in result["generators"]))
+    held_out = any(row[f"validation_{metric_in(row).name}"]["mean"] is not None for row in result["generators"])
     for row in result["generators"]:
         metric = metric_in(row)
         cells = cells_of(row, metric)
@@ -113,13 +115,14 @@ def tabulate(result: Result) -> Table:
                 row["recipe"],
                 row["generator"],
                 number_of(row),
+                *([value(metric, *cells[f"validation_{metric.name}"])] if held_out else []),
                 value(metric, *cells[metric.name]),
                 share(*cells["macs_left"]),
                 share(*cells["params_left"]),
                 seconds(*cells["seconds"]),
             )
         )
-    metrics = list(dict.fromkeys(metric_in(row) for row in result["generators"]))
+    scores = [score_titles(metric, held_out) for metric in metrics]
     directions = " and ".join(sorted({row["direction"] for row in result["generators"]}))
     return text_table(
         "Generators of the paper's appendix B",
@@ -127,7 +130,7 @@ def tabulate(result: Result) -> Table:
             "recipe",
             "generator",
             "n",
-            " / ".join(metric.label for metric in metrics),
+            *(" / ".join(titles) for titles in zip(*scores, strict=True)),
             "MACs left",
             "parameters left",
             "time",

@@ -21,6 +21,11 @@ def value(metric: Metric, mean: float | None, spread: float | None = None) -> st
     return metric.number(mean) + spreads + (f" {metric.unit}" if metric.unit else "")
 
 
+def score_titles(metric: Metric, held_out: bool) -> tuple[str, ...]:
+    """Return the columns of a metric: where images were held out for choices, on these and on the test images."""
+    return (f"validation {metric.label}", f"test {metric.label}") if held_out else (metric.label,)
+
+
 def change(metric: Metric, mean: float | None, spread: float | None = None) -> str:
     """Show the difference of two values of a metric.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from depl0._table import Table, text_table
 from depl0.errors import InputError
@@ -13,8 +13,9 @@ from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
-from depl0.studies.cells import COSTS, change, direction_note, seconds, share, value
-from depl0.studies.measures import describe, made_with, made_with_note, unfinished_note
+from depl0.studies.cells import COSTS, change, direction_note, score_titles, seconds, share, value
+from depl0.studies.choice import choice_note
+from depl0.studies.measures import are_held_out, describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result
 from depl0.studies.seeds import cells_of, number_of, over_seeds, seeds_from
 from depl0.studies.study import Outcome
@@ -63,14 +64,16 @@ def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
 class Comparison:
     """The members of a comparison, and their table."""
 
-    def __init__(self, recipe: Recipe, methods: Sequence[str], seeds: int) -> None:
+    def __init__(
+        self, recipe: Recipe, methods: Sequence[str], seeds: int, choice: Mapping[str, Any] | None = None
+    ) -> None:
         if recipe.target.budget is None:
             raise InputError(
                 f"a comparison needs a budget, so that all methods may cost the same; recipe {recipe.name} has the "
                 f"fixed λ {recipe.target.penalty_weight:g} instead.",
                 hint="add for instance --budget 0.5.",
             )
-        self.recipe = recipe
+        self.recipe, self._choice = recipe, choice
         self.metric = task_of(recipe).metric
         self.methods = tuple(methods)
         self.seeds = seeds_from(recipe.run.seed, seeds)
@@ -81,10 +84,23 @@ class Comparison:
     def members(self) -> dict[str, Recipe]:
         """Return the members, seed by seed, so that an early end leaves every method with about as many."""
         return {
-            self._names[method, seed]: with_overrides(self.recipe, {**gates_of(self.recipe, method), "run.seed": seed})
+            self._names[method, seed]: with_overrides(recipe, {"run.seed": seed, **self._chosen(method)})
             for seed in self.seeds
-            for method in self.methods
+            for method, recipe in self.recipes().items()
         }
+
+    def recipes(self) -> dict[str, Recipe]:
+        """Return the recipe of each method."""
+        return {method: with_overrides(self.recipe, gates_of(self.recipe, method)) for method in self.methods}
+
+    def chosen(self, choice: Mapping[str, Any]) -> Comparison:
+        """Return the comparison with what :class:`~depl0.studies.choice.Trials` chose for each method."""
+        return Comparison(self.recipe, self.methods, len(self.seeds), choice)
+
+    def _chosen(self, method: str) -> dict[str, object]:
+        """Return what was chosen for a method; with that, all training images are trained on."""
+        choice = self._choice
+        return {} if choice is None else {choice["field"]: choice["chosen"][method], "data.validation": 0.0}
 
     def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
         """Return what ``comparison.json`` holds."""
@@ -101,6 +117,7 @@ class Comparison:
             "epochs": self.recipe.search.epochs,
             "finetune_epochs": self.recipe.finetune.epochs,
             "seeds": list(self.seeds),
+            "choice": self._choice,
             "methods": [
                 {
                     "method": method,
@@ -116,12 +133,14 @@ class Comparison:
 def tabulate(result: Result) -> Table:
     """Return the table of a comparison."""
     rows, metric = [], metric_in(result)
+    held_out = are_held_out(result["members"], metric)
     for row in result["methods"]:
         cells = cells_of(row, metric)
         rows.append(
             (
                 row["method"],
                 number_of(row),
+                *([value(metric, *cells[f"validation_{metric.name}"])] if held_out else []),
                 value(metric, *cells[metric.name]),
                 change(metric, *cells["change"]),
                 share(*cells["macs_left"]),
@@ -135,7 +154,13 @@ def tabulate(result: Result) -> Table:
     )
     return text_table(
         f"{result['recipe']}: methods compared",
-        ("method", "n", metric.label, "change", "MACs left", "parameters left", "time"),
+        ("method", "n", *score_titles(metric, held_out), "change", "MACs left", "parameters left", "time"),
         tuple(rows),
-        (note, *direction_note(metric), *unfinished_note(result["members"]), *made_with_note(result["made_with"])),
+        (
+            note,
+            *choice_note(result.get("choice")),
+            *direction_note(metric),
+            *unfinished_note(result["members"]),
+            *made_with_note(result["made_with"]),
+        ),
     )

@@ -14,7 +14,8 @@ from depl0.tasks import Metric, metric_in
 
 def measure_names(metric: Metric) -> tuple[str, ...]:
     """Return what the numbers of a run are called: the metric of both networks, their difference, costs and time."""
-    return (metric.name, f"dense_{metric.name}", "change", "cost_left", "macs_left", "params_left", "seconds")
+    scores = (metric.name, f"dense_{metric.name}", "change", f"validation_{metric.name}")
+    return (*scores, "cost_left", "macs_left", "params_left", "seconds")
 
 
 def measures(summary: dict[str, Any]) -> dict[str, Any]:
@@ -25,11 +26,24 @@ def measures(summary: dict[str, Any]) -> dict[str, Any]:
         name: compact,
         f"dense_{name}": dense,
         "change": None if dense is None else compact - dense,
+        f"validation_{name}": _validation(summary, name),
         "cost_left": summary["budget_reached"],  # of the cost that the budget counts
         "macs_left": summary["macs_left"],
         "params_left": summary["params_left"],
         "seconds": summary["seconds"],
     }
+
+
+def _validation(summary: dict[str, Any], name: str) -> float | None:
+    """Return the compact network's metric on the images that were held out for choices, if any were."""
+    held_out = summary.get("validation")
+    found: float | None = None if held_out is None else held_out["compact"][name]
+    return found
+
+
+def are_held_out(members: Iterable[dict[str, Any]], metric: Metric) -> bool:
+    """Tell whether members held images out for choices, so that tables show the metric on these too."""
+    return any(member[f"validation_{metric.name}"] is not None for member in members)
 
 
 def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from depl0.runtime.engine import is_first_process
 from depl0.training.prune import prune
 
 VERSION = 1
+TRIALS = "trials"
+"""the folder, within a study's, of runs that its members are chosen by"""
 
 Status = Literal["finished", "failed", "half done", "not started"]
 
@@ -156,7 +158,7 @@ class Study:
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} is a file, not a folder for a {self.kind}.", hint="choose another --out.")
         if not self._file.exists():
-            if self.folder.exists() and any(not entry.name.endswith(".part") for entry in self.folder.iterdir()):
+            if self.folder.exists() and any(not _may_be_there(entry.name) for entry in self.folder.iterdir()):
                 raise InputError(f"{self.folder} is not empty and holds no {self.kind}.", hint="choose another --out.")
             return
         kind, members, failures = _read(self._file)
@@ -186,6 +188,10 @@ class Study:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole or not at all."""
     write_whole(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _may_be_there(name: str) -> bool:
+    return name.endswith(".part") or name == TRIALS
 
 
 def _checksum(recipe: Recipe) -> str:

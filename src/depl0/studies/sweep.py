@@ -11,8 +11,8 @@ from depl0.errors import InputError
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
-from depl0.studies.cells import COSTS, change, direction_note, seconds, share, value
-from depl0.studies.measures import describe, made_with, made_with_note, status
+from depl0.studies.cells import COSTS, change, direction_note, score_titles, seconds, share, value
+from depl0.studies.measures import are_held_out, describe, made_with, made_with_note, status
 from depl0.studies.publish import Result
 from depl0.studies.study import Outcome
 from depl0.tasks import Metric, metric_in
@@ -91,9 +91,11 @@ def _is_on_frontier(member: dict[str, Any], members: list[dict[str, Any]], metri
 def tabulate(result: Result) -> Table:
     """Return the table of a sweep."""
     metric = metric_in(result)
+    held_out = are_held_out(result["members"], metric)
     rows = [
         (
             f"{member['budget']:g}",
+            *([value(metric, member[f"validation_{metric.name}"])] if held_out else []),
             value(metric, member[metric.name]),
             change(metric, member["change"]),
             share(member["macs_left"]),
@@ -104,7 +106,8 @@ def tabulate(result: Result) -> Table:
         )
         for member in result["members"]
     ]
-    dense = ("dense", value(metric, result[f"dense_{metric.name}"]), "", share(1.0), share(1.0), "", "", "")
+    score = value(metric, result[f"dense_{metric.name}"])
+    dense = ("dense", *([""] if held_out else []), score, "", share(1.0), share(1.0), "", "", "")
     notes = (
         f"One run a budget, seed {result['seed']}; a budget is the share of the {COSTS[result['of']]} that may be "
         "left. "
@@ -113,7 +116,16 @@ def tabulate(result: Result) -> Table:
     )
     return text_table(
         f"{result['recipe']}: {metric.label} against cost",
-        ("budget", metric.label, "change", "MACs left", "parameters left", "time", "frontier", "status"),
+        (
+            "budget",
+            *score_titles(metric, held_out),
+            "change",
+            "MACs left",
+            "parameters left",
+            "time",
+            "frontier",
+            "status",
+        ),
         (dense, *rows),
         notes + made_with_note(result["made_with"]),
         words=("frontier", "status"),

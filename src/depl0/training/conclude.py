@@ -16,24 +16,24 @@ from depl0.runs.summary import BudgetFigures, Figures, Summary, layer_table, mea
 from depl0.runtime import memory_format
 from depl0.runtime.processes import check_same
 from depl0.surgery.record import CompactRecord, record_of
-from depl0.training.evaluate import evaluate
+from depl0.training.evaluate import final_scores
 from depl0.training.session import Session
 from depl0.training.setup import model_factory
 
 
 def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
     """Evaluate and measure the compact network, save it, and return the summary that was written beside it."""
-    engine = session.engine
+    engine, state = session.engine, session.state
     record = record_for(compact)
     check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
     for network in (compact, gated.host):  # measured as they are when they come from a file
         memory_format.set_contiguous(network)
-    score = evaluate(engine, compact, session.data.test.epoch(0), session.task)
+    scores = final_scores(engine, compact, session.data, session.task)
     dense = model_factory(session.recipe, session.data)().to(engine.device)
     more = measured(dense, compact, example)
     figures = {
-        "dense": Figures(session.state.dense_score, gated.dense_cost, more["dense"]),
-        "compact": Figures(score, cost(compact, example), more["compact"]),
+        "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
+        "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
     }
     reached = measured_share(compact, dense, gated.example) if session.recipe.target.of == "latency" else None
     summary = _summary(session, gated, record, figures, reached).to_dict()
@@ -60,6 +60,7 @@ def _summary(
         model=recipe.model.spec,
         data=recipe.data.spec,
         method=recipe.gates.method,
+        validation_images=session.data.info.validation_size if session.data.validation is not None else None,
         metric=session.task.metric,
         search_epochs=recipe.search_epochs,
         finetune_epochs=recipe.finetune_epochs,

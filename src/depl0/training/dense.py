@@ -11,7 +11,7 @@ from depl0.runs.folder import RunFolder, open_run
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import make_engine
 from depl0.tasks import check_network
-from depl0.training.evaluate import evaluate
+from depl0.training.evaluate import final_scores
 from depl0.training.loop import run_phase
 from depl0.training.opening import open_session
 from depl0.training.phases import plain_phase
@@ -37,13 +37,17 @@ def train_dense(
         recipe, engine, data, folder, host, dense_cost.macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
         run_phase(session, plain_phase(session, "dense", host, recipe.search.epochs + recipe.finetune.epochs))
-        score = evaluate(engine, host, data.test.epoch(0), task)
+        scores = final_scores(engine, host, data, task)
+    validation = None
+    if scores.validation is not None:
+        validation = {"images": data.info.validation_size, "dense": {task.metric.name: scores.validation}}
     summary = {
         "name": recipe.name,
         "model": recipe.model.spec,
         "data": recipe.data.spec,
         "metric": task.metric.to_dict(),
-        "dense": {task.metric.name: score, "macs": dense_cost.macs, "params": dense_cost.params},
+        "dense": {task.metric.name: scores.test, "macs": dense_cost.macs, "params": dense_cost.params},
+        "validation": validation,
         "channels_last": session.state.channels_last,
         "steps": session.global_step,
         "seconds": session.seconds,

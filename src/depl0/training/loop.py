@@ -193,7 +193,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
     metric = session.task.metric.name
     share_buffers(phase.model)
     with phase.average.swapped_in() if phase.average is not None else nullcontext():
-        score = evaluate(engine, phase.model, session.data.test.epoch(0), session.task)
+        score = evaluate(engine, phase.model, session.data.for_choices.epoch(0), session.task)
     line: dict[str, Any] = {
         "phase": phase.name,
         "method": session.recipe.gates.method,
@@ -202,7 +202,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
         "loss": loss / count,
         "task_loss": task_loss / count,
         f"train_{metric}": session.task.value(total.measured),
-        f"test_{metric}": score,
+        f"{session.data.split}_{metric}": score,
         **{f"{scheduled.name}_lr": scheduled.optimizer.param_groups[0]["lr"] for scheduled in phase.optimizers},
         **phase.describe(),
         "seconds": seconds,

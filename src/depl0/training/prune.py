@@ -22,7 +22,7 @@ from depl0.runtime.engine import make_engine
 from depl0.surgery.record import apply_record, remember
 from depl0.training.conclude import conclude, record_for
 from depl0.training.distill import Distillation
-from depl0.training.evaluate import evaluate
+from depl0.training.evaluate import final_scores
 from depl0.training.loop import run_phase
 from depl0.training.opening import open_session
 from depl0.training.phases import finetune, plain_phase
@@ -76,13 +76,17 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
     recipe, state, metric = session.recipe, session.state, session.task.metric
     if session.is_past("dense") or state.has_dense_score:
         return
+    scores = None
     if recipe.model.weights:
-        state.dense_score = evaluate(session.engine, host, session.data.test.epoch(0), session.task)
-        session.reporter.note(f"dense network: {metric.label} {metric.show(state.dense_score)}")
+        scores = final_scores(session.engine, host, session.data, session.task)
+        shown, split = (scores.test, "") if scores.validation is None else (scores.validation, "validation ")
+        session.reporter.note(f"dense network: {split}{metric.label} {metric.show(shown)}")
     elif recipe.search.dense_baseline and recipe.search.epochs + recipe.finetune.epochs > 0:
         dense = copy.deepcopy(host)
         run_phase(session, plain_phase(session, "dense", dense, recipe.search.epochs + recipe.finetune.epochs))
-        state.dense_score = evaluate(session.engine, dense, session.data.test.epoch(0), session.task)
+        scores = final_scores(session.engine, dense, session.data, session.task)
+    if scores is not None:
+        state.dense_score, state.dense_validation = scores
     state.has_dense_score = True
 
 

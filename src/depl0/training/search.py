@@ -188,10 +188,10 @@ def note_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None
 def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[Callable[[Freezing], None]]:
     """Measure the network before its gates are frozen, and give what is called with the result afterwards."""
     task, target, state = session.task, session.recipe.target, session.state
-    before = evaluate(session.engine, gated, session.data.test.epoch(0), task)
+    before = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
 
     def write(freezing: Freezing) -> None:
-        after = evaluate(session.engine, gated, session.data.test.epoch(0), task)
+        after = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
         state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
         check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
         renewed = "renewed" if freezing.statistics_renewed else "kept"
@@ -199,7 +199,7 @@ def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[
             renewed = "compensated"
             for refused in freezing.compensation.refused:
                 session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
-        state.freezing = FreezingRecord(before, after, freezing.forced, renewed)
+        state.freezing = FreezingRecord(before, after, freezing.forced, renewed, session.data.split)
         session.note_event("freezing", epoch, **state.freezing.to_dict(task.metric.name))
         share = gated.share_of(freezing.gates, target.of)
         value = f"{task.metric.label} {task.metric.show(after)}"

@@ -79,15 +79,16 @@ def loss(axes: Axes, run: Run) -> None:
 
 
 def metric(axes: Axes, run: Run) -> None:
-    """Draw the metric on training and test images, and the dense network's."""
-    judged, dense = run.metric, run.value("dense")
+    """Draw the metric on training images and on validation or test images, and the dense network's on the latter."""
+    judged = run.metric
+    dense = run.value("dense") if run.split == "test" else run.validation("dense")
     _line(axes, run, "training", SKY, f"train_{judged.name}", linewidth=1.2)
-    _line(axes, run, "test", BLUE, f"test_{judged.name}")
+    _line(axes, run, run.split, BLUE, f"{run.split}_{judged.name}")
     if dense is not None:
         axes.axhline(dense, color=GREY, linestyle="--", linewidth=1.2, label=f"dense {judged.show(dense)}")
     if judged.unit == "%":
         _in_percent(axes, 1)
-    _, values = series(run, f"test_{judged.name}")
+    _, values = series(run, f"{run.split}_{judged.name}")
     if len(values) > 3:  # a first epoch at chance would press all others to one side
         _leave_out_the_worst(axes, judged, sorted(values))
 

@@ -1,0 +1,120 @@
+"""Training images that are held out for choices: the same for every seed, unchanged, and never trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from depl0.data import Data, DataSettings, open_data
+from depl0.data.base import Batches
+from depl0.errors import DataError, InputError
+from tests.data.layouts import write_folder
+from tests.data.test_labels import Given, make_data
+
+TWENTY = """
+import torch
+def make(settings):
+    images = torch.arange(25, dtype=torch.uint8).view(25, 1, 1, 1).expand(25, 1, 4, 4).contiguous()
+    return (images[:20], torch.arange(20) % 5), (images[20:], torch.arange(5))
+"""
+PLAIN = DataSettings(batch_size=4, mean=(0.0,), std=(1.0,), crop_padding=1, augment="crop-flip", eval_batch_size=3)
+
+
+@pytest.fixture
+def twenty(tmp_path: Path) -> str:
+    """A data set in which every pixel is the number of its image."""
+    (tmp_path / "mine.py").write_text(TWENTY)
+    return f"{tmp_path / 'mine.py'}:make"
+
+
+def numbers(batches: Batches | None) -> list[int]:
+    assert batches is not None
+    return [round(float(image.max()) * 255) for images, _ in batches.epoch(0) for image in images]
+
+
+def opened(spec: str, rank: int = 0, world: int = 1, **changes: Any) -> Data:
+    return open_data(spec, dataclasses.replace(PLAIN, **changes), rank=rank, world=world)
+
+
+def test_held_out_images_are_training_images_that_are_not_trained_on(twenty: str) -> None:
+    data = opened(twenty, validation=0.2)
+    held_out, trained = numbers(data.validation), numbers(data.train)
+    assert (len(held_out), len(trained)) == (4, 16)
+    assert sorted(held_out + trained) == list(range(20))
+    assert (data.info.train_size, data.info.validation_size, data.info.test_size) == (16, 4, 5)
+    assert (data.split, data.for_choices) == ("validation", data.validation)
+    assert data.validation is not None
+    for images, _ in data.validation.epoch(0):  # neither cropped nor mirrored
+        assert all(len(image.unique()) == 1 for image in images)
+
+
+def test_the_split_does_not_depend_on_the_seed_and_small_ones_nest(twenty: str) -> None:
+    chosen = [numbers(opened(twenty, validation=0.2, seed=seed).validation) for seed in (0, 1)]
+    assert chosen[0] == chosen[1]
+    assert set(chosen[0]) < set(numbers(opened(twenty, validation=0.5).validation))
+    assert set(numbers(opened(twenty, validation=0.2, limit_train=10).validation)) < set(
+        numbers(opened(twenty, limit_train=10, batch_size=10).train)
+    )
+
+
+def test_without_it_nothing_changes(twenty: str) -> None:
+    data = opened(twenty)
+    assert data.validation is None
+    assert (data.split, data.for_choices, data.info.validation_size) == ("test", data.test, 0)
+
+
+def test_processes_share_it(twenty: str) -> None:
+    whole = numbers(opened(twenty, validation=0.2).validation)
+    assert [n for rank in (0, 1) for n in numbers(opened(twenty, rank, 2, validation=0.2).validation)] == whole
+
+
+def test_folders(tmp_path: Path) -> None:
+    write_folder(tmp_path / "images")
+    settings = {"image_size": 8, "mean": (0, 0, 0), "std": (1, 1, 1), "augment": "none", "batch_size": 1}
+    every = opened(f"folder:{tmp_path / 'images'}", **settings)
+    data = opened(f"folder:{tmp_path / 'images'}", validation=0.5, **settings)
+
+    def images(*parts: Batches | None) -> list[bytes]:
+        batches: list[Tensor] = [batch for part in parts if part is not None for batch, _ in part.epoch(0)]
+        return sorted(image.numpy().tobytes() for image in torch.cat(batches))
+
+    assert data.info.validation_size > 0
+    assert images(data.train, data.validation) == images(every.train)
+    assert images(data.test) == images(every.test)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"validation": -0.1}, "'validation' must be a number of at least 0 and below 1, got -0.1"),
+        ({"validation": 1.0}, "'validation' must be a number of at least 0 and below 1, got 1"),
+        ({"validation": 0.01}, "must hold out at least 1, but 0.01 holds out 0 of the 20 training images"),
+        ({"validation": 0.99}, "must leave images to train on, but 0.99 holds out 20 of the 20"),
+        ({"validation": 0.05, "world": 2}, "at least 2, one for each of the 2 processes, but 0.05 holds out 1 of"),
+    ],
+)
+def test_bad_values(twenty: str, settings: dict[str, Any], error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        opened(twenty, **settings)
+
+
+def with_validation() -> Data:
+    return dataclasses.replace(make_data(), validation=Given(torch.tensor([0, 0, 0, 9])))
+
+
+def test_batches_of_the_users_own() -> None:
+    spec = "tests.data.test_validation:with_validation"
+    assert opened(spec).validation is None
+    validation = opened(spec, validation=0.5).validation
+    assert validation is not None
+    with pytest.raises(DataError, match=r"labels of the validation images of .* must be from 0 to 3, got 9"):
+        list(validation.epoch(0))
+    with pytest.raises(
+        DataError, match=r"'validation' is 0.5, but the Data of .* has no validation images.*\nhint: hold"
+    ):
+        opened("tests.data.test_labels:make_data", validation=0.5)
