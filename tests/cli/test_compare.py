@@ -38,6 +38,22 @@ def test_a_comparison(type_command: Type, tmp_path: Path) -> None:
     assert again.err.count("finished already") == 4
 
 
+def test_a_comparison_at_several_budgets(type_command: Type, tmp_path: Path) -> None:
+    typed = type_command(f"compare digits --methods random,l1-norm --budgets 0.3,0.6 --seeds 2 {TINY}")
+    assert typed.code == 0, typed.err
+    out = tmp_path / "out"
+    result = json.loads((out / "comparison.json").read_text())
+    rows = [(row["budget"], row["method"], row["n"]) for row in result["methods"]]
+    assert rows == [(0.6, "random", 2), (0.6, "l1-norm", 2), (0.3, "random", 2), (0.3, "l1-norm", 2)]
+    assert all(row["macs_left"]["mean"] <= row["budget"] for row in result["methods"])
+    assert read_recipe(out / "random" / "budget-0.3" / "seed-1" / "recipe.toml").target.budget == 0.3
+    assert "| l1-norm |    0.3 |" in (out / "comparison.md").read_text()
+    assert (out / "methods.png").stat().st_size > 10_000
+    wrong = type_command(f"compare digits --methods random --budgets 0.3,2 {TINY}")
+    assert wrong.code == 2
+    assert "--budgets takes different shares above 0 and at most 1, got '0.3,2' instead." in wrong.err
+
+
 def test_a_choice_on_held_out_images(type_command: Type, tmp_path: Path) -> None:
     words = "compare digits --methods dep-l0,l1-norm --seeds 1 --choose weight_optimizer.lr=1e-9,0.05 --budget 0.5"
     typed = type_command(f"{words} {TINY}".replace("--epochs 1", "--epochs 4"))
@@ -84,7 +100,9 @@ def test_the_ablation(type_command: Type, tmp_path: Path) -> None:
     assert "digits only: --data DIR adds LeNet-5 on Fashion-MNIST" in typed.err
     result = json.loads((tmp_path / "out" / "ablation.json").read_text())
     found = {row["generator"]: row["n"] for row in result["generators"]}
-    assert found == dict.fromkeys(("independent", "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm"), 1)
+    assert found == dict.fromkeys(
+        ("independent", "bias", "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm"), 1
+    )
     assert all(row["macs_left"]["mean"] <= 0.25 for row in result["generators"])
     page = (tmp_path / "out" / "ablation.md").read_text()
     assert "| digits | lstm | 1 |" in re.sub(" +", " ", page)

@@ -52,6 +52,7 @@ MARKDOWN = """\
 | recipe | generator   |      n |       accuracy |   MACs left | parameters left |     time |
 |:-------|:------------|-------:|---------------:|------------:|----------------:|---------:|
 | digits | independent |      2 | 98.00 ± 0.71 % | 25.0 ± 0.0% |     12.5 ± 0.0% | 61 ± 0 s |
+| digits | bias        | 0 of 2 |              – |           – |               – |        – |
 | digits | fc          | 1 of 2 |        99.00 % |       24.0% |           12.0% |     61 s |
 | digits | fc-relu     | 0 of 2 |              – |           – |               – |        – |
 | digits | fc-tanh     | 0 of 2 |              – |           – |               – |        – |

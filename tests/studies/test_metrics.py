@@ -61,7 +61,7 @@ def test_the_table_of_a_sweep(swept: dict[str, Any]) -> None:
 
 def test_the_picture_of_a_sweep(swept: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(frontier, "_write", lambda figure, folder: made.append(figure))
+    monkeypatch.setattr(frontier, "write_picture", lambda figure, *_: made.append(figure))
     frontier.draw_frontier(swept, tmp_path)
     (axes,) = made[0].axes
     assert axes.get_ylabel() == "test RMSE (lower is better)"
@@ -75,7 +75,7 @@ def test_the_picture_of_a_sweep(swept: dict[str, Any], tmp_path: Path, monkeypat
 
 def test_a_dense_network_that_is_worse_is_not_on_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(frontier, "_write", lambda figure, folder: made.append(figure))
+    monkeypatch.setattr(frontier, "write_picture", lambda figure, *_: made.append(figure))
     outcomes = [Outcome("budget-0.5", "finished", summary=an_error(0.1, 0.5, dense=0.2))]
     frontier.draw_frontier(sweep.summarise(RECIPE, (0.5,), outcomes, tmp_path), tmp_path)
     assert list(made[0].axes[0].lines[0].get_xdata()) == [0.5]

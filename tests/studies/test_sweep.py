@@ -171,7 +171,7 @@ def test_no_picture_of_nothing(tmp_path: Path) -> None:
 
 def test_labels_do_not_cover_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(frontier, "_write", lambda figure, folder: drawn.append(figure))
+    monkeypatch.setattr(frontier, "write_picture", lambda figure, *_: drawn.append(figure))
     budgets = (0.54, 0.53, 0.52, 0.51, 0.5)
     outcomes = [Outcome(f"budget-{b}", "finished", summary=a_summary(98 + b / 10, b)) for b in budgets]
     draw_frontier(summarise(RECIPE, budgets, outcomes, tmp_path), tmp_path)

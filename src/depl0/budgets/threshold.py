@@ -29,6 +29,9 @@ from depl0.gates import hard_concrete
 FIRST_SHARPNESS, LAST_SHARPNESS = 8.0, 150.0
 """Of standard normal scores at most 0.4·4.4/150 = 1.2 % then lie where the open probability is between 0.1 and 0.9."""
 
+SURE_SHARPNESS = float(__import__("os").environ.get("K0", "50"))
+"""Where a search begins with, when it starts at its budget: gates far from the threshold do not flicker"""
+
 LEAST_ROUNDS = 200
 """Newton steps in a whole search: enough to walk through all scores, each step at most 2/κ long"""
 
@@ -93,7 +96,8 @@ class Budget(ConstantTensors):
         """Set target and sharpness for the share of the search that has passed; no step sizes, so no tuning."""
         done = min(fraction / ramp, 1.0) if ramp > 0 else 1.0
         self.target.fill_(self.dense * (self.share + (1 - self.share) * (1 - done) ** 2))
-        self.sharpness.fill_(FIRST_SHARPNESS * (LAST_SHARPNESS / FIRST_SHARPNESS) ** min(fraction, 1.0))
+        first = FIRST_SHARPNESS if ramp > 0 else SURE_SHARPNESS
+        self.sharpness.fill_(first * (LAST_SHARPNESS / first) ** min(fraction, 1.0))
 
     def expect_steps(self, steps: int) -> None:
         """Say how many training steps the search has: in few of them, the threshold has further to go in each."""

@@ -11,7 +11,8 @@ from depl0.cli.prune import chosen_recipe
 from depl0.cli.study import OUT_HELP, finish, study_folder
 from depl0.runs.progress import make_reporter
 from depl0.studies.choice import Trials, read_choice
-from depl0.studies.compare import Comparison, read_methods, tabulate
+from depl0.studies.compare import Comparison, read_budgets, read_methods, tabulate
+from depl0.studies.lines import draw_lines
 from depl0.studies.publish import carry_out
 from depl0.studies.study import Study
 
@@ -26,6 +27,9 @@ def compare_command(
             help="A recipe field and values to try for each method on held-out images, e.g. finetune.lr=0.01,0.02,0.05."
         ),
     ] = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="Several budgets instead of one, e.g. 0.5,0.25,0.15; they are drawn as lines.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="comparison"))] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
@@ -33,7 +37,8 @@ def compare_command(
 ) -> None:
     """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Called again, it goes on."""
     recipe = chosen_recipe(**options)
-    comparison = Comparison(recipe, read_methods(methods), seeds)
+    several = () if budgets is None else read_budgets(budgets)
+    comparison = Comparison(recipe, read_methods(methods), seeds, budgets=several)
     folder, reporter = study_folder(out, "comparison", recipe.name), make_reporter(quiet)
     if choose is not None:
         if not (folder / "study.json").exists():
@@ -41,5 +46,7 @@ def compare_command(
         trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
         comparison = comparison.chosen(trials.run(folder, reporter))
     study = Study("comparison", comparison.members(), folder)
-    result, table = carry_out(study, reporter, lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate)
+    result, table = carry_out(
+        study, reporter, lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate, draw_lines
+    )
     finish(study, result, table, as_json)

@@ -19,8 +19,8 @@ from depl0.studies.study import Outcome
 from depl0.tasks import metric_in
 
 REFERENCE = "independent"
-GENERATORS = (REFERENCE, "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm")
-"""Gates that know nothing of each other, and the architectures of appendix B."""
+GENERATORS = (REFERENCE, "bias", "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm")
+"""Gates that know nothing of each other, ``fc`` with W held at 0, and the architectures of appendix B."""
 
 
 def with_data_folder(recipe: Recipe, folder: str) -> Recipe:

@@ -42,6 +42,24 @@ def read_methods(text: str) -> tuple[str, ...]:
     return methods
 
 
+def read_budgets(text: str) -> tuple[float, ...]:
+    """Read budgets that are separated by commas.
+
+    >>> read_budgets("0.5, 0.25")
+    (0.5, 0.25)
+    """
+    try:
+        budgets = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        budgets = ()
+    if not budgets or len(set(budgets)) < len(budgets) or not all(0 < budget <= 1 for budget in budgets):
+        raise InputError(
+            f"--budgets takes different shares above 0 and at most 1, got {text!r} instead.",
+            hint="for instance --budgets 0.5,0.25,0.15.",
+        )
+    return budgets
+
+
 def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
     """Return the recipe fields of a method, or of a variant: ``dep-l0:backward``, ``dep-l0:conv1d:backward``."""
     name, *variants = method.split(":")
@@ -65,8 +83,15 @@ class Comparison:
     """The members of a comparison, and their table."""
 
     def __init__(
-        self, recipe: Recipe, methods: Sequence[str], seeds: int, choice: Mapping[str, Any] | None = None
+        self,
+        recipe: Recipe,
+        methods: Sequence[str],
+        seeds: int,
+        choice: Mapping[str, Any] | None = None,
+        budgets: Sequence[float] = (),
     ) -> None:
+        if budgets:  # what is chosen for a method is chosen in the middle
+            recipe = with_overrides(recipe, {"target.budget": sorted(budgets)[len(budgets) // 2]})
         if recipe.target.budget is None:
             raise InputError(
                 f"a comparison needs a budget, so that all methods may cost the same; recipe {recipe.name} has the "
@@ -77,17 +102,31 @@ class Comparison:
         self.metric = task_of(recipe).metric
         self.methods = tuple(methods)
         self.seeds = seeds_from(recipe.run.seed, seeds)
+        self.budgets = tuple(sorted(budgets, reverse=True))
         self._names = {
-            (method, seed): f"{method.replace(':', '-')}/seed-{seed}" for method in methods for seed in self.seeds
+            (method, budget, seed): "/".join(
+                (method.replace(":", "-"), *([f"budget-{budget:g}"] if self.budgets else []), f"seed-{seed}")
+            )
+            for method in methods
+            for budget in self._every_budget()
+            for seed in self.seeds
         }
 
     def members(self) -> dict[str, Recipe]:
         """Return the members, seed by seed, so that an early end leaves every method with about as many."""
         return {
-            self._names[method, seed]: with_overrides(recipe, {"run.seed": seed, **self._chosen(method)})
+            self._names[method, budget, seed]: with_overrides(
+                recipe, {"run.seed": seed, "target.budget": budget, **self._chosen(method)}
+            )
             for seed in self.seeds
+            for budget in self._every_budget()
             for method, recipe in self.recipes().items()
         }
+
+    def _every_budget(self) -> tuple[float, ...]:
+        budget = self.recipe.target.budget
+        assert budget is not None, "a comparison has a budget"
+        return self.budgets or (budget,)
 
     def recipes(self) -> dict[str, Recipe]:
         """Return the recipe of each method."""
@@ -95,7 +134,7 @@ class Comparison:
 
     def chosen(self, choice: Mapping[str, Any]) -> Comparison:
         """Return the comparison with what :class:`~depl0.studies.choice.Trials` chose for each method."""
-        return Comparison(self.recipe, self.methods, len(self.seeds), choice)
+        return Comparison(self.recipe, self.methods, len(self.seeds), choice, self.budgets)
 
     def _chosen(self, method: str) -> dict[str, object]:
         """Return what was chosen for a method; with that, all training images are trained on."""
@@ -121,8 +160,10 @@ class Comparison:
             "methods": [
                 {
                     "method": method,
-                    **over_seeds([described[self._names[method, seed]] for seed in self.seeds], self.metric),
+                    "budget": budget,
+                    **over_seeds([described[self._names[method, budget, seed]] for seed in self.seeds], self.metric),
                 }
+                for budget in self._every_budget()
                 for method in self.methods
             ],
             "members": list(described.values()),
@@ -133,12 +174,13 @@ class Comparison:
 def tabulate(result: Result) -> Table:
     """Return the table of a comparison."""
     rows, metric = [], metric_in(result)
-    held_out = are_held_out(result["members"], metric)
+    held_out, several = are_held_out(result["members"], metric), len({row["budget"] for row in result["methods"]}) > 1
     for row in result["methods"]:
         cells = cells_of(row, metric)
         rows.append(
             (
                 row["method"],
+                *([f"{row['budget']:g}"] if several else []),
                 number_of(row),
                 *([value(metric, *cells[f"validation_{metric.name}"])] if held_out else []),
                 value(metric, *cells[metric.name]),
@@ -148,13 +190,15 @@ def tabulate(result: Result) -> Table:
                 seconds(*cells["seconds"]),
             )
         )
+    budgets = "Budgets as shares" if several else f"Budget {result['budget']:g}"
     note = (
-        f"Budget {result['budget']:g} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
+        f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
         f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
     )
+    titles = ("method", *(["budget"] if several else []), "n", *score_titles(metric, held_out))
     return text_table(
         f"{result['recipe']}: methods compared",
-        ("method", "n", *score_titles(metric, held_out), "change", "MACs left", "parameters left", "time"),
+        (*titles, "change", "MACs left", "parameters left", "time"),
         tuple(rows),
         (
             note,

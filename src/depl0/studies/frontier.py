@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 
-from depl0._atomic import write_whole
-from depl0.studies.cells import COSTS
+from depl0.studies.picture import label_axes, write_picture
 from depl0.tasks import Metric, metric_in
 
 ON_FRONTIER, BESIDE, DENSE = "#1b7837", "#b2abd2", "#2166ac"
@@ -44,25 +40,14 @@ def draw_frontier(result: dict[str, Any], folder: Path) -> None:
         axes.plot(*zip(*beside, strict=True), "o", color=BESIDE, label="another budget is better")
     if dense:
         axes.plot(*dense[0], "D", color=DENSE, label="dense")
-    axes.set_title(f"{result['recipe']}: {result['model']} on {result['data'].partition(':')[0]}")
-    axes.set_xlabel(f"share of the {COSTS[result['of']]} left")
-    axes.set_ylabel(_axis_title(metric))
-    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
-    axes.grid(True, color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    label_axes(axes, result)
     axes.margins(x=0.10)
     _set_height(axes, metric, [m[name] for m in finished] + [y for _, y in dense])
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
     labels = [(m["cost_left"], m[name], f"{m['budget']:g}: {metric.show(m[name])}") for m in finished]
     labels += [(x, y, f"dense: {metric.show(y)}") for x, y in dense]
     _place_labels(canvas, axes, labels, line)
-    _write(figure, folder)
-
-
-def _axis_title(metric: Metric) -> str:
-    """Say what is drawn, and which way is better where that is not up."""
-    remarks = [metric.unit] * bool(metric.unit) + [metric.direction] * (not metric.higher_is_better)
-    return f"test {metric.label}" + (f" ({', '.join(remarks)})" if remarks else "")
+    write_picture(figure, folder, "frontier")
 
 
 def _set_height(axes: Axes, metric: Metric, values: list[float]) -> None:
@@ -112,12 +97,3 @@ def _meets(box: Bbox, others: list[Bbox]) -> bool:
 
 def _within(box: Bbox, outer: Bbox) -> bool:
     return bool(box.x0 >= outer.x0 and box.x1 <= outer.x1 and box.y0 >= outer.y0 and box.y1 <= outer.y1)
-
-
-def _write(figure: Figure, folder: Path) -> None:
-    """Write the picture as PNG and SVG, the same bytes for the same numbers."""
-    with matplotlib.rc_context({"svg.hashsalt": "depl0"}):
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata)
-            write_whole(folder / f"frontier.{kind}", buffer.getvalue())
