@@ -79,8 +79,13 @@ def test_the_table(tmp_path: Path) -> None:
         )
     outcomes["digits/fc/seed-1"] = Outcome("digits/fc/seed-1", "half done")
     result = study.summarise(list(outcomes.values()), tmp_path)
-    late = [f"digits/{name}/seed-{seed}: not started" for seed in (0, 1) for name in ablation.GENERATORS[2:]]
-    missing = "; ".join([*late[:5], "digits/fc/seed-1: half done", *late[5:]])
+    late = [
+        f"digits/{name}/seed-{seed}: {'half done' if name == 'fc' else 'not started'}"
+        for seed in (0, 1)
+        for name in ablation.GENERATORS[1:]
+        if (name, seed) != ("fc", 0)
+    ]
+    missing = "; ".join(late)
     assert markdown_page(tabulate(result)) == MARKDOWN.format(missing=missing)
     assert result["generators"][0]["direction"] == "forward"
     found = {member["name"]: member["accuracy"] for member in result["members"]}
