@@ -29,7 +29,7 @@ from depl0.gates import hard_concrete
 FIRST_SHARPNESS, LAST_SHARPNESS = 8.0, 150.0
 """Of standard normal scores at most 0.4·4.4/150 = 1.2 % then lie where the open probability is between 0.1 and 0.9."""
 
-SURE_SHARPNESS = float(__import__("os").environ.get("K0", "50"))
+SURE_SHARPNESS = 50.0
 """Where a search begins with, when it starts at its budget: gates far from the threshold do not flicker"""
 
 LEAST_ROUNDS = 200
