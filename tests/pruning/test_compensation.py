@@ -244,6 +244,20 @@ def test_gates_on_a_readers_own_weights_and_gates_between_0_and_1() -> None:
     )
 
 
+def test_a_channel_that_is_opened_at_the_cut_says_nothing_new() -> None:
+    """A group of which every gate had closed keeps one channel when gates are frozen: its reader never knew it."""
+    torch.manual_seed(0)
+    batches = inputs(2, 9, 8)
+    gated = gated_of(Plain(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3, bias=False)), batches)
+    before = torch.zeros(4)
+    after = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    gated.fix_gates(before)
+    wanted = gated(batches[0])
+    compensate(gated, closing(gated), batches, before=before, after=after, damping=EXACT)
+    gated.fix_gates(after)
+    torch.testing.assert_close(gated(batches[0]), wanted)
+
+
 def test_the_network_is_otherwise_left_as_it_is() -> None:
     batches = inputs(2, 6, 6)
     torch.manual_seed(0)

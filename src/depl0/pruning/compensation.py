@@ -79,6 +79,7 @@ def compensate(
     batches: Iterable[Any],
     *,
     before: Tensor | None = None,
+    after: Tensor | None = None,
     damping: float = DAMPING,
     everywhere: bool = True,
 ) -> Compensation:
@@ -94,11 +95,13 @@ def compensate(
         batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts; 1,024 images are
             plenty.
         before: the gates of the network whose outputs are to be kept; by default every gate that is not gone is 1.
+        after: the gates of the network that is fitted, where more changes than that gates are closed.
         damping: λ as a share of the mean diagonal of the Gram matrix.
         everywhere: also fit layers that read no closed channel, but come after one.
     """
     plan, host = gated.host_plan, gated.host
-    before, after = _gates_around(gated, closed, before)
+    before, without = _gates_around(gated, closed, before)
+    after = without if after is None else after.detach().cpu().float()
     inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
@@ -207,12 +210,14 @@ class _Run:
 
     def _fit(self, reader: Reader, calls: _CallPairs, others: _TensorPairs | None) -> None:
         """Fit one layer, unless it reads what it always read."""
-        is_open = _are_open(self.after, reader.gates)
-        loses = bool((_are_open(self.before, reader.gates) & ~is_open).any())
+        is_open, was_open = _are_open(self.after, reader.gates), _are_open(self.before, reader.gates)
+        differs = not torch.equal(was_open, is_open)
         inputs = [(a.input, b.input) for a, b in calls]
-        if not loses and (not self.everywhere or all(torch.equal(a, b) for a, b in inputs + (others or []))):
+        if not differs and (not self.everywhere or all(torch.equal(a, b) for a, b in inputs + (others or []))):
             return
         weight = self.host.get_parameter(reader.weight).detach().double().cpu()
+        # What was closed until now is not known to the layer: it starts from nothing.
+        weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
         if weight[0].numel() > WIDE and weight[0, 0].numel() > 1:
             seen = self._moments(reader, calls, None, weight, by_channel=True)
             fit = fit_channels(weight, seen, is_open, self.damping)

@@ -10,16 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from depl0._processes import share_buffers, share_parameters
+from depl0._processes import mean_of_all, share_buffers, share_parameters
 from depl0.budgets.freeze import Frozen, final_gates, gates_by
 from depl0.budgets.threshold import BudgetKind
 from depl0.gated import GatedModel
 from depl0.pruning.calibration import Calibration
 from depl0.pruning.compensation import Compensation, compensate
 from depl0.pruning.latency_budget import freeze_together
-from depl0.pruning.statistics import absorb_statistics, renew_statistics
+from depl0.pruning.statistics import absorb_statistics, judged, renew_statistics
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,36 @@ def freeze_network(
         return Freezing(frozen.gates, frozen.forced, renewed, latency=latency)
     before = None if scores is not None else gated.evaluation_gates()
     frozen = _chosen(gated, budget, of, scores)
-    fitted, inputs = None, []
+    fitted: Compensation | None = None
     if compensated and calibration is not None:
-        inputs = calibration.inputs()
-        fitted = compensate(gated, _closing(gated, frozen, before), inputs, before=before)
+        fitted = _fitted_if_better(gated, frozen, before, calibration)
     gated.fix_gates(frozen.gates)
-    if fitted is not None:
-        settle(gated, inputs)
     renewed = fitted is None and calibration is not None and renew_statistics(gated, calibration)
     return Freezing(frozen.gates, frozen.forced, renewed, fitted)
+
+
+def _fitted_if_better(
+    gated: GatedModel, frozen: Frozen, before: Tensor | None, calibration: Calibration
+) -> Compensation | None:
+    """Compensate for what freezing closes; after a search that closed most before, only where the loss says so."""
+    state = {name: value.clone() for name, value in gated.host.state_dict().items()}
+    inputs = calibration.inputs()
+    fitted = compensate(gated, _closing(gated, frozen, before), inputs, before=before, after=frozen.gates)
+    gated.fix_gates(frozen.gates)
+    settle(gated, inputs)
+    if before is None:
+        return fitted
+    loss, settled = judged(gated, calibration), {k: v.clone() for k, v in gated.host.state_dict().items()}
+    gated.host.load_state_dict(state)
+    renew_statistics(gated, calibration)
+    loss_without = judged(gated, calibration)
+    if loss is not None and loss_without is not None:
+        losses = mean_of_all(torch.stack([loss, loss_without]))
+        if not bool(losses[0] < losses[1]):
+            gated.host.load_state_dict(state)
+            return None
+    gated.host.load_state_dict(settled)
+    return fitted
 
 
 def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:

@@ -357,11 +357,11 @@ class Search:
         """Start from these scores; where the target is the budget at once, fit the network to the gates they close."""
         gated, budget = self.gated, self.gated.budget
         assert budget is not None, "only a budget has scores"
-        at_once = self.config.ramp == 0 and self.config.compensate and budget.of != "latency"
+        at_once = self.config.ramp == 0 and budget.of != "latency"
         if at_once:
             budget.advance(0.0, ramp=0.0)
         gated.start_from(scores)
-        if not at_once:
+        if not at_once or not self.config.compensate:
             return
         closed = (gated.evaluation_gates().cpu() == 0) & ~gated.gone
         inputs = calibration.inputs()

@@ -25,10 +25,10 @@ def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
     before = statistics_of(gated.host)
     if not before:
         return False
-    loss_before = _judged(gated, calibration)
+    loss_before = judged(gated, calibration)
     reestimate(gated, calibration.pairs(calibration.statistics))
     share_buffers(gated)
-    loss_after = _judged(gated, calibration)
+    loss_after = judged(gated, calibration)
     if loss_before is None or loss_after is None:
         return True
     losses = mean_of_all(torch.stack([loss_before, loss_after]))
@@ -38,7 +38,8 @@ def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
     return helps
 
 
-def _judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
+def judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
+    """Return the mean loss on the batches that decide; None where there is no loss."""
     if calibration.loss is None:
         return None
     return mean_loss(gated, calibration.pairs(calibration.judge), calibration.loss)
