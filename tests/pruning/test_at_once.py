@@ -60,15 +60,19 @@ def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
         depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, buget=0.5)  # type: ignore[call-arg]
 
 
-def test_a_search_that_starts_from_reconstruction_and_compensates() -> None:
-    loop = Loop(first_scores="reconstruction", compensate=True)
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_search_that_starts_from_reconstruction_and_compensates(labels: bool) -> None:
+    """Where there are labels, the loss decides between the fit and renewed statistics."""
+    data = {} if labels else {"calibrate": [inputs for inputs, _ in BATCHES], "loss": None}
+    loop = Loop(first_scores="reconstruction", compensate=True, **data)
     heard: list[Any] = []
     loop.search._listener.frozen = heard.append  # type: ignore[method-assign]
     loop.train(loop.search.steps)
     compact = loop.search.finish()
     assert depl0.info(compact).macs_left <= 0.4 and depl0.info(compact).certificate.max_error < 1e-7
     (freezing,) = heard
-    assert freezing.compensation is not None and not freezing.statistics_renewed
+    assert not (freezing.compensation is not None and freezing.statistics_renewed)
+    assert labels or freezing.compensation is not None
 
 
 @pytest.mark.parametrize("method", ["reconstruction", "l1-norm"])
