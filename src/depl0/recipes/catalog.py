@@ -26,6 +26,7 @@ from depl0.recipes.sections import (
     GateOptimizerSection,
     GatesSection,
     ModelSection,
+    RecoverySection,
     SearchSection,
     TargetSection,
     WeightOptimizerSection,
@@ -116,9 +117,12 @@ def resnet20_cifar10(variant: Variant = FORWARD) -> Recipe:
         ),
         gates=variant.gates(groups="inner", preset="default"),
         target=TargetSection(budget=0.5, of="macs"),
-        search=SearchSection(epochs=5, ramp=0.7, converged_epochs=0.75),
-        weight_optimizer=WeightOptimizerSection(lr=0.03, nesterov=True, weight_decay=1e-4, schedule="constant"),
-        finetune=FinetuneSection(epochs=7, lr=0.03, schedule="cosine"),
+        search=SearchSection(epochs=3, ramp=0.7, converged_epochs=0.75),
+        weight_optimizer=WeightOptimizerSection(
+            lr=0.02, nesterov=True, weight_decay=1e-4, schedule="cosine", warmup_epochs=0.05
+        ),
+        finetune=FinetuneSection(epochs=9, schedule="continued"),
+        recovery=RecoverySection(compensate=True),
     )
 
 

@@ -32,6 +32,9 @@ from depl0.recipes.sections import (
 DISTILL = 0.9
 """The dense network's share of the loss where it was trained already and nothing else is said."""
 
+DISTILL_BLOCKS = 5.0
+"""The weight of the relative error of block outputs there."""
+
 FINETUNE_LR_SHARE = 0.1
 """The share of ``weight_optimizer.lr`` that fine-tuning starts from, where its own is left out."""
 
@@ -66,7 +69,7 @@ class Recipe(Section):
                 self.search.distill,
                 "distillation needs a trained dense network to learn from: give --weights.",
             )
-        if self.search.distill_blocks > 0 and self.run.compile:
+        if self.search.distill_blocks and self.run.compile:
             raise refusal(
                 "search.distill_blocks",
                 "0 where run.compile is true",
@@ -108,6 +111,12 @@ class Recipe(Section):
         """The dense network's share of the loss, where the task says how to learn from it."""
         own = self.search.distill
         return own if own is not None else DISTILL if self.model.weights else 0.0
+
+    @property
+    def distill_blocks(self) -> float:
+        """The weight of the error of block outputs, where the dense network is learned from."""
+        own = self.search.distill_blocks
+        return own if own is not None else 0.0 if self.run.compile else DISTILL_BLOCKS
 
     @property
     def has_one_curve(self) -> bool:

@@ -247,7 +247,8 @@ class SearchSection(Section):
             outputs. It costs one more forward pass a step.
         distill_temperature: softens those outputs.
         distill_blocks: the weight of the error of block outputs against the dense network's, relative to their size,
-            where pruning leaves their shape as it is; 0: they are not looked at. Not with ``run.compile``.
+            where pruning leaves their shape as it is; 0: they are not looked at; left out: 5 where there is
+            distillation, and 0 with ``run.compile``, which cannot look.
         converged_change: the share of the gates that may have opened or closed while the search counts as settled.
         converged_epochs: the epochs that it must have been settled for to have converged; never before the target of a
             budget has come down to it, nor while every gate is open.
@@ -265,7 +266,7 @@ class SearchSection(Section):
     ema_decay: float | None = field(default=None, metadata=allow(Maybe(Number(above=0, below=1))))
     distill: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0, at_most=1))))
     distill_temperature: float = field(default=4.0, metadata=allow(Number(above=0)))
-    distill_blocks: float = field(default=0.0, metadata=allow(Number(at_least=0)))
+    distill_blocks: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
     converged_change: float = field(default=0.01, metadata=allow(Number(at_least=0, below=1)))
     converged_epochs: float = field(default=5.0, metadata=allow(Number(above=0)))
     dense_baseline: bool = field(default=False, metadata=allow(Flag()))

@@ -67,8 +67,8 @@ def _teacher(session: Session, host: nn.Module) -> Distillation | None:
         return None
     if recipe.search.distill is None:
         session.reporter.note(f"distilling: {weight:g} of the loss is the dense network's (--distill 0: none)")
-    search = recipe.search
-    return Distillation(host, session.task, weight, search.distill_temperature, blocks=search.distill_blocks)
+    temperature = recipe.search.distill_temperature
+    return Distillation(host, session.task, weight, temperature, blocks=recipe.distill_blocks)
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:
