@@ -86,9 +86,28 @@ def test_the_tables_say_what_the_runs_say() -> None:
     assert "resnet20 on 5,000 images of cifar10, batch 128, 10 epochs, budget 50% of the MACs, 2 seeds" in text
     (progressive,) = [line for line in text.splitlines() if line.startswith("| progressive")]
     cells = [cell.strip() for cell in progressive.strip("|").split("|")]
-    assert cells[:5] == ["progressive", "140", "14", "1.273", "1.167"]
+    assert cells[:5] == ["progressive", "140", "14", "1.275 (1.250–1.300)", "1.168 (1.154–1.182)"]
+    assert "take at least 3 pairs" in text
+    (pair,) = [
+        each for each in tts.all_pairs(runs)
+        if (each["member"], each["of"], each["figure"]) == ("progressive", "dense", "seconds")
+    ]  # fmt: skip
+    assert pair["median"] == pytest.approx((130 / 100 + 150 / 120) / 2) and pair["n"] == 2
     (l0hc,) = [line for line in text.splitlines() if line.startswith("| L0-HC")]
     assert [cell.strip() for cell in l0hc.strip("|").split("|")][1:5] == ["10", "not converged", "3.2", "150"]
+
+
+def test_members_take_turns_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(tts, "_run", lambda member, recipe, folder, threads, note: ran.append(folder.name))
+    monkeypatch.setattr(tts, "measured", lambda name, seed, folder: figures(name, 100.0 + seed, None, seed))
+    members = tts.find_members(["dense", "never", "progressive"])
+    result = tts.bench_tts(tiny_recipe(), tmp_path, seeds=(0, 1, 2), chosen=members)
+    assert ran == [
+        "dense-0", "never-0", "progressive-0", "progressive-1", "never-1", "dense-1", "dense-2", "never-2",
+        "progressive-2",
+    ]  # fmt: skip
+    assert {pair["n"] for pair in result["pairs"]} == {3}
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

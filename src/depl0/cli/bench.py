@@ -63,6 +63,7 @@ def tts_command(
     batch_size: Annotated[int | None, typer.Option(help="Images of a training step.")] = None,
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of all runs; can be given again.")] = None,
+    pairs: Annotated[int | None, typer.Option(help="Runs of each, in turns, with successive seeds; 3 or more.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of torch; left out: its own choice.")] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Run only this: dense, never, once, …; can be given again.")
@@ -83,7 +84,12 @@ def tts_command(
     if threads is not None and threads < 1:
         raise InputError(f"--threads must be a whole number of at least 1, got {threads} instead.")
     chosen = find_members(only) if only else ALL
-    seeds = sorted(set(seed or [base.run.seed]))
+    if pairs is not None and (seed or pairs < 1):
+        raise InputError(
+            f"--pairs must be a whole number of at least 1, without --seed, got {pairs} instead.",
+            hint="--pairs 3 takes three seeds.",
+        )
+    seeds = sorted(set(seed or range(base.run.seed, base.run.seed + (pairs or 1))))
     result = bench_tts(base, out, seeds=seeds, chosen=chosen, threads=threads, note=make_reporter().note)
     table = tts_table(result)
     write_results(out, "tts", result, table)

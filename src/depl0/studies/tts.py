@@ -1,7 +1,10 @@
 """``depl0 bench tts``: time to solution, from nothing to a pruned network, beside dense training of the same length.
 
 Every member of the benchmark is a run in a process of its own, one after another, with the same seed, epochs and memory
-layout. A member that is finished is not run again, and one that was interrupted goes on from its checkpoint.
+layout. Seed by seed the members run in turns, every second time in reverse, so that a machine that becomes slower or
+faster affects all alike. Times are compared within a seed, member against member; what is said is the median of these
+pairs, and from where to where they go. A member that is finished is not run again, and one that was interrupted goes on
+from its checkpoint.
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ METHODS = (  # extracted once, at convergence, as the paper does
 )
 _METHOD_WORDS = {"l0-hc-once": "L0-HC", "once": "Dep-L0 forward", "backward-once": "Dep-L0 backward"}
 
+LEAST_PAIRS = 3
+"""identical dense runs differ by some percent: a figure from fewer pairs says little"""
+
 LESS_THAN_DENSE, LESS_THAN_NEVER = 0.85, 0.80
 """the goals for ``progressive``, as shares of the time of ``dense`` and ``never``, at a budget of half the MACs"""
 
@@ -86,8 +92,8 @@ def bench_tts(
     """Run what is not finished yet in a folder, and return all that was measured."""
     recipes = {(member.name, seed): recipe_of(base, member, seed) for seed in seeds for member in chosen}
     _check_folder(out, recipes)
-    for seed in seeds:
-        for member in chosen:
+    for place, seed in enumerate(seeds):
+        for member in chosen if place % 2 == 0 else reversed(chosen):
             _run(member, recipes[member.name, seed], _folder(out, member.name, seed), threads, note)
     rows = [measured(member.name, seed, _folder(out, member.name, seed)) for seed in seeds for member in chosen]
     return {
@@ -102,6 +108,7 @@ def bench_tts(
         "seeds": list(seeds),
         "threads": threads,
         "runs": rows,
+        "pairs": all_pairs(rows),
         "environment": environment(),
     }
 
@@ -228,6 +235,32 @@ def _check(folder: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) 
         ) from wrong
 
 
+def all_pairs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the times of every member as shares of dense and never, seed by seed."""
+    names = list(dict.fromkeys(row["member"] for row in rows))
+    return [
+        {"member": name, "of": whole, "figure": figure, **found}
+        for name in names
+        for whole in (DENSE.name, NEVER.name)
+        for figure in ("seconds", "cpu_seconds")
+        if name != whole and (found := pairs(rows, name, whole, figure)) is not None
+    ]
+
+
+def pairs(rows: Sequence[dict[str, Any]], name: str, whole: str, figure: str) -> dict[str, Any] | None:
+    """Return a figure of one member over another's with the same seed: number, median, least and largest.
+
+    >>> rows = [{"member": m, "seed": s, "x": x} for m, s, x in [("a", 0, 1), ("b", 0, 2), ("a", 1, 3), ("b", 1, 3)]]
+    >>> pairs(rows, "a", "b", "x")
+    {'n': 2, 'median': 0.75, 'least': 0.5, 'largest': 1.0}
+    """
+    ours, theirs = ({row["seed"]: row[figure] for row in rows if row["member"] == each} for each in (name, whole))
+    ratios = [ours[seed] / theirs[seed] for seed in ours if theirs.get(seed)]
+    if not ratios:
+        return None
+    return {"n": len(ratios), "median": statistics.median(ratios), "least": min(ratios), "largest": max(ratios)}
+
+
 def tts_table(result: dict[str, Any]) -> str:
     """Return both tables as Markdown: compaction against dense training, and the paper's over its methods."""
     names = {row["member"]: None for row in result["runs"]}
@@ -238,8 +271,11 @@ def tts_table(result: dict[str, Any]) -> str:
     head = (
         f"{result['model']} on {size}{result['data'].partition(':')[0]}, batch {result['batch']}, "
         f"{result['epochs']} epochs, budget {result['budget']:.0%} of the MACs, "
-        f"{seeds} seed{'s' if seeds > 1 else ''}, seconds of one run after another."
+        f"{seeds} seed{'s' if seeds > 1 else ''}, seconds of one run after another. Shares are medians of {seeds} "
+        f"pair{'s' if seeds > 1 else ''} with the same seed, and from where to where they go."
     )
+    if seeds < LEAST_PAIRS:
+        head += f" Identical runs differ by some percent: take at least {LEAST_PAIRS} pairs."
     return "\n\n".join([head, _compaction_table(result, compactions), _method_table(result, methods)]).rstrip()
 
 
@@ -266,9 +302,12 @@ def _compaction_table(result: dict[str, Any], names: Iterable[str]) -> str:
 
 
 def _share(result: dict[str, Any], name: str, whole: str, figure: str) -> str:
-    """Return a member's time as a share of another's, if that was run."""
-    seconds = _mean(result, whole, figure) if _rows(result, whole) else 0.0
-    return f"{_mean(result, name, figure) / seconds:.3f}" if seconds else ""
+    """Return a member's time as a share of another's, if that was run: the median of the pairs, and their range."""
+    found = pairs(result["runs"], name, whole, figure)
+    if found is None:
+        return ""
+    spread = f" ({found['least']:.3f}–{found['largest']:.3f})" if found["n"] > 1 and name != whole else ""
+    return f"{found['median']:.3f}{spread}"
 
 
 def _method_table(result: dict[str, Any], names: Sequence[str]) -> str:

@@ -256,6 +256,7 @@ def _save(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | No
         "sums": None if sums is None else _sums_of_all(session.engine, sums),
         "model": phase.model.state_dict(),
         "optimizers": [scheduled.optimizer.state_dict() for scheduled in phase.optimizers],
+        "rates": [scheduled.lr / session.rate_factor for scheduled in phase.optimizers],
         "average": phase.average.state() if phase.average is not None else None,
         "scaler": session.engine.scaler.state_dict() if session.engine.scaler is not None else None,
         "rng": rng_states(session.engine),
@@ -281,6 +282,7 @@ def _restore(session: Session, phase: Phase) -> tuple[int, int, Sums | None]:
         for scheduled, saved in zip(phase.optimizers, state["optimizers"], strict=True):
             scheduled.optimizer.load_state_dict(saved)
             memory_format.lay_out_state(scheduled.optimizer)
+        _restore_rates(session, phase, state)
         if phase.average is not None:
             phase.average.load_state(state["average"])
         if session.engine.scaler is not None and state["scaler"] is not None:
@@ -288,6 +290,20 @@ def _restore(session: Session, phase: Phase) -> tuple[int, int, Sums | None]:
         _restore_random(session, state["rng"])
         session.resumed = None
         return int(state["epoch"]), int(state["step"]), _restored_sums(session, state["sums"])
+
+
+def _restore_rates(session: Session, phase: Phase, state: dict[str, Any]) -> None:
+    """Go on with the first learning rates that the run began with, however such rates are chosen today."""
+    rates = state.get("rates")
+    if rates is not None:
+        for scheduled, rate in zip(phase.optimizers, rates, strict=True):
+            scheduled.lr = float(rate)
+    elif session.recipe.gate_optimizer.lr is None:  # an older checkpoint: from what its optimizer used last
+        last = max(int(state["epoch"]) + (int(state["step"]) - 1) / session.data.train.steps, 0.0)
+        for scheduled in phase.optimizers:
+            if scheduled.name == "gate":
+                used = float(scheduled.optimizer.param_groups[0]["lr"])
+                scheduled.lr = used / scheduled.schedule(last) / session.rate_factor
 
 
 def _sums_of_all(engine: Accelerator, sums: Sums) -> list[dict[str, Tensor]]:

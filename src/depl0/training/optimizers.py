@@ -17,7 +17,7 @@ from depl0.training.schedules import Schedule, make_schedule
 def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -> list[Scheduled]:
     """Return the optimizers of a search."""
     epochs, gates, generator = recipe.search.epochs, recipe.gate_optimizer, gated.generator
-    lr = gates.lr if gates.lr is not None else gate_learning_rate(gated, epochs * steps_per_epoch)
+    lr = gates.lr if gates.lr is not None else gate_learning_rate(gated, epochs * steps_per_epoch, gates.betas)
     adam = torch.optim.Adam(list(generator.parameters()), lr=lr, betas=gates.betas, fused=_can_fuse(generator))
     schedule = make_schedule(gates.schedule, epochs, gates.milestones, gates.factor)
     return [weight_optimizer(recipe, gated.weight_parameters(), epochs), Scheduled("gate", adam, lr, schedule)]
