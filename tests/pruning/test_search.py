@@ -58,7 +58,8 @@ class Loop:
 
     def __init__(self, budget: float | None = 0.4, steps: int = STEPS, average: bool = True, **options: Any) -> None:
         torch.manual_seed(0)
-        gates = {"budget": budget, "generator": options.pop("generator", "fc"), "round_to": options.pop("round_to", 1)}
+        gates = {"budget": budget, "generator": options.pop("generator", "fc"), "round_to": options.pop("round_to", 1),
+                 "preset": options.pop("preset", "default")}  # fmt: skip
         self.gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), rng=torch.Generator().manual_seed(0), **gates).train()
         self.sgd = torch.optim.SGD(self.gated.weight_parameters(), lr=0.05, momentum=0.9)
         rate = depl0.gate_learning_rate(self.gated, steps)
@@ -280,6 +281,22 @@ def test_a_penalty_instead_of_a_budget() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert depl0.info(loop.search.finish()).macs_left < 0.6
+
+
+def test_gates_that_only_the_initialisation_has_closed_are_not_cut_out() -> None:
+    """The paper's preset, without any penalty: nothing but random numbers closes gates, so nothing may go."""
+    loop = Loop(budget=None, average=False, preset="paper")
+    with torch.no_grad():
+        started_closed = depl0.gates.open_probability(loop.gated.log_alpha()) < 0.01
+        assert 3 <= int(started_closed.sum()) < 20  # of 20 gates
+    assert loop.train(STEPS // 2) == []
+    with torch.no_grad():  # what opens and closes again has been judged, and goes
+        loop.gated.start_from(torch.full((20,), 3.0))
+    loop.train(2)
+    with torch.no_grad():
+        loop.gated.start_from(torch.where(started_closed, -9.0, 3.0))
+    loop.train(4)
+    assert torch.equal(loop.gated.gone, started_closed & loop.gated.can_go(started_closed))
 
 
 def test_rounded_channels() -> None:

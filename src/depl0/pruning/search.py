@@ -23,7 +23,7 @@ from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.pruning.calibration import Calibration, Loss
-from depl0.pruning.closing import closing_gates, is_worth_it, looks_below
+from depl0.pruning.closing import closing_gates, is_worth_it, looks_at_start, looks_below
 from depl0.pruning.convergence import Stay, may_begin
 from depl0.pruning.freezing import Freezing, freeze_network
 from depl0.pruning.importance import first_scores
@@ -340,6 +340,9 @@ class Search:
                     hint="the network gives NaN or infinite losses on the batches of calibrate.",
                 )
             gated.start_from(scores)
+        if gated.budget is None:  # with a budget all gates are open at this point, because the target is the whole cost
+            with torch.no_grad():
+                self._state.looks_below = looks_at_start(from_first(gated.log_alpha()).cpu())
         self._state.released = True
 
     def _follow(self) -> None:
