@@ -299,6 +299,16 @@ def test_gates_that_only_the_initialisation_has_closed_are_not_cut_out() -> None
     assert torch.equal(loop.gated.gone, started_closed & loop.gated.can_go(started_closed))
 
 
+@pytest.mark.parametrize("renewed", [True, False])
+def test_statistics_are_measured_anew_unless_one_says_no(renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(depl0.pruning.freezing, "renew_statistics", lambda *_: asked.append(True) or True)
+    loop = Loop(average=False, renew_statistics=renewed)
+    before = copy.deepcopy(dict(loop.gated.host.named_buffers()))
+    assert loop.search.freeze().statistics_renewed == renewed == bool(asked)
+    assert same(dict(loop.gated.host.named_buffers()), before)
+
+
 def test_rounded_channels() -> None:
     loop = Loop(round_to=4)
     loop.train(STEPS)

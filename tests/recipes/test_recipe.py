@@ -63,6 +63,7 @@ def test_the_defaults():
         "direction": "forward",
         "conditioning": "log_alpha",
         "groups": "all",
+        "alone": (),
         "preset": "default",
         "start": None,
         "evaluation": "median",
@@ -158,11 +159,14 @@ TABLE = (
     "a table of names in which every value is true or false, or a whole number from -9223372036854775808 to "
     "9223372036854775807, or a finite number, or a line of text"
 )
+LIST = "a list in which every entry is"
 WHOLE = "a whole number of at least"
 SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
 
 REFUSED = [
     (RecoverySection, "recovery.compensate", "yes", "true or false"),
+    (RecoverySection, "recovery.renew_statistics", 1, "true or false"),
+    (GatesSection, "gates.alone", ["conv1", "conv1"], f"{LIST} a layer's name and none comes twice"),
     (TargetSection, "target.penalty_scale", "whole", "one of 'share', 'count'"),
     (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
     (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),

@@ -81,9 +81,9 @@ class ExpectedCost(ConstantTensors):
                 same_gate[0, gate] += pairs * per_params
                 same_gate[1, gate] += pairs * per_macs
         filter_weights = torch.zeros(plan.num_gates + 1, dtype=torch.float64)
-        for name, dim in plan.filters:
+        gates_of = {**{axis: plan.axes[axis] for axis in plan.filters}, **plan.uncut_filters}
+        for (name, dim), gates in gates_of.items():
             sizes = list(shapes[name])
-            gates = plan.axes[(name, dim)]
             filter_weights.index_add_(
                 0, gates % (plan.num_gates + 1), torch.full_like(gates, _product(sizes) // sizes[dim]).double()
             )

@@ -56,6 +56,8 @@ class SearchConfig:
             error that is left when the layers behind a channel make up for its loss), or ``"none"``: all start alike.
         compensate: whether the layers behind the channels that freezing closes are fitted anew in closed form, from the
             data of ``calibrate``; batch-norm statistics are then not renewed.
+        renew_statistics: whether batch-norm statistics are measured anew for the frozen gates, from the data of
+            ``calibrate``, and kept where the loss on other batches falls.
         converged_change: the share of the gates that may open or close while the search counts as settled.
         converged_steps: the steps that it must have been settled for; None: a tenth of the search.
     """
@@ -65,6 +67,7 @@ class SearchConfig:
     cut: CutPolicy = "auto"
     first_scores: FirstScores = "taylor"
     compensate: bool = False
+    renew_statistics: bool = True
     converged_change: float = 0.01
     converged_steps: float | None = None
 
@@ -230,7 +233,12 @@ class Search:
             budget = self.gated.budget
             share, of = (None, self.gated.config.of) if budget is None else (budget.share, budget.of)
             freezing = freeze_network(
-                self.gated, share, of, calibration=self._calibration, compensated=self.config.compensate
+                self.gated,
+                share,
+                of,
+                calibration=self._calibration,
+                compensated=self.config.compensate,
+                renewed=self.config.renew_statistics,
             )
             self._state.frozen = True
             self._listener.frozen(freezing)
@@ -252,7 +260,7 @@ class Search:
         for module in average.modules():
             if type(module) is type(own.host) and state_shapes(module) == shapes:
                 own.host.load_state_dict(module.state_dict())
-                if self._calibration is not None:
+                if self._calibration is not None and self.config.renew_statistics:
                     renew_statistics(own, self._calibration)
                 return own
         raise _no_copy(average)

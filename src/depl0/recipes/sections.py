@@ -152,6 +152,8 @@ class GatesSection(Section):
         direction: the order in which the generator walks the groups.
         conditioning: what a group is fed on: the ``log_alpha`` of the group before it, or its ``gates``.
         groups: ``all``, ``inner`` (those that no shortcut is added to), or a list of names or shell patterns.
+        alone: layers whose output gets gates of its own although it is added to a shortcut; they multiply and cut
+            nothing. Left out where there is a budget, and by methods that score channels.
         preset: how the generator is scaled and initialised.
         start: the first log α of every gate; left out: the preset's.
         evaluation: the rule for the gates outside training.
@@ -168,6 +170,7 @@ class GatesSection(Section):
     direction: Direction = field(default="forward", metadata=allow(OneOf(get_args(Direction))))
     conditioning: Conditioning = field(default="log_alpha", metadata=allow(OneOf(get_args(Conditioning))))
     groups: str | tuple[str, ...] = field(default="all", metadata=allow(_GROUPS))
+    alone: tuple[str, ...] = field(default=(), metadata=allow(ListOf(entry=Text("a layer's name"), distinct=True)))
     preset: str = field(default="default", metadata=allow(OneOf(lambda: PRESETS)))
     start: float | None = field(default=None, metadata=allow(Maybe(Number())))
     evaluation: EvaluationRule = field(default="median", metadata=allow(OneOf(get_args(EvaluationRule))))
@@ -338,11 +341,14 @@ class RecoverySection(Section):
     Attributes:
         compensate: whether the layers behind closed channels are fitted anew, in closed form, to what they read after
             the cut. Batch-norm statistics are then not measured anew.
+        renew_statistics: whether batch-norm statistics are measured anew for the frozen gates, and kept where the loss
+            on other training batches falls.
     """
 
     title: ClassVar[str] = "recovery"
 
     compensate: bool = field(default=False, metadata=allow(Flag()))
+    renew_statistics: bool = field(default=True, metadata=allow(Flag()))
 
 
 @final
