@@ -18,7 +18,7 @@ from depl0.generators import Preset, make_generator
 from depl0.generators.base import Conditioning, Direction
 
 EvaluationRule: TypeAlias = Literal["median", "paper"]
-PenaltyKind: TypeAlias = Literal["params", "macs", "groups", "latency"]
+PenaltyKind: TypeAlias = Literal["params", "macs", "groups", "chain", "groups-k2", "latency"]
 PenaltyScale: TypeAlias = Literal["share", "count"]
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from depl0._constants import ConstantTensors
 from depl0.analysis.plan import Plan
+from depl0.costs import authors
 from depl0.costs.axes import AxisTable
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.errors import InputError
@@ -26,7 +27,10 @@ KINDS = ("params", "macs", "groups", "latency")
 
 
 class ExpectedCost(ConstantTensors):
-    """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities."""
+    """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities.
+
+    The penalties of the authors' code (:mod:`depl0.costs.authors`) are had by their names too.
+    """
 
     axis_of: Tensor
     gate_of: Tensor
@@ -102,6 +106,7 @@ class ExpectedCost(ConstantTensors):
         }
         self._exact = tensors
         self.dense_groups = float(tensors["filter_weights"].sum())
+        self.authors = authors.AuthorsCost(plan, shapes, tensors["filter_weights"])
         for name, tensor in tensors.items():
             setattr(self, name, tensor.float() if tensor.is_floating_point() else tensor)
 
@@ -112,6 +117,9 @@ class ExpectedCost(ConstantTensors):
         if kind == "latency":
             seconds: Tensor = self.timed()(open_probability)
             return seconds
+        if kind in authors.KINDS:
+            published: Tensor = self.authors(open_probability, kind)
+            return published
         row = KINDS.index(kind)
         return _evaluate(open_probability, {name: getattr(self, name) for name in self._exact}, row)
 

@@ -25,7 +25,7 @@ from depl0.tasks import TASKS, find_task
 from depl0.tasks import check_spec as check_task
 
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
-PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups")
+PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups", "chain", "groups-k2")
 PRECISIONS = ("fp32", "bf16", "fp16")
 Compaction: TypeAlias = Literal["once", "progressive", "never"]
 CHANNELS_LAST = ("auto", "on", "off")
@@ -198,7 +198,8 @@ class TargetSection(Section):
         of: the cost that the budget is a share of; ``latency`` is measured on this machine.
         round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
         penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
-        penalty: the expected cost that λ multiplies.
+        penalty: the expected cost that λ multiplies: ``params``, ``macs``, the paper's ``groups``, or ``chain`` and
+            ``groups-k2``, which the authors' code has in its place (:mod:`depl0.costs.authors`).
         penalty_scale: whether λ multiplies the ``count`` (of parameters, or of multiply-accumulates of one image), as
             published λ are meant, or the ``share`` of what the dense network costs.
         remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
