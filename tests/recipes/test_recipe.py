@@ -293,7 +293,7 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
         (
             lambda: GatesSection(generator="fcc"),
             "recipe field gates.generator must be one of 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', 'fc-tanh', "
-            "'independent', 'lstm', got 'fcc' instead.\nhint: did you mean fc?",
+            "'independent', 'lstm', 'lstm-shared', got 'fcc' instead.\nhint: did you mean fc?",
         ),
         (
             lambda: GatesSection(groups="iner"),
