@@ -12,12 +12,13 @@ from depl0._suggest import unknown
 from depl0.analysis.selection import GroupChoice
 from depl0.budgets.rounding import check_round_to
 from depl0.budgets.threshold import BudgetKind, check_share, checked_kind
+from depl0.errors import InputError
 from depl0.gates import hard_concrete
 from depl0.generators import Preset, make_generator
 from depl0.generators.base import Conditioning, Direction
 
 EvaluationRule: TypeAlias = Literal["median", "paper"]
-PenaltyKind: TypeAlias = Literal["params", "macs", "groups", "latency"]
+PenaltyKind: TypeAlias = Literal["params", "macs", "groups", "chain", "groups-k2", "latency"]
 PenaltyScale: TypeAlias = Literal["share", "count"]
 
 
@@ -32,6 +33,8 @@ class GateConfig:
         conditioning: what the generator feeds a group on: the ``"log_alpha"`` of the group before it (the paper's
             generator), or its sampled ``"gates"`` (the paper's formula; in evaluation mode, its evaluation gates).
         groups: ``"all"``, ``"inner"`` (the paper's rule: nothing that is added to a shortcut), names, or a function.
+        alone: layers whose output gets gates of its own although it is added to a shortcut. They multiply, but nothing
+            is cut for them and they cost nothing in parameters and MACs, so they cannot be had with a budget.
         preset: ``"default"``, or the published forms ``"paper"`` and ``"reference"``.
         start: first log α of every gate, instead of the preset's.
         evaluation: the rule for the gates outside training.
@@ -48,6 +51,7 @@ class GateConfig:
     direction: Direction = "forward"
     conditioning: Conditioning = "log_alpha"
     groups: GroupChoice = "all"
+    alone: tuple[str, ...] = ()
     preset: str | Preset = "default"
     start: float | None = None
     evaluation: EvaluationRule = "median"
@@ -69,6 +73,11 @@ class GateConfig:
         )
         if self.budget is not None:
             check_share(self.budget)
+            if self.alone:
+                raise InputError(
+                    f"alone must be empty where there is a budget, got {self.alone!r} instead.",
+                    hint="gates that cut nothing cost nothing, and have nothing to compete for.",
+                )
         checked_kind(self.of)
         check_round_to(self.round_to)
 
@@ -88,6 +97,7 @@ class GateChanges(TypedDict, total=False):
     direction: Direction
     conditioning: Conditioning
     groups: GroupChoice
+    alone: tuple[str, ...]
     preset: str | Preset
     start: float | None
     evaluation: EvaluationRule

@@ -108,3 +108,20 @@ def test_independent_starts_as_published(preset):
     )().detach()
     assert log_alpha.mean().item() == pytest.approx(3, abs=0.002)
     assert log_alpha.std().item() == pytest.approx(0.01, rel=0.1)
+
+
+@pytest.mark.parametrize("preset", ["paper", "reference"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_shared_lstm_learns_one_bias_for_all_gates(preset, direction):
+    shared = make_generator("lstm-shared", (3, 4), direction, preset, rng=torch.Generator().manual_seed(2))
+    large = make_generator("lstm-shared", (30, 40), direction, preset, rng=torch.Generator().manual_seed(2))
+    learned = [sum(p.numel() for p in generator.parameters()) for generator in (shared, large)]
+    assert learned[0] == learned[1] == 4 * 32 * (1 + 32) + 2 * 4 * 32 + 32 + 1
+    assert not shared.offsets.any()
+    assert shared.shared.item() == pytest.approx(3, abs=0.1)  # N(3, 0.01)
+
+    own = make_generator("lstm", (3, 4), direction, preset)  # the same network, with every bias set to that one
+    with torch.no_grad():
+        for name, parameter in own.named_parameters():
+            parameter.copy_(shared.shared if name == "biases" else shared.get_parameter(name))
+    torch.testing.assert_close(own(), shared())

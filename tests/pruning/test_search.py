@@ -58,7 +58,8 @@ class Loop:
 
     def __init__(self, budget: float | None = 0.4, steps: int = STEPS, average: bool = True, **options: Any) -> None:
         torch.manual_seed(0)
-        gates = {"budget": budget, "generator": options.pop("generator", "fc"), "round_to": options.pop("round_to", 1)}
+        gates = {"budget": budget, "generator": options.pop("generator", "fc"), "round_to": options.pop("round_to", 1),
+                 "preset": options.pop("preset", "default")}  # fmt: skip
         self.gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), rng=torch.Generator().manual_seed(0), **gates).train()
         self.sgd = torch.optim.SGD(self.gated.weight_parameters(), lr=0.05, momentum=0.9)
         rate = depl0.gate_learning_rate(self.gated, steps)
@@ -298,6 +299,32 @@ def test_a_search_can_start_pruned_and_compensated() -> None:
         errors[compensate] = float((gated(images) - wanted).square().mean().detach())
         assert gated.share_of(gated.evaluation_gates(), "macs") <= 0.5
     assert errors[True] < 0.5 * errors[False]
+
+
+def test_gates_that_only_the_initialisation_has_closed_are_not_cut_out() -> None:
+    """The paper's preset, without any penalty: nothing but random numbers closes gates, so nothing may go."""
+    loop = Loop(budget=None, average=False, preset="paper")
+    with torch.no_grad():
+        started_closed = depl0.gates.open_probability(loop.gated.log_alpha()) < 0.01
+        assert 3 <= int(started_closed.sum()) < 20  # of 20 gates
+    assert loop.train(STEPS // 2) == []
+    with torch.no_grad():  # what opens and closes again has been judged, and goes
+        loop.gated.start_from(torch.full((20,), 3.0))
+    loop.train(2)
+    with torch.no_grad():
+        loop.gated.start_from(torch.where(started_closed, -9.0, 3.0))
+    loop.train(4)
+    assert torch.equal(loop.gated.gone, started_closed & loop.gated.can_go(started_closed))
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_statistics_are_measured_anew_unless_one_says_no(renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(depl0.pruning.freezing, "renew_statistics", lambda *_: asked.append(True) or True)
+    loop = Loop(average=False, renew_statistics=renewed)
+    before = copy.deepcopy(dict(loop.gated.host.named_buffers()))
+    assert loop.search.freeze().statistics_renewed == renewed == bool(asked)
+    assert same(dict(loop.gated.host.named_buffers()), before)
 
 
 def test_rounded_channels() -> None:

@@ -1,4 +1,7 @@
-"""The recipes hold the settings of the paper's appendix A, written out here a second time."""
+"""The recipes hold the settings of the paper's appendix A, written out here a second time.
+
+Those that follow the paper or its authors' code to the letter have tests of their own (test_published.py).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ BASES = (
     "digits",
     "custom",
     "lenet5-fashion-mnist",
+    "lenet5-fashion-mnist-70",
     "resnet20-cifar10",
     "vgg16-cifar10",
     "vgg16-cifar100",
@@ -23,13 +27,19 @@ BASES = (
     "resnet56-cifar100",
     "resnet50-imagenet",
 )
-PAPER = BASES[4:]
+PAPER = BASES[5:]
 CIFAR = PAPER[:4]
 VARIANTS = ("", "-backward", "-l0hc")
+LITERAL = tuple(
+    f"{base}-{source}{variant}"
+    for base in PAPER
+    for source in ("paper", "authors")
+    for variant in ("", "-backward", "-l0-hc")
+)
 
 
 def test_the_names():
-    assert names() == tuple(base + variant for base in BASES for variant in VARIANTS)
+    assert names() == (*(base + variant for base in BASES for variant in VARIANTS), *LITERAL)
     assert all(get(name).name == name for name in names())
 
 
@@ -206,7 +216,8 @@ def test_describe():
     assert describe("digits").endswith(" epochs, budget 25% of macs.")
     assert (
         describe("resnet50-imagenet-backward")
-        == "The paper's ResNet-50 on ImageNet. Dep-L0 backward, 90 + 10 epochs, λ = 5e-09 on params."
+        == "ResNet-50 on ImageNet on the paper's schedule, cut while trained. Dep-L0 backward, 90 + 10 epochs, "
+        "λ = 5e-09 on params."
     )
 
 

@@ -65,6 +65,7 @@ def test_the_defaults():
         "direction": "forward",
         "conditioning": "log_alpha",
         "groups": "all",
+        "alone": (),
         "preset": "default",
         "start": None,
         "evaluation": "median",
@@ -162,11 +163,14 @@ TABLE = (
     "a table of names in which every value is true or false, or a whole number from -9223372036854775808 to "
     "9223372036854775807, or a finite number, or a line of text"
 )
+LIST = "a list in which every entry is"
 WHOLE = "a whole number of at least"
 SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
 
 REFUSED = [
     (RecoverySection, "recovery.compensate", "yes", "true or false"),
+    (RecoverySection, "recovery.renew_statistics", 1, "true or false"),
+    (GatesSection, "gates.alone", ["conv1", "conv1"], f"{LIST} a layer's name and none comes twice"),
     (TargetSection, "target.penalty_scale", "whole", "one of 'share', 'count'"),
     (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
     (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),
@@ -221,7 +225,7 @@ REFUSED = [
     (TargetSection, "target.of", "seconds", "one of 'macs', 'params', 'latency'"),
     (TargetSection, "target.round_to", 0, "a whole number of at least 1"),
     (TargetSection, "target.penalty_weight", -1e-7, "a number of at least 0, or left out"),
-    (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups'"),
+    (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups', 'chain', 'groups-k2'"),
     (TargetSection, "target.remove_blocks", 1, "true or false"),
     (WeightOptimizerSection, "weight_optimizer.lr", 0, "a number above 0"),
     (WeightOptimizerSection, "weight_optimizer.momentum", 1, "a number of at least 0 and below 1"),
@@ -297,7 +301,7 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
         (
             lambda: GatesSection(generator="fcc"),
             "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', 'fc-tanh', "
-            "'independent', 'lstm', got 'fcc' instead.\nhint: did you mean fc?",
+            "'independent', 'lstm', 'lstm-shared', got 'fcc' instead.\nhint: did you mean fc?",
         ),
         (
             lambda: GatesSection(groups="iner"),

@@ -43,7 +43,7 @@ def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
 # -- the paper's loss ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["params", "macs", "groups"])
+@pytest.mark.parametrize("kind", ["params", "macs", "groups", "chain", "groups-k2"])
 def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
     weight = 0.01
     session, gated = make_session(

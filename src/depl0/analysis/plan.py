@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -67,6 +67,10 @@ class Plan:
     """layer -> the batch norm that alone reads its output"""
     filters: tuple[Axis, ...]
     """output axes of convolution and linear weights: the paper's groups of weights g_k"""
+    uncut_sites: Mapping[Axis, Tensor] = field(default_factory=dict)
+    """sites whose gates multiply and cut nothing (:mod:`depl0.analysis.alone`) -> gate number of every position"""
+    uncut_filters: Mapping[Axis, Tensor] = field(default_factory=dict)
+    """output axes of the layers that such gates belong to -> gate number of every position"""
     covered: tuple[str, ...] = ()
     """the inputs and modes in which a trial cut agreed with the network"""
     refused: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from depl0._constants import ConstantTensors
 from depl0.analysis.plan import Plan
+from depl0.costs import authors
 from depl0.costs.axes import AxisTable
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.errors import InputError
@@ -26,7 +27,10 @@ KINDS = ("params", "macs", "groups", "latency")
 
 
 class ExpectedCost(ConstantTensors):
-    """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities."""
+    """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities.
+
+    The penalties of the authors' code (:mod:`depl0.costs.authors`) are had by their names too.
+    """
 
     axis_of: Tensor
     gate_of: Tensor
@@ -81,9 +85,9 @@ class ExpectedCost(ConstantTensors):
                 same_gate[0, gate] += pairs * per_params
                 same_gate[1, gate] += pairs * per_macs
         filter_weights = torch.zeros(plan.num_gates + 1, dtype=torch.float64)
-        for name, dim in plan.filters:
+        gates_of = {**{axis: plan.axes[axis] for axis in plan.filters}, **plan.uncut_filters}
+        for (name, dim), gates in gates_of.items():
             sizes = list(shapes[name])
-            gates = plan.axes[(name, dim)]
             filter_weights.index_add_(
                 0, gates % (plan.num_gates + 1), torch.full_like(gates, _product(sizes) // sizes[dim]).double()
             )
@@ -102,6 +106,7 @@ class ExpectedCost(ConstantTensors):
         }
         self._exact = tensors
         self.dense_groups = float(tensors["filter_weights"].sum())
+        self.authors = authors.AuthorsCost(plan, shapes, tensors["filter_weights"])
         for name, tensor in tensors.items():
             setattr(self, name, tensor.float() if tensor.is_floating_point() else tensor)
 
@@ -112,6 +117,9 @@ class ExpectedCost(ConstantTensors):
         if kind == "latency":
             seconds: Tensor = self.timed()(open_probability)
             return seconds
+        if kind in authors.KINDS:
+            published: Tensor = self.authors(open_probability, kind)
+            return published
         row = KINDS.index(kind)
         return _evaluate(open_probability, {name: getattr(self, name) for name in self._exact}, row)
 

@@ -36,7 +36,7 @@ def attach(
     check_host(model)
     config = (config or GateConfig()).changed(**changes)
     example = ExampleInputs.of(example_inputs)
-    plan = make_plan(model, example, groups=config.groups)
+    plan = make_plan(model, example, groups=config.groups, alone=config.alone)
     generator = make_generator(
         config.generator,
         [group.size for group in plan.groups],

@@ -367,7 +367,8 @@ class GatedModel(Gated):
 
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
-                not their inputs are open), or "latency" (after :meth:`time_layers`).
+                not their inputs are open), "chain" or "groups-k2" (those of the authors' code,
+                :mod:`depl0.costs.authors`), or "latency" (after :meth:`time_layers`).
             log_alpha: the log α to use, where the caller has it already.
             scale: "share" of what the dense network costs, so that λ means the same for every network and example; or
                 "count": the number of parameters, multiply-accumulates or seconds, as published λ are meant.
@@ -428,6 +429,8 @@ class GatedModel(Gated):
             return self._expected.timed().dense
         if of == "groups":
             return self._expected.dense_groups
+        if of in ("chain", "groups-k2"):
+            return float(self._expected(torch.ones(self.plan.num_gates, device=self.device), of))
         return self.dense_cost.macs if of == "macs" else self.dense_cost.params
 
     def expected_cost_gradient(self, open_probability: Tensor, kind: PenaltyKind) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from depl0._registry import import_modules_of
 from depl0.models.lenet import LeNet5, lenet5
 from depl0.models.registry import build, names, register
-from depl0.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet110
+from depl0.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet56_b, resnet110
 from depl0.models.resnet_imagenet import ImageNetResNet, resnet50
 from depl0.models.vgg import VGG16, vgg16
 
@@ -30,6 +30,7 @@ __all__ = [
     "resnet44",
     "resnet50",
     "resnet56",
+    "resnet56_b",
     "resnet110",
     "vgg16",
 ]

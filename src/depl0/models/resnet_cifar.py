@@ -128,6 +128,12 @@ def resnet56(num_classes: int = 10, shortcut: Shortcut = "A", in_channels: int =
 
 
 @register
+def resnet56_b(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
+    """Build the CIFAR ResNet-56 with option-B shortcuts: 0.86 M parameters and 125.7 M MACs."""
+    return _resnet(56, num_classes, "B", in_channels)
+
+
+@register
 def resnet110(num_classes: int = 10, shortcut: Shortcut = "A", in_channels: int = 3) -> CifarResNet:
     """Build the CIFAR ResNet-110: 1.73 M parameters and 252.9 M MACs with option-A shortcuts."""
     return _resnet(110, num_classes, shortcut, in_channels)

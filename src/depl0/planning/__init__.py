@@ -7,6 +7,7 @@ and a new plan is made. So a user learns before training, not after, what cannot
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from depl0._copies import untouched
 from depl0._host import ExampleInputs, check_host, private_copy
+from depl0.analysis.alone import with_alone
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
@@ -28,11 +30,12 @@ from depl0.surgery.slicing import kept_gates
 __all__ = ["plan"]
 
 
-def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all") -> Plan:
+def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", alone: Collection[str] = ()) -> Plan:
     """Find the channels of a network that can be pruned; everything else is frozen, each with its reason.
 
     The model is not modified. ``example_inputs`` may be a list of several examples, for a network that takes other
-    paths for other arguments. ``print(plan)`` shows a table, layer by layer.
+    paths for other arguments. ``print(plan)`` shows a table, layer by layer. Layers in ``alone`` get gates of their own
+    that multiply and cut nothing (:mod:`depl0.analysis.alone`).
     """
     example = ExampleInputs.of(example_inputs)
     check_host(model)
@@ -43,7 +46,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all") 
         with untouched(model):
             trial = Trial(copy, seen.cases)
             while True:
-                result = analysis.plan(groups)
+                result = with_alone(analysis.plan(groups), alone, [name for name, _ in copy.named_parameters()])
                 failure = trial.run(result)
                 if failure is None:
                     found = replace(result, covered=trial.covered, refused=(*seen.refused, *trial.refused))

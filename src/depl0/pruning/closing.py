@@ -3,6 +3,9 @@
 A gate that is cut out cannot come back. With a budget the threshold rises while the target falls, away from the gates
 below it, and once it rests they become only surer, because the sharpness still rises; with a penalty, a closed gate has
 nothing but the penalty to move it. So a gate that has stayed below the threshold for a while hardly ever returns.
+
+The published presets start with gates that nothing but random numbers has closed. The search has not judged those yet,
+so they are not cut out while it goes on, unless they open first and close again.
 """
 
 from __future__ import annotations
@@ -20,11 +23,25 @@ LOOKS_BELOW = 2
 """looks in a row that a gate must have been there"""
 LEAST_GAIN = 0.1
 """the share of the remaining MACs that must become free"""
+_NEVER = -(2**62)
+"""looks that a gate has to make up for if it starts closed: more than there can be"""
+
+
+def looks_at_start(log_alpha: Tensor) -> Tensor:
+    """Return the first counts for :func:`looks_below`: gates that start closed do not count until they have opened.
+
+    >>> looks = looks_at_start(torch.tensor([-9.0, 3.0]))
+    >>> for log_alpha in (torch.tensor([-9.0, -9.0]), torch.tensor([-9.0, -9.0])):
+    ...     looks = looks_below(log_alpha, looks)
+    >>> looks >= LOOKS_BELOW
+    tensor([False,  True])
+    """
+    return torch.where(_nearly_closed(log_alpha), _NEVER, 0)
 
 
 def looks_below(log_alpha: Tensor, before: Tensor | None) -> Tensor:
     """Return for how many looks in a row each gate has been nearly closed, this one included."""
-    below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
+    below = _nearly_closed(log_alpha)
     return torch.where(below, (torch.zeros_like(below, dtype=torch.long) if before is None else before) + 1, 0)
 
 
@@ -46,3 +63,7 @@ def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:
         return False
     now, then = gated.cost_without(gated.gone), gated.cost_without(closing)
     return then.macs <= (1 - LEAST_GAIN) * now.macs
+
+
+def _nearly_closed(log_alpha: Tensor) -> Tensor:
+    return hard_concrete.open_probability(log_alpha) < CLOSED_BELOW

@@ -45,17 +45,19 @@ def freeze_network(
     scores: Tensor | None = None,
     calibration: Calibration | None = None,
     compensated: bool = False,
+    renewed: bool = True,
 ) -> Freezing:
     """Freeze the gates, in order of log α or of ``scores``, and make what is left fit where there is data for that.
 
-    Rounding and whole blocks are as in ``gated.config``. With a latency budget, whose gates are found by measuring,
-    nothing is compensated.
+    ``compensated`` and ``renewed`` say which of the two is wanted, in this order. Rounding and whole blocks are as in
+    ``gated.config``. With a latency budget, whose gates are found by measuring, nothing is compensated.
     """
     share_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
+    measured_on = calibration if renewed else None
     if budget is not None and of == "latency":
         rules: Any = {"remove_blocks": gated.config.remove_blocks, "round_to": gated.config.round_to}
         frozen, latency = freeze_together(gated, budget, scores, **rules)
-        renewed = calibration is not None and renew_statistics(gated, calibration)
+        renewed = measured_on is not None and renew_statistics(gated, measured_on)
         return Freezing(frozen.gates, frozen.forced, renewed, latency=latency)
     before = None if scores is not None else gated.evaluation_gates()
     frozen = _chosen(gated, budget, of, scores)
@@ -63,7 +65,7 @@ def freeze_network(
     if compensated and calibration is not None:
         fitted = _fitted_if_better(gated, frozen, before, calibration)
     gated.fix_gates(frozen.gates)
-    renewed = fitted is None and calibration is not None and renew_statistics(gated, calibration)
+    renewed = fitted is None and measured_on is not None and renew_statistics(gated, measured_on)
     return Freezing(frozen.gates, frozen.forced, renewed, fitted)
 
 

@@ -23,7 +23,7 @@ from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.pruning.calibration import Calibration, Loss
-from depl0.pruning.closing import closing_gates, is_worth_it, looks_below
+from depl0.pruning.closing import closing_gates, is_worth_it, looks_at_start, looks_below
 from depl0.pruning.compensation import compensate
 from depl0.pruning.convergence import Stay, may_begin
 from depl0.pruning.dependency import check_can_depend, start_dependent
@@ -62,6 +62,8 @@ class SearchConfig:
         compensate: whether the layers behind the channels that freezing closes are fitted anew in closed form, from the
             data of ``calibrate``; batch-norm statistics are then not renewed. With ``ramp=0`` the layers behind all
             channels that the first scores close are fitted before the first step.
+        renew_statistics: whether batch-norm statistics are measured anew for the frozen gates, from the data of
+            ``calibrate``, and kept where the loss on other batches falls.
         converged_change: the share of the gates that may open or close while the search counts as settled.
         converged_steps: the steps that it must have been settled for; None: a tenth of the search.
     """
@@ -72,6 +74,7 @@ class SearchConfig:
     first_scores: FirstScores = "taylor"
     dependency: float = 0.0
     compensate: bool = False
+    renew_statistics: bool = True
     converged_change: float = 0.01
     converged_steps: float | None = None
 
@@ -239,7 +242,12 @@ class Search:
             budget = self.gated.budget
             share, of = (None, self.gated.config.of) if budget is None else (budget.share, budget.of)
             freezing = freeze_network(
-                self.gated, share, of, calibration=self._calibration, compensated=self.config.compensate
+                self.gated,
+                share,
+                of,
+                calibration=self._calibration,
+                compensated=self.config.compensate,
+                renewed=self.config.renew_statistics,
             )
             self._state.frozen = True
             self._listener.frozen(freezing)
@@ -261,7 +269,7 @@ class Search:
         for module in average.modules():
             if type(module) is type(own.host) and state_shapes(module) == shapes:
                 own.host.load_state_dict(module.state_dict())
-                if self._calibration is not None:
+                if self._calibration is not None and self.config.renew_statistics:
                     renew_statistics(own, self._calibration)
                 return own
         raise _no_copy(average)
@@ -351,6 +359,9 @@ class Search:
             if self.config.dependency > 0:
                 start_dependent(gated, calibration.pairs(calibration.scores), calibration.loss, self.config.dependency)
             self._start_from(scores, calibration)
+        if gated.budget is None:  # with a budget all gates are open at this point, because the target is the whole cost
+            with torch.no_grad():
+                self._state.looks_below = looks_at_start(from_first(gated.log_alpha()).cpu())
         self._state.released = True
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:

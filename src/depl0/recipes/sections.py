@@ -27,7 +27,7 @@ from depl0.tasks import check_spec as check_task
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 CONTINUED = "continued"
 """the schedule of a fine-tuning that goes on where the search's learning rate was"""
-PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups")
+PENALTIES: tuple[PenaltyKind, ...] = ("params", "macs", "groups", "chain", "groups-k2")
 PRECISIONS = ("fp32", "bf16", "fp16")
 Compaction: TypeAlias = Literal["once", "progressive", "never"]
 CHANNELS_LAST = ("auto", "on", "off")
@@ -154,6 +154,8 @@ class GatesSection(Section):
         direction: the order in which the generator walks the groups.
         conditioning: what a group is fed on: the ``log_alpha`` of the group before it, or its ``gates``.
         groups: ``all``, ``inner`` (those that no shortcut is added to), or a list of names or shell patterns.
+        alone: layers whose output gets gates of its own although it is added to a shortcut; they multiply and cut
+            nothing. Left out where there is a budget, and by methods that score channels.
         preset: how the generator is scaled and initialised.
         start: the first log α of every gate; left out: the preset's.
         evaluation: the rule for the gates outside training.
@@ -172,6 +174,7 @@ class GatesSection(Section):
     direction: Direction = field(default="forward", metadata=allow(OneOf(get_args(Direction))))
     conditioning: Conditioning = field(default="log_alpha", metadata=allow(OneOf(get_args(Conditioning))))
     groups: str | tuple[str, ...] = field(default="all", metadata=allow(_GROUPS))
+    alone: tuple[str, ...] = field(default=(), metadata=allow(ListOf(entry=Text("a layer's name"), distinct=True)))
     preset: str = field(default="default", metadata=allow(OneOf(lambda: PRESETS)))
     start: float | None = field(default=None, metadata=allow(Maybe(Number())))
     evaluation: EvaluationRule = field(default="median", metadata=allow(OneOf(get_args(EvaluationRule))))
@@ -200,7 +203,8 @@ class TargetSection(Section):
         of: the cost that the budget is a share of; ``latency`` is measured on this machine.
         round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
         penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
-        penalty: the expected cost that λ multiplies.
+        penalty: the expected cost that λ multiplies: ``params``, ``macs``, the paper's ``groups``, or ``chain`` and
+            ``groups-k2``, which the authors' code has in its place (:mod:`depl0.costs.authors`).
         penalty_scale: whether λ multiplies the ``count`` (of parameters, or of multiply-accumulates of one image), as
             published λ are meant, or the ``share`` of what the dense network costs.
         remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
@@ -348,11 +352,14 @@ class RecoverySection(Section):
     Attributes:
         compensate: whether the layers behind closed channels are fitted anew, in closed form, to what they read after
             the cut. Batch-norm statistics are then not measured anew.
+        renew_statistics: whether batch-norm statistics are measured anew for the frozen gates, and kept where the loss
+            on other training batches falls.
     """
 
     title: ClassVar[str] = "recovery"
 
     compensate: bool = field(default=False, metadata=allow(Flag()))
+    renew_statistics: bool = field(default=True, metadata=allow(Flag()))
 
 
 @final

@@ -32,8 +32,9 @@ class SiteScaling(ConstantTensors):
         self._vectors = [a for a in axes if parameters[a[0]].dim() == 1]
         self._weights = [a for a in axes if parameters[a[0]].dim() > 1]
         ordered = self._vectors + self._weights
-        self._sizes = [len(plan.axes[axis]) for axis in ordered]
-        index = torch.cat([plan.axes[axis] for axis in ordered])
+        gates_at = [plan.uncut_sites[axis] if axis in plan.uncut_sites else plan.axes[axis] for axis in ordered]
+        self._sizes = [len(gates) for gates in gates_at]
+        index = torch.cat(gates_at)
         index = torch.where(index < 0, plan.num_gates, index)
         self.constants = torch.tensor([1.0, 0.0] if gone is not None else [1.0])
         if gone is not None:

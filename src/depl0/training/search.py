@@ -67,6 +67,7 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
                 scores=scores,
                 calibration=data,
                 compensated=recipe.recovery.compensate,
+                renewed=recipe.recovery.renew_statistics,
             )
         )
 
@@ -219,6 +220,7 @@ def search_config(recipe: Recipe, steps_per_epoch: int) -> SearchConfig:
         first_scores=recipe.gates.importance if has_learned else "none",
         dependency=recipe.gates.dependency,
         compensate=recipe.recovery.compensate,
+        renew_statistics=recipe.recovery.renew_statistics,
         converged_change=search.converged_change,
         converged_steps=search.converged_epochs * steps_per_epoch,
     )

@@ -78,6 +78,7 @@ def gate_config(recipe: Recipe) -> GateConfig:
         generator=gates.generator,
         direction=gates.direction,
         conditioning=gates.conditioning,
+        alone=gates.alone if target.budget is None else (),
         preset=gates.preset,
         start=gates.start,
         evaluation=gates.evaluation,

@@ -1,0 +1,89 @@
+"""Gates on one layer's output alone: they multiply where they should, count what they should, and cut nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import depl0
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.models.resnet_cifar import CifarResNet
+
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def resnet8() -> CifarResNet:
+    return CifarResNet(1, num_classes=10, shortcut="A", in_channels=3)
+
+
+@pytest.fixture(scope="module")
+def gated() -> GatedModel:
+    torch.manual_seed(0)
+    return depl0.attach(resnet8(), IMAGES[:1], groups="inner", alone=("conv1",), evaluation="paper").eval()
+
+
+def test_the_first_convolution_comes_first_and_nothing_else_changes(gated: GatedModel) -> None:
+    inner = depl0.plan(resnet8(), IMAGES[:1], groups="inner")
+    assert [group.name for group in gated.plan.groups] == ["conv1", *(group.name for group in inner.groups)]
+    assert [group.offset for group in gated.plan.groups][:3] == [0, 16, 32]
+    assert gated.plan.num_gates == inner.num_gates + 16
+    for axis, gates in inner.axes.items():
+        assert torch.equal(gated.plan.axes[axis], gates + 16)
+
+
+@torch.no_grad()
+def test_a_gate_closes_what_its_layer_writes_and_no_more(gated: GatedModel) -> None:
+    gates = torch.ones(gated.plan.num_gates)
+    gates[:16] = torch.linspace(0, 1, 16)
+    seen = []
+    hook = gated.host.layer1[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    gated.host(IMAGES)
+    found = gated.with_gates(gates, IMAGES)
+    hook.remove()
+    torch.testing.assert_close(seen[1], seen[0] * gates[:16].view(-1, 1, 1))  # behind the ReLU: z·relu(x) = relu(z·x)
+    assert not torch.equal(found, gated.host(IMAGES))
+
+
+def test_it_counts_its_filters_and_nothing_that_could_be_cut(gated: GatedModel) -> None:
+    one = torch.ones(gated.plan.num_gates)
+    without = one.clone()
+    without[:16] = 0
+    penalties = [float(gated._expected(gates, "groups")) for gates in (one, without)]
+    assert penalties[0] - penalties[1] == 16 * 3 * 9
+    assert gated.share_of(without, "macs") == gated.share_of(one, "macs") == 1
+
+
+def test_the_compact_network_keeps_the_channel_and_computes_the_same(gated: GatedModel) -> None:
+    gates = torch.ones(gated.plan.num_gates)
+    gates[[0, 5, 20]] = 0
+    gated.fix_gates(gates)
+    compact = gated.extract()
+    gated.free_gates()
+    assert (len(compact.conv1.weight), len(compact.layer1[0].conv1.weight)) == (16, 15)
+    assert [compact.bn1.weight[5].item(), compact.bn1.bias[5].item()] == [0, 0]
+
+
+def test_such_gates_can_be_gone_for_good() -> None:
+    gated = depl0.attach(resnet8(), IMAGES[:1], groups="inner", alone=("conv1",)).eval()
+    state = gated.state_dict()
+    gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    gone[[2, 17]] = True
+    gated.close(gone)
+    gated.shrink()
+    assert (len(gated.host.conv1.weight), len(gated.host.layer1[0].conv1.weight)) == (16, 15)
+    assert gated.evaluation_gates()[[2, 17]].tolist() == [0, 0]
+    again = depl0.attach(resnet8(), IMAGES[:1], groups="inner", alone=("conv1",)).eval()
+    again.load_state_dict(state)
+    again.load_state_dict(gated.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(again(IMAGES), gated(IMAGES))
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(InputError, match=r"'conv1', whose channels have gates already\.\nhint: groups='inner'"):
+        depl0.plan(resnet8(), IMAGES[:1], alone=("conv1",))
+    with pytest.raises(InputError, match=r"alone names 'cnv1', but .*\nhint: did you mean conv1"):
+        depl0.plan(resnet8(), IMAGES[:1], groups="inner", alone=("cnv1",))
+    with pytest.raises(InputError, match=r"alone must be empty where there is a budget, got \('conv1',\) instead"):
+        depl0.GateConfig(alone=("conv1",), budget=0.5)
