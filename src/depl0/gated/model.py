@@ -12,13 +12,14 @@ from depl0._host import ExampleInputs, Gated, tied_names
 from depl0._precision import out_of_half_precision
 from depl0._recomputation import call_gated
 from depl0.analysis.plan import Plan
-from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze
+from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, within
 from depl0.budgets.rounding import check_round_to, round_gates
 from depl0.budgets.threshold import Budget, BudgetKind
 from depl0.config import GateConfig, PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost, cost
 from depl0.costs.expected import ExpectedCost
 from depl0.costs.latency_table import ExpectedLatency
+from depl0.costs.terms import CostTerms
 from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_closing, check_saved_gates, checked_gates, checked_log_alpha
 from depl0.gated.description import describe
@@ -256,11 +257,9 @@ class GatedModel(Gated):
         gates = self.evaluation_gates()
         if round_to == 1:
             return gates
-        budget, fits = self.budget, None
-        if budget is not None:
-            fits = lambda kept: self.share_of(kept, budget.of) <= budget.share  # noqa: E731
+        limit = None if self.budget is None else within(self, self.budget.share, self.budget.of)
         is_open = gates.cpu() > 0
-        kept = round_gates(self.plan, is_open, self._score(), round_to, fits, may_vanish=remove_blocks, gone=self.gone)
+        kept = round_gates(self.plan, is_open, self._score(), round_to, limit, may_vanish=remove_blocks, gone=self.gone)
         return torch.where(kept.to(gates.device), torch.where(gates > 0, gates, 1.0), 0.0)
 
     def freeze(self) -> Frozen:
@@ -433,6 +432,10 @@ class GatedModel(Gated):
     def expected_cost_gradient(self, open_probability: Tensor, kind: PenaltyKind) -> tuple[Tensor, Tensor]:
         """Return the expected cost for these open probabilities, and its gradient, outside autograd."""
         return self._expected.value_and_gradient(open_probability.detach(), kind)
+
+    def cost_terms(self, of: BudgetKind) -> CostTerms | None:
+        """Return parameters or MACs as terms of decided gates; None for latency, which comes from tables."""
+        return None if of == "latency" else self._expected.terms(of)
 
     def _cost_at(self, open_probability: Tensor) -> Cost:
         params, macs = self._expected.exact(open_probability)
