@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,7 +25,8 @@ from depl0.errors import GateError, InputError
 TRIES = 8
 """times that a budget is lowered because the terms missed something"""
 
-AUTO = "auto"
+RoundTo: TypeAlias = int | Literal["auto"]
+AUTO: Literal["auto"] = "auto"
 """asks the device (:mod:`depl0.latency.multiples`)"""
 
 
@@ -43,7 +45,7 @@ class Within:
     """the dense cost in the units of ``terms``"""
 
 
-def check_round_to(round_to: int) -> None:
+def check_round_to(round_to: object) -> None:
     """Refuse what is no number of channels."""
     if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
         raise InputError(

@@ -269,7 +269,7 @@ class GatedModel(Gated):
         """
         self._fixed = None
         budget, of = (self.budget.share, self.budget.of) if self.budget is not None else (None, self.config.of)
-        return freeze(self, budget, of, self.config.remove_blocks, round_to=self.config.round_to)
+        return freeze(self, budget, of, self.config.remove_blocks, round_to=self.config.multiple)
 
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
@@ -352,7 +352,7 @@ class GatedModel(Gated):
         if of == "latency":
             self.time_layers()
         budget = Budget(self._expected, self._dense(of), share, of).to(self.device)
-        check_budget(self, share, of, self.config.round_to)
+        check_budget(self, share, of, self.config.multiple)
         if self._gone is not None:
             budget.close(self._gone)
         budget.solve(self._scores().detach())
@@ -467,7 +467,7 @@ class GatedModel(Gated):
         return extract(self._host_plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
 
     def _gates_to_extract(self, remove_blocks: bool, round_to: int | None) -> Tensor:
-        budget, wanted = self.budget, self.config.round_to if round_to is None else round_to
+        budget, wanted = self.budget, self.config.multiple if round_to is None else round_to
         check_round_to(wanted)
         if self._fixed is None:
             if budget is None:
