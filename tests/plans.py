@@ -1,4 +1,4 @@
-"""Plans of the few networks that most runs in the tests train: made once in a process, because they are always the same.
+"""Plans of the few networks that most runs in the tests train: always the same, so made once in a process.
 
 A plan is plain data and is made from a copy of the network, without a trace in it or in the random state.
 """
