@@ -1,8 +1,9 @@
-# make test    build .venv if needed, then run every check and every test
+# make test    build .venv if needed, then run every check and every test (about ten minutes on two cores)
+# make check   the same without the slow kinds of tests: lint, types and the fast majority (about two minutes)
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
 # make zoo     prune every network of the zoo at random, compare, and print the table (about ten minutes)
 # make fuzz    try eight times as many broken files as make test does, more than 40,000 (about ten minutes)
-# make browser install Chromium for the tests of reports, where this user may (without it they are skipped)
+# make browser install Chromium, a system package, for the tests of reports (without it they are skipped)
 # make bench   measure attach + extract, and the speed of data
 # make lint    ruff, mypy and import-linter
 # make format  let ruff sort, mend and format
@@ -21,10 +22,13 @@ MAKEFLAGS += --no-print-directory
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
-.PHONY: test demo zoo fuzz bench lint format clean install browser
+.PHONY: test check demo zoo fuzz bench lint format clean install browser
 
-test: lint browser
+test: lint
 	@$(PYTEST) --doctest-modules src tests
+
+check: lint
+	@$(PYTEST) --doctest-modules --fast src tests
 
 demo: $(STAMP)
 	@$(BIN)/depl0 prune digits

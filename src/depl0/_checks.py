@@ -166,7 +166,8 @@ class OneOf(Check):
     @property
     def words(self) -> str:
         """Say what is allowed."""
-        return f"one of {', '.join(map(repr, self._known()))}"
+        known = self._known()
+        return f"one of {', '.join(map(repr, known))}" if len(known) != 1 else repr(known[0])
 
     def read(self, value: object) -> str:
         """Give the name."""

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from depl0._suggest import unknown
 from depl0.analysis.selection import GroupChoice
-from depl0.budgets.rounding import check_round_to
+from depl0.budgets.rounding import AUTO, RoundTo, check_round_to
 from depl0.budgets.threshold import BudgetKind, check_share, checked_kind
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
@@ -41,6 +41,7 @@ class GateConfig:
         budget: the share of the cost that may be left in the end. None: gates are closed by a penalty in the loss.
         of: what the budget counts; ``"latency"`` is measured on the host's device.
         round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
+            ``"auto"`` is the multiple that pays on the host's device, by a short measurement that is kept.
         remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
 
     >>> GateConfig(budget=0.5).of
@@ -57,7 +58,7 @@ class GateConfig:
     evaluation: EvaluationRule = "median"
     budget: float | None = None
     of: BudgetKind = "macs"
-    round_to: int = 1
+    round_to: RoundTo = 1
     remove_blocks: bool = False
 
     def __post_init__(self) -> None:
@@ -79,7 +80,13 @@ class GateConfig:
                     hint="gates that cut nothing cost nothing, and have nothing to compete for.",
                 )
         checked_kind(self.of)
-        check_round_to(self.round_to)
+        if self.round_to != AUTO:
+            check_round_to(self.round_to)
+
+    @property
+    def multiple(self) -> int:
+        """Return ``round_to`` as a number; 1 as long as nobody has asked the device."""
+        return 1 if self.round_to == "auto" else self.round_to
 
     def changed(self, **changes: Any) -> GateConfig:
         """Return the same configuration with other values for some fields."""
@@ -103,5 +110,5 @@ class GateChanges(TypedDict, total=False):
     evaluation: EvaluationRule
     budget: float | None
     of: BudgetKind
-    round_to: int
+    round_to: RoundTo
     remove_blocks: bool

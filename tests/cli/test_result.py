@@ -34,6 +34,21 @@ def test_another_metric() -> None:
     assert first_row(summary) == "RMSE 0.5 mm 0.4375 mm -0.0625 mm"
 
 
+def latency_row(low: float, ratio: float, high: float) -> str:
+    summary = {**a_summary(90.0, 0.5), "certificate": {"max_error": 0.0, "dtype": "float64"}}
+    for network in ("dense", "compact"):
+        summary[network] = {**summary[network], "latency_ms": 1.0}
+    summary["speedup"] = {"1": {"ratio": ratio, "low": low, "high": high}}
+    return " ".join(result_table(summary, Path("run")).splitlines()[4].split())
+
+
+def test_latency_with_its_uncertainty() -> None:
+    assert latency_row(1.5, 1.58, 1.7) == "latency, batch 1 1.00 ms 1.00 ms 1.58x as fast (1.50 to 1.70)"
+    assert latency_row(0.8, 0.9, 0.95).endswith("0.90x as fast (0.80 to 0.95)")
+    assert latency_row(0.9, 1.36, 1.9).endswith("1.00 ms no measurable difference (0.90 to 1.90)")
+    assert latency_row(1.001, 1.005, 1.01).endswith("no measurable difference (1.00 to 1.01)")
+
+
 def test_published_accuracies_beside_another_metric(type_command: Type, tmp_path: Path) -> None:
     run = write_regression(tmp_path / "errors")
     typed = type_command(f"tables cifar10 {run}")

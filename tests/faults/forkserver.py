@@ -6,6 +6,7 @@ whether to resume, and at which file operation the process is to die, if at all.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -69,6 +70,8 @@ def serve() -> None:
     import depl0.cli.app
     from tests.faults import tasks
 
+    gc.collect()
+    gc.freeze()  # what is imported already is nobody's garbage; runs collect several times
     pid = 0
     for line in sys.stdin:
         message = json.loads(line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import time
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 from depl0.latency.fresh import built_small
-from depl0.latency.measure import clock_for, interleave, measure_latency, ratio
+from depl0.latency.measure import clock_for, interleave, measure_latency, ratio, speedup
 
 CPU = torch.device("cpu")
 
@@ -50,6 +52,27 @@ def test_the_modes_of_networks_are_kept_and_more_work_takes_longer() -> None:
 
 def test_a_ratio_is_not_moved_by_a_disturbed_round() -> None:
     assert ratio([1.0, 1.0, 1.0, 1.0, 50.0], [2.0, 2.0, 90.0, 2.0, 2.0]) == pytest.approx(0.5)
+
+
+def test_a_speedup_says_how_certain_it_is() -> None:
+    rng = random.Random(0)
+    base = [1 + 0.1 * rng.random() for _ in range(31)]
+    same, half = [1 + 0.1 * rng.random() for _ in range(31)], [0.5 + 0.05 * rng.random() for _ in range(31)]
+    assert not speedup(base, same).is_measurable
+    found = speedup(base, half)
+    assert found.is_measurable and found.low < 2 < found.high and found.high - found.low < 0.2
+    assert speedup(half, base).is_measurable and speedup(half, base).high < 1
+    # A moody machine: 1.36 times as fast by the medians, but not in the same rounds.
+    assert not speedup([1.36, 1.36, 1.36, 1.0, 1.0], [1.0, 1.0, 1.36, 1.36, 1.36]).is_measurable
+
+
+def test_the_interval_holds_the_median_19_times_out_of_20() -> None:
+    rng = random.Random(1)
+    hits = 0
+    for _ in range(400):
+        found = speedup([2.0 * math.exp(rng.gauss(0, 0.3)) for _ in range(15)], [1.0] * 15)
+        hits += found.low <= 2.0 <= found.high
+    assert hits >= 0.95 * 400 - 12
 
 
 def test_a_network_built_small_has_the_same_widths_and_nothing_else_in_common() -> None:

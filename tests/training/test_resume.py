@@ -43,6 +43,7 @@ def what_matters(folder: Path) -> tuple[list[dict[str, Any]], str, dict[str, Any
         line.pop("seconds")
     summary, gates = json.loads((folder / "summary.json").read_text()), folder / "gates.jsonl"
     summary.pop("seconds")
+    summary.pop("speedup")
     for size in ("dense", "compact"):
         summary[size].pop("latency_ms")
         summary[size].pop("latency_ms_32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -11,9 +12,13 @@ from torch import Tensor
 
 from depl0.analysis.plan import Plan
 from depl0.budgets.blocks import whole_blocks
-from depl0.budgets.rounding import Fits, round_gates
+from depl0.budgets.rounding import Within, round_gates
 from depl0.budgets.threshold import BudgetKind
+from depl0.costs.terms import CostTerms
 from depl0.errors import InputError
+
+Fits = Callable[[Tensor], bool]
+"""says whether a network with these gates open keeps the budget"""
 
 
 class GatedNetwork(Protocol):
@@ -36,6 +41,12 @@ class GatedNetwork(Protocol):
 
     def share_of(self, gates: Tensor, of: BudgetKind, score: Tensor | None = None) -> float:
         """Return the share of the dense cost that is left with these gates."""
+
+    def cost_terms(self, of: BudgetKind) -> CostTerms | None:
+        """Return a cost as terms of decided gates, where it has them."""
+
+    def expected_cost_gradient(self, open_probability: Tensor, kind: BudgetKind) -> tuple[Tensor, Tensor]:
+        """Return the expected cost, and what every gate adds to it."""
 
     def reacts(self, gates: Tensor) -> bool:
         """Tell whether the outputs still depend on the inputs with these gates."""
@@ -153,12 +164,26 @@ def open_within(
     is_open = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     is_open[order[:keep]] = True
     if round_to > 1:
-        return round_gates(gated.plan, is_open, scores, round_to, fits, may_vanish=remove_blocks, gone=gated.gone)
+        limit = within(gated, budget, of)
+        return round_gates(gated.plan, is_open, scores, round_to, limit, may_vanish=remove_blocks, gone=gated.gone)
     rest = order[keep:]
     if remove_blocks:
         rest = rest[~whole_blocks(gated.plan, is_open, gated.reacts)[rest]]
     _fill(is_open, rest, fits)
     return is_open
+
+
+def within(gated: GatedNetwork, budget: float, of: BudgetKind) -> Within:
+    """Return a budget as rounding wants it."""
+    log_alpha, device = gated.log_alpha().detach(), gated.gone.device
+    terms = gated.cost_terms(of)
+    return Within(
+        budget,
+        lambda is_open: gated.share_of(is_open, of, log_alpha.cpu()),
+        lambda is_open: gated.expected_cost_gradient(is_open.float().to(log_alpha.device), of)[1].to(device),
+        terms,
+        1.0 if terms is None else terms.total(torch.ones(gated.plan.num_gates)),
+    )
 
 
 def _fits(gated: GatedNetwork, budget: float, of: BudgetKind, log_alpha: Tensor, kept: Tensor) -> bool:

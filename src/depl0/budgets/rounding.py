@@ -1,8 +1,9 @@
 """Numbers of channels that hardware likes: kept channels of every group as a multiple of N.
 
 Vector units and matrix kernels work on 8, 16 or 32 channels at a time; what is left over costs as much as a whole step.
-So each group keeps a multiple of N of its channels, or all of them. The gates that change are the most doubtful ones:
-the best of the closed are opened, or the worst of the open are closed, so that the order of the scores is kept.
+So each group keeps a multiple of N of its channels, or all of them; the best by their scores. How many multiples each
+group keeps within a budget is a knapsack (:mod:`depl0.budgets.knapsack`): scores are worth for cost on a logarithmic
+scale, so a gate with score s is worth price·exp(s), at the prices of the network that the scores alone would choose.
 """
 
 from __future__ import annotations
@@ -10,18 +11,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from depl0.analysis.plan import Group, Plan
+from depl0.budgets.knapsack import CalledCosts, Costs, Knapsack, PairwiseCosts, Places, improve
+from depl0.budgets.relaxation import relax
+from depl0.costs.terms import CostTerms, pairwise
 from depl0.errors import GateError, InputError
 
-Fits = Callable[[Tensor], bool]
-"""says whether a network with these gates open keeps the budget"""
+TRIES = 8
+"""times that a budget is lowered because the terms missed something"""
+
+RoundTo: TypeAlias = int | Literal["auto"]
+AUTO: Literal["auto"] = "auto"
+"""asks the device (:mod:`depl0.latency.multiples`)"""
 
 
-def check_round_to(round_to: int) -> None:
+@dataclass(frozen=True)
+class Within:
+    """A budget, and what gates cost."""
+
+    budget: float
+    share: Callable[[Tensor], float]
+    """the share of the dense cost that a network with these gates open has"""
+    price: Callable[[Tensor], Tensor]
+    """what every gate adds to the cost, where these are open"""
+    terms: CostTerms | None = None
+    """the cost as terms, where it has them"""
+    dense: float = 1.0
+    """the dense cost in the units of ``terms``"""
+
+
+def check_round_to(round_to: object) -> None:
     """Refuse what is no number of channels."""
     if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
         raise InputError(
@@ -35,7 +59,7 @@ def round_gates(
     is_open: Tensor,
     scores: Tensor,
     round_to: int,
-    fits: Fits | None = None,
+    within: Within | None = None,
     *,
     may_vanish: bool = False,
     gone: Tensor | None = None,
@@ -45,25 +69,59 @@ def round_gates(
     Args:
         plan: the groups.
         is_open: which gates are open now.
-        scores: the order within a group, and which group's gates are the more doubtful ones.
+        scores: the order within a group, and which group's gates are worth more.
         round_to: N. A group of fewer channels keeps all of them; no other keeps fewer than N.
-        fits: the budget; without one, every group goes to the nearest multiple.
+        within: the budget; without one, every group goes to the nearest multiple.
         may_vanish: leave groups alone whose gates are all closed, because their layers are going to be removed.
         gone: gates that cannot be opened any more.
     """
-    check_round_to(round_to)
-    alive = torch.ones_like(is_open) if gone is None else ~gone
-    ladders = [
-        ladder
-        for group, step in zip(plan.groups, _gates_per_step(plan, round_to), strict=True)
-        if (ladder := _Ladder.of(group, step, is_open, alive, scores, may_vanish)) is not None
-    ]
-    for ladder in ladders:
-        ladder.to_nearest()
-    if fits is not None:
-        _close_until(fits, ladders, is_open)
-        _open_while(fits, ladders, is_open)
-    return _chosen(ladders, is_open)
+    if within is not None:
+        return round_within(plan, is_open, scores, round_to, within, may_vanish=may_vanish, gone=gone).is_open
+    ladders = _ladders(plan, is_open, scores, round_to, may_vanish, gone)
+    return _chosen(ladders, [ladder.nearest for ladder in ladders], is_open)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Gates that were chosen within a budget, and how well."""
+
+    is_open: Tensor
+    value: float
+    bound: float | None
+    """no rounded gates within the budget are worth more; None where that is not known"""
+
+
+def round_within(
+    plan: Plan,
+    is_open: Tensor,
+    scores: Tensor,
+    round_to: int,
+    within: Within,
+    *,
+    may_vanish: bool = False,
+    gone: Tensor | None = None,
+) -> Rounded:
+    """Return the rounded gates that are worth the most within a budget, as far as exchanges find them, and a bound."""
+    ladders = _ladders(plan, is_open, scores, round_to, may_vanish, gone)
+    worth = _worth(scores, torch.ones_like(is_open) if gone is None else ~gone, within.price(is_open))
+    values = tuple(worth[ladder.order].cumsum(0)[torch.tensor(ladder.rungs) - 1].numpy() for ladder in ladders)
+    costs, budget = _costs(within, ladders, is_open), within.budget * within.dense
+    for _ in range(TRIES):
+        problem = Knapsack(values, costs, budget)
+        relaxed = relax(problem)
+        starts = [[ladder.nearest for ladder in ladders], *(relaxed.places if relaxed else ())]
+        places = improve(problem, starts)
+        if places is None:
+            break
+        chosen = _chosen(ladders, places, is_open)
+        over = within.share(chosen) - within.budget
+        if over <= 0:
+            return Rounded(chosen, problem.value(places), relaxed.bound if relaxed else None)
+        budget -= 1.01 * over * within.dense  # some layer keeps a channel that the terms do not know of
+    raise GateError(
+        "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
+        hint="ask for a larger budget, or round to fewer channels.",
+    )
 
 
 def in_whole_steps(plan: Plan, going: Tensor, gone: Tensor, scores: Tensor, round_to: int) -> Tensor:
@@ -108,17 +166,27 @@ def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
         yield round_to // math.gcd(round_to, max(channels, 1))
 
 
-@dataclass(eq=False)
+def _ladders(
+    plan: Plan, is_open: Tensor, scores: Tensor, round_to: int, may_vanish: bool, gone: Tensor | None
+) -> list[_Ladder]:
+    check_round_to(round_to)
+    alive = torch.ones_like(is_open) if gone is None else ~gone
+    return [
+        ladder
+        for group, step in zip(plan.groups, _gates_per_step(plan, round_to), strict=True)
+        if (ladder := _Ladder.of(group, step, is_open, alive, scores, may_vanish)) is not None
+    ]
+
+
+@dataclass(frozen=True)
 class _Ladder:
-    """The numbers of gates that one group may keep, and the one chosen."""
+    """The numbers of gates that one group may keep."""
 
     order: Tensor
     """the group's gates, the best first"""
-    worth: Tensor
-    """the scores in that order"""
     rungs: list[int]
-    place: int
-    open_before: int
+    nearest: int
+    """the place of the number nearest to what is open now; of two, that of the larger"""
 
     @classmethod
     def of(
@@ -132,55 +200,41 @@ class _Ladder:
         by_score = own.argsort(descending=True, stable=True)
         by_score = by_score[alive[group.gates][by_score]]
         order = by_score[opened[by_score].long().argsort(descending=True, stable=True)]  # whatever is open comes first
-        return cls(order + group.offset, own[order], _rungs(step, group.size, len(order)), 0, count)
-
-    def to_nearest(self) -> None:
-        """Choose the number nearest to what is open now; of two, the larger."""
-        self.place = min(
-            range(len(self.rungs)), key=lambda place: (abs(self.rungs[place] - self.open_before), -self.rungs[place])
-        )
+        rungs = _rungs(step, group.size, len(order))
+        nearest = min(range(len(rungs)), key=lambda place: (abs(rungs[place] - count), -rungs[place]))
+        return cls(order + group.offset, rungs, nearest)
 
     @property
-    def below(self) -> float | None:
-        """Return what the gates are worth that one step down would close."""
-        return self._mean(self.place - 1) if self.place > 0 else None
-
-    @property
-    def above(self) -> float | None:
-        """Return what the gates are worth that one step up would open."""
-        return self._mean(self.place) if self.place + 1 < len(self.rungs) else None
-
-    def _mean(self, place: int) -> float:
-        return float(self.worth[self.rungs[place] : self.rungs[place + 1]].mean())
+    def choices(self) -> Tensor:
+        """Return a row for every number: which gates it keeps, in order."""
+        return torch.arange(len(self.order)) < torch.tensor(self.rungs)[:, None]
 
 
-def _chosen(ladders: list[_Ladder], is_open: Tensor) -> Tensor:
+def _chosen(ladders: list[_Ladder], places: Places, is_open: Tensor) -> Tensor:
     chosen = is_open.clone()
-    for ladder in ladders:
-        keep = ladder.rungs[ladder.place]
+    for ladder, place in zip(ladders, places, strict=True):
+        keep = ladder.rungs[place]
         chosen[ladder.order[:keep]] = True
         chosen[ladder.order[keep:]] = False
     return chosen
 
 
-def _close_until(fits: Fits, ladders: list[_Ladder], is_open: Tensor) -> None:
-    """Step down where the least is lost, until the budget is kept."""
-    while not fits(_chosen(ladders, is_open)):
-        candidates = [(worth, ladder) for ladder in ladders if (worth := ladder.below) is not None]
-        if not candidates:
-            raise GateError(
-                "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
-                hint="ask for a larger budget, or round to fewer channels.",
-            )
-        min(candidates, key=lambda pair: pair[0])[1].place -= 1
+def _worth(scores: Tensor, alive: Tensor, price: Tensor) -> Tensor:
+    """Return what every gate is worth: its price times exp of its score, standardised, so that units do not matter."""
+    own = scores.double()
+    left = own[alive]
+    spread = left.std(correction=0).clamp_min(1e-12) if len(left) else 1.0
+    price = price.double().cpu()
+    price = price.clamp_min(1e-3 * float(price.mean().clamp_min(1e-30)))  # flat tables, layers without readers
+    return price * ((own - left.mean()) / spread).clamp(-4, 4).exp()
 
 
-def _open_while(fits: Fits, ladders: list[_Ladder], is_open: Tensor) -> None:
-    """Step up where the most is won, as long as something still fits."""
-    left = list(ladders)
-    while candidates := [(worth, ladder) for ladder in left if (worth := ladder.above) is not None]:
-        best = max(candidates, key=lambda pair: pair[0])[1]
-        best.place += 1
-        if not fits(_chosen(ladders, is_open)):
-            best.place -= 1
-            left.remove(best)
+def _costs(within: Within, ladders: list[_Ladder], is_open: Tensor) -> Costs:
+    if within.terms is None:
+        return CalledCosts(
+            [len(ladder.rungs) for ladder in ladders], lambda places: within.share(_chosen(ladders, places, is_open))
+        )
+    others = is_open.clone()
+    for ladder in ladders:
+        others[ladder.order] = False
+    return PairwiseCosts(pairwise(within.terms, [(ladder.order, ladder.choices) for ladder in ladders], others))

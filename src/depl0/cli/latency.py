@@ -111,6 +111,7 @@ def _entry(timing: Timing) -> dict[str, Any]:
         "best_ms": 1000 * timing.best,
         "rounds": timing.rounds,
         "speedup": timing.speedup,
+        "interval": None if timing.interval is None else [timing.interval.low, timing.interval.high],
     }
 
 

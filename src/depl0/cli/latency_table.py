@@ -28,7 +28,6 @@ def latency_table(result: dict[str, Any]) -> str:
     if result["timings"]:
         rows = [["backend", "batch", "network", "ms", "±", "best", "rounds", "as fast"]]
         for entry in result["timings"]:
-            speedup = entry["speedup"]
             rows.append(
                 [
                     entry["backend"],
@@ -38,14 +37,22 @@ def latency_table(result: dict[str, Any]) -> str:
                     f"{entry['spread_ms']:.3f}",
                     f"{entry['best_ms']:.3f}",
                     str(entry["rounds"]),
-                    "" if speedup is None else f"{speedup:.2f}x",
+                    _faster(entry),
                 ]
             )
         lines += ["", *aligned(rows, [title not in WORDS for title in rows[0]])]
-        lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth, which speed-ups are of")
+        lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth, which speed-ups are of;")
+        lines.append("in brackets: 95 % interval of the median over rounds")
     if result["skipped"]:
         lines.append("")
         lines += [
             f"skipped {entry['backend']}, batch {entry['batch']}: {entry['reason']}" for entry in result["skipped"]
         ]
     return "\n".join(lines)
+
+
+def _faster(entry: dict[str, Any]) -> str:
+    if entry["speedup"] is None:
+        return ""
+    low, high = entry["interval"]
+    return f"{entry['speedup']:.2f}x ({low:.2f} to {high:.2f})"

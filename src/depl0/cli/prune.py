@@ -49,7 +49,8 @@ def chosen_recipe(
     budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
     of: Annotated[str | None, typer.Option(help="What the budget counts: macs, params or latency.")] = None,
     round_to: Annotated[
-        int | None, typer.Option(help="Keep a multiple of so many channels, e.g. 8, or all of a group.")
+        str | None,
+        typer.Option(help="Keep a multiple of so many channels, e.g. 8, or all of a group; auto: what pays here."),
     ] = None,
     penalty_weight: Annotated[float | None, typer.Option(help="The paper's fixed λ, instead of a budget.")] = None,
     method: Annotated[

@@ -21,6 +21,7 @@ from depl0.analysis.plan import Plan
 from depl0.costs import authors
 from depl0.costs.axes import AxisTable
 from depl0.costs.latency_table import ExpectedLatency
+from depl0.costs.terms import CostTerms
 from depl0.errors import InputError
 
 KINDS = ("params", "macs", "groups", "latency")
@@ -153,6 +154,20 @@ class ExpectedCost(ConstantTensors):
         if self.latency is None:
             raise InputError("the layers' latency is not known yet.", hint="measure it with gated.time_layers().")
         return self.latency
+
+    def terms(self, kind: str) -> CostTerms:
+        """Return parameters or MACs as terms: what they are when every gate is decided."""
+        t, row = self._exact, KINDS.index(kind)
+        return CostTerms(
+            t["axis_of"],
+            t["gate_of"],
+            t["count"],
+            t["fixed"],
+            t["left"],
+            t["right"],
+            t["coefficients"][row],
+            float(t["constants"][row]),
+        )
 
     def exact(self, open_probability: Tensor) -> tuple[float, float]:
         """Return expected parameters and MACs in float64 on the CPU."""

@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 from depl0._host import ExampleInputs, check_host
 from depl0.config import GateChanges, GateConfig
 from depl0.gated.model import GatedModel
+from depl0.gated.multiples import choose_multiple
 from depl0.generators import make_generator
 from depl0.planning import plan as make_plan
 
@@ -46,4 +47,7 @@ def attach(
         conditioning=config.conditioning,
         rng=rng,
     )
-    return GatedModel(model, plan, generator, example, config)
+    gated = GatedModel(model, plan, generator, example, config)
+    if config.round_to == "auto":
+        gated.config = config.changed(round_to=choose_multiple(gated))
+    return gated

@@ -27,8 +27,8 @@ def _in_lines(gated: GatedModel) -> str:
         f"{config.generator} {config.direction}, preset {gated.generator.preset.name})",
         f"  dense   {dense}",
         f"  kept    {kept.macs / dense.macs:.1%} of the MACs, {kept.params / dense.params:.1%} of the parameters",
-        f"  least   {least_share(gated, 'macs', config.round_to):.1%} of the MACs, "
-        f"{least_share(gated, 'params', config.round_to):.1%} of the parameters",
+        f"  least   {least_share(gated, 'macs', config.multiple):.1%} of the MACs, "
+        f"{least_share(gated, 'params', config.multiple):.1%} of the parameters",
     ]
     if gated.budget is not None:
         of = {"macs": "MACs", "params": "parameters"}.get(gated.budget.of, gated.budget.of)

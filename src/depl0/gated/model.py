@@ -12,13 +12,14 @@ from depl0._host import ExampleInputs, Gated, tied_names
 from depl0._precision import out_of_half_precision
 from depl0._recomputation import call_gated
 from depl0.analysis.plan import Plan
-from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze
+from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, within
 from depl0.budgets.rounding import check_round_to, round_gates
 from depl0.budgets.threshold import Budget, BudgetKind
 from depl0.config import GateConfig, PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost, cost
 from depl0.costs.expected import ExpectedCost
 from depl0.costs.latency_table import ExpectedLatency
+from depl0.costs.terms import CostTerms
 from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_closing, check_saved_gates, checked_gates, checked_log_alpha
 from depl0.gated.description import describe
@@ -256,11 +257,9 @@ class GatedModel(Gated):
         gates = self.evaluation_gates()
         if round_to == 1:
             return gates
-        budget, fits = self.budget, None
-        if budget is not None:
-            fits = lambda kept: self.share_of(kept, budget.of) <= budget.share  # noqa: E731
+        limit = None if self.budget is None else within(self, self.budget.share, self.budget.of)
         is_open = gates.cpu() > 0
-        kept = round_gates(self.plan, is_open, self._score(), round_to, fits, may_vanish=remove_blocks, gone=self.gone)
+        kept = round_gates(self.plan, is_open, self._score(), round_to, limit, may_vanish=remove_blocks, gone=self.gone)
         return torch.where(kept.to(gates.device), torch.where(gates > 0, gates, 1.0), 0.0)
 
     def freeze(self) -> Frozen:
@@ -270,7 +269,7 @@ class GatedModel(Gated):
         """
         self._fixed = None
         budget, of = (self.budget.share, self.budget.of) if self.budget is not None else (None, self.config.of)
-        return freeze(self, budget, of, self.config.remove_blocks, round_to=self.config.round_to)
+        return freeze(self, budget, of, self.config.remove_blocks, round_to=self.config.multiple)
 
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
@@ -353,7 +352,7 @@ class GatedModel(Gated):
         if of == "latency":
             self.time_layers()
         budget = Budget(self._expected, self._dense(of), share, of).to(self.device)
-        check_budget(self, share, of, self.config.round_to)
+        check_budget(self, share, of, self.config.multiple)
         if self._gone is not None:
             budget.close(self._gone)
         budget.solve(self._scores().detach())
@@ -437,6 +436,10 @@ class GatedModel(Gated):
         """Return the expected cost for these open probabilities, and its gradient, outside autograd."""
         return self._expected.value_and_gradient(open_probability.detach(), kind)
 
+    def cost_terms(self, of: BudgetKind) -> CostTerms | None:
+        """Return parameters or MACs as terms of decided gates; None for latency, which comes from tables."""
+        return None if of == "latency" else self._expected.terms(of)
+
     def _cost_at(self, open_probability: Tensor) -> Cost:
         params, macs = self._expected.exact(open_probability)
         return Cost(round(params), round(macs))
@@ -467,7 +470,7 @@ class GatedModel(Gated):
         return extract(self._host_plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
 
     def _gates_to_extract(self, remove_blocks: bool, round_to: int | None) -> Tensor:
-        budget, wanted = self.budget, self.config.round_to if round_to is None else round_to
+        budget, wanted = self.budget, self.config.multiple if round_to is None else round_to
         check_round_to(wanted)
         if self._fixed is None:
             if budget is None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from depl0._host import evaluation_mode
 from depl0.latency.backends import BACKENDS, Call, Skipped, ToOnnx
-from depl0.latency.measure import interleave, ratio, summarise
+from depl0.latency.measure import Speedup, interleave, ratio, speedup, summarise
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Timing:
     rounds: int
     speedup: float | None
     """how many times as fast as the first network, both undisturbed; None for itself"""
+    interval: Speedup | None = None
+    """the same over single rounds, with how certain it is"""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,11 @@ def time_calls(
     timings = []
     for name, values in times.items():
         found = summarise(values)
-        speedup = None if name == first else ratio(times[first], values)
-        timings.append(Timing(backend, batch, name, found.median, found.spread, found.best, len(values), speedup))
+        faster = None if name == first else ratio(times[first], values)
+        interval = None if name == first else speedup(times[first], values)
+        timings.append(
+            Timing(backend, batch, name, found.median, found.spread, found.best, len(values), faster, interval)
+        )
     return timings
 
 

@@ -52,9 +52,9 @@ def closing_gates(gated: GatedModel, log_alpha: Tensor, looks: Tensor) -> Tensor
     be cut in two for good. Where gates will be rounded, what is left of a group is a number that it may keep.
     """
     closing = gated.can_go((looks >= LOOKS_BELOW) & ~gated.gone)
-    if gated.config.round_to == 1:
+    if gated.config.multiple == 1:
         return closing
-    return in_whole_steps(gated.plan, closing, gated.gone, log_alpha, gated.config.round_to)
+    return in_whole_steps(gated.plan, closing, gated.gone, log_alpha, gated.config.multiple)
 
 
 def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:

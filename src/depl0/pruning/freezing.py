@@ -55,7 +55,7 @@ def freeze_network(
     share_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
     measured_on = calibration if renewed else None
     if budget is not None and of == "latency":
-        rules: Any = {"remove_blocks": gated.config.remove_blocks, "round_to": gated.config.round_to}
+        rules: Any = {"remove_blocks": gated.config.remove_blocks, "round_to": gated.config.multiple}
         frozen, latency = freeze_together(gated, budget, scores, **rules)
         renewed = measured_on is not None and renew_statistics(gated, measured_on)
         return Freezing(frozen.gates, frozen.forced, renewed, latency=latency)
@@ -103,8 +103,8 @@ def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
 def _chosen(gated: GatedModel, budget: float | None, of: BudgetKind, scores: Tensor | None) -> Frozen:
     config = gated.config
     if scores is None or budget is None:
-        return final_gates(gated, budget, of, config.remove_blocks, round_to=config.round_to)
-    return gates_by(gated, scores, budget, of, config.remove_blocks, round_to=config.round_to)
+        return final_gates(gated, budget, of, config.remove_blocks, round_to=config.multiple)
+    return gates_by(gated, scores, budget, of, config.remove_blocks, round_to=config.multiple)
 
 
 def _closing(gated: GatedModel, frozen: Frozen, before: Tensor | None) -> Tensor:

@@ -210,6 +210,9 @@ class Search:
         self._listener = listener or SearchListener()
         self._state = _State()
         self._former = gated.host
+        if world_size() > 1:  # each process may have asked its own device
+            first = from_first(torch.tensor([gated.config.multiple], device=gated.device))
+            gated.config = gated.config.changed(round_to=int(first))
         gated.when_shrunk(self._carry)
         if state is None:
             self._hold_open()

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, TypeAlias, final, get_args
 import torch
 
 from depl0._checks import Either, Flag, ListOf, Maybe, Named, Number, OneOf, Refused, Text, Whole, shown
+from depl0.budgets.rounding import AUTO, RoundTo
 from depl0.budgets.threshold import BudgetKind
 from depl0.config import EvaluationRule, PenaltyKind, PenaltyScale
 from depl0.data.settings import DataFields
@@ -202,6 +203,7 @@ class TargetSection(Section):
         budget: the share of the cost that may be left.
         of: the cost that the budget is a share of; ``latency`` is measured on this machine.
         round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
+            ``auto`` is the multiple that pays on the device, measured once and kept with the run.
         penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
         penalty: the expected cost that λ multiplies: ``params``, ``macs``, the paper's ``groups``, or ``chain`` and
             ``groups-k2``, which the authors' code has in its place (:mod:`depl0.costs.authors`).
@@ -214,7 +216,7 @@ class TargetSection(Section):
 
     budget: float | None = field(default=None, metadata=allow(Maybe(Number(above=0, at_most=1))))
     of: BudgetKind = field(default="macs", metadata=allow(OneOf(get_args(BudgetKind))))
-    round_to: int = field(default=1, metadata=allow(Whole(at_least=1)))
+    round_to: RoundTo = field(default=1, metadata=allow(Either(Whole(at_least=1), OneOf((AUTO,)))))
     penalty_weight: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
     penalty: PenaltyKind = field(default="params", metadata=allow(OneOf(PENALTIES)))
     penalty_scale: PenaltyScale = field(default="count", metadata=allow(OneOf(get_args(PenaltyScale))))

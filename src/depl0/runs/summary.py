@@ -12,7 +12,7 @@ from depl0.analysis.plan import Plan
 from depl0.costs.count import Cost, LayerCost
 from depl0.costs.memory import memory_bytes
 from depl0.files import file_size
-from depl0.latency import measure_latency
+from depl0.latency.measure import Speedup, speedup, summarise, time_networks
 from depl0.runs.state import CompactionRecord, FreezingRecord
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.record import CompactRecord
@@ -20,6 +20,8 @@ from depl0.tasks import Metric
 
 BATCH = 32
 """images of the larger of the two batches that are timed; the other is one"""
+ROUNDS = 31
+"""in which both networks are timed, as long as a second is enough for them"""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Summary:
     finetune_epochs: int
     dense: Figures
     compact: Figures
+    speedup: dict[str, Speedup]
+    """by batch size"""
     budget: BudgetFigures
     freezing: FreezingRecord
     convergence: dict[str, Any] | None
@@ -96,6 +100,7 @@ class Summary:
             "dense": self.dense.to_dict(self.metric),
             "compact": self.compact.to_dict(self.metric),
             "validation": self._validation(),
+            "speedup": {batch: dataclasses.asdict(found) for batch, found in self.speedup.items()},
             "budget": budget.asked,
             "budget_of": budget.of if budget.asked is not None else None,
             "budget_asked": budget.asked,
@@ -131,21 +136,25 @@ class Summary:
         }
 
 
-def measured(dense: nn.Module, compact: nn.Module, example: Tensor) -> dict[str, dict[str, Any]]:
-    """Return latency, memory and file size of both networks, by network; ``example`` is one image."""
+def measured(
+    dense: nn.Module, compact: nn.Module, example: Tensor
+) -> tuple[dict[str, dict[str, Any]], dict[str, Speedup]]:
+    """Return latency, memory and file size of both networks, and how much faster one is; ``example`` is one image."""
     networks = {"dense": dense, "compact": compact}
     batch = example.expand(BATCH, *example.shape[1:]).contiguous()
-    one, many = measure_latency(networks, [example]), measure_latency(networks, [batch])
-    return {
+    one, many = (time_networks(networks, [inputs], ROUNDS, seconds=1.0) for inputs in (example, batch))
+    figures = {
         name: {
-            "latency_ms": 1000 * one[name].median,
-            f"latency_ms_{BATCH}": 1000 * many[name].median,
+            "latency_ms": 1000 * summarise(one[name]).median,
+            f"latency_ms_{BATCH}": 1000 * summarise(many[name]).median,
             "memory_bytes": memory_bytes(network, [example]),
             f"memory_bytes_{BATCH}": memory_bytes(network, [batch]),
             "file_bytes": file_size(network),
         }
         for name, network in networks.items()
     }
+    faster = {"1": speedup(one["dense"], one["compact"]), str(BATCH): speedup(many["dense"], many["compact"])}
+    return figures, faster
 
 
 def layer_table(plan: Plan, record: CompactRecord, dense: Cost, compact: Cost) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import depl0.files as files
 from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gated import GatedModel
+from depl0.latency.measure import Speedup
 from depl0.pruning.latency_budget import measured_share
 from depl0.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
 from depl0.runtime import memory_format
@@ -30,13 +31,13 @@ def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: T
         memory_format.set_contiguous(network)
     scores = final_scores(engine, compact, session.data, session.task)
     dense = model_factory(session.recipe, session.data)().to(engine.device)
-    more = measured(dense, compact, example)
+    more, faster = measured(dense, compact, example)
     figures = {
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
         "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
     }
     reached = measured_share(compact, dense, gated.example) if session.recipe.target.of == "latency" else None
-    summary = _summary(session, gated, record, figures, reached).to_dict()
+    summary = _summary(session, gated, record, figures, faster, reached).to_dict()
     if engine.is_main_process:
         files.save(compact, session.folder.compact)
         session.folder.finish(summary)
@@ -48,6 +49,7 @@ def _summary(
     gated: GatedModel,
     record: CompactRecord,
     figures: dict[str, Figures],
+    faster: dict[str, Speedup],
     latency_reached: float | None,
 ) -> Summary:
     recipe, state, target = session.recipe, session.state, session.recipe.target
@@ -66,7 +68,10 @@ def _summary(
         finetune_epochs=recipe.finetune_epochs,
         dense=figures["dense"],
         compact=figures["compact"],
-        budget=BudgetFigures(target.budget, target.of, reached, target.round_to, target.penalty_weight, state.latency),
+        speedup=faster,
+        budget=BudgetFigures(
+            target.budget, target.of, reached, gated.config.multiple, target.penalty_weight, state.latency
+        ),
         freezing=state.freezing,
         convergence=state.convergence,
         compactions=state.compactions,

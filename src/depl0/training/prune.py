@@ -27,6 +27,7 @@ from depl0.training.loop import run_phase
 from depl0.training.opening import open_session
 from depl0.training.phases import finetune, plain_phase
 from depl0.training.rollback import roll_back
+from depl0.training.rounding import choose_rounding
 from depl0.training.search import note_cut, search
 from depl0.training.session import Session
 from depl0.training.setup import gated_network, model_factory, open_data_for
@@ -51,6 +52,7 @@ def prune(
         session.distillation = _teacher(session, host)
         while True:
             try:
+                choose_rounding(session, gated)
                 _measure_dense(session, gated.host)
                 compact = _search_and_finetune(session, gated, make_host)
                 return folder, conclude(session, gated, compact, example)

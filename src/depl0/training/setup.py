@@ -64,14 +64,16 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
     if target.budget is not None and isinstance(method, Scored):
         if target.of == "latency":
             gated.time_layers()
-        check_budget(gated, target.budget, target.of, target.round_to)
+        check_budget(gated, target.budget, target.of, gated.config.multiple)
     return gated
 
 
 def gate_config(recipe: Recipe) -> GateConfig:
     """Return how a recipe puts gates on its network."""
     gates, target = recipe.gates, recipe.target
-    shared = GateConfig(groups=gates.groups, round_to=target.round_to, remove_blocks=target.remove_blocks)
+    # "auto" is decided with the run's state at hand, so that a run that goes on does not measure anew.
+    round_to = 1 if target.round_to == "auto" else target.round_to
+    shared = GateConfig(groups=gates.groups, round_to=round_to, remove_blocks=target.remove_blocks)
     if isinstance(method_of(recipe), Scored):  # nothing is generated: one number for each gate, which becomes its score
         return shared.changed(generator="independent", of=target.of)
     return shared.changed(

@@ -1,0 +1,81 @@
+"""What a network costs when every gate is decided, as sums over groups of gates and over pairs of them.
+
+With S(axis) = Σ open gates of an axis' positions, frozen ones included, parameters and MACs are
+
+    cost = constant + Σ_terms c·S(left)·S(right)
+
+which is bilinear. Where each group keeps one of a few sets of gates, it splits into a number for each choice of a group
+and a table for each pair of groups that meet in a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CostTerms:
+    """The terms of one cost, in float64 on the CPU."""
+
+    axis_of: Tensor
+    gate_of: Tensor
+    count: Tensor
+    """an entry each: so many positions of this axis have this gate"""
+    fixed: Tensor
+    """positions of every axis that have none"""
+    left: Tensor
+    right: Tensor
+    coefficients: Tensor
+    """a term each: two axes, and what a pair of their positions costs"""
+    constant: float
+
+    def total(self, is_open: Tensor) -> float:
+        """Return the cost with these gates open."""
+        per_axis = self.fixed.index_add(0, self.axis_of, is_open.double()[self.gate_of] * self.count)
+        return self.constant + float(torch.dot(per_axis[self.left] * per_axis[self.right], self.coefficients))
+
+
+@dataclass(frozen=True)
+class PairwiseCost:
+    """The cost of a choice for every group: ``constant + Σ single[g][c_g] + Σ pairs[g][h][c_g, c_h]`` over g < h."""
+
+    constant: float
+    single: tuple[Array, ...]
+    pairs: tuple[dict[int, Array], ...]
+    """of every group those that it meets, with (own choices, the other's choices)"""
+
+
+def pairwise(terms: CostTerms, choices: Sequence[tuple[Tensor, Tensor]], others: Tensor) -> PairwiseCost:
+    """Split a cost by groups.
+
+    Args:
+        terms: the cost.
+        choices: for every group its gates, and a matrix (choices, gates) of what is open.
+        others: of all gates, those that are open and in no group here.
+    """
+    axes, num_gates = len(terms.fixed), len(others)
+    counts = torch.zeros(axes, num_gates, dtype=torch.float64)
+    counts.index_put_((terms.axis_of, terms.gate_of), terms.count, accumulate=True)
+    per_pair = torch.zeros(axes, axes, dtype=torch.float64)
+    per_pair.index_put_((terms.left, terms.right), terms.coefficients, accumulate=True)
+    each, fixed = per_pair.numpy(), (terms.fixed + counts @ others.double()).numpy()
+    both = each + each.T
+    positions = [(is_open.double() @ counts[:, gates].T).numpy() for gates, is_open in choices]  # (choices, axes)
+    constant = terms.constant + float(fixed @ each @ fixed)
+    single = tuple(own @ (both @ fixed) + ((own @ each) * own).sum(1) for own in positions)
+    pairs: tuple[dict[int, Array], ...] = tuple({} for _ in choices)
+    for g, own in enumerate(positions):
+        weighted = own @ both
+        for h in range(g + 1, len(positions)):
+            table = weighted @ positions[h].T
+            if table.any():
+                pairs[g][h], pairs[h][g] = table, table.T
+    return PairwiseCost(constant, single, pairs)

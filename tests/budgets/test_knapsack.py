@@ -1,0 +1,108 @@
+"""How many multiples every group keeps: against brute force, and against any step that would still fit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from depl0.budgets.freeze import least_share, open_within, within
+from depl0.budgets.knapsack import CalledCosts, Knapsack, PairwiseCosts, improve
+from depl0.budgets.relaxation import relax
+from depl0.budgets.rounding import round_within
+from depl0.costs.terms import PairwiseCost
+from tests.budgets.test_rounding import given_scores
+
+
+def random_problem(seed: int, *, groups: int = 4, choices: int = 4) -> Knapsack:
+    """Layers in a chain with a few shortcuts: what each pair costs is in proportion to both widths."""
+    draw = np.random.default_rng(seed)
+    widths = np.arange(1, choices + 1, dtype=float)
+    values = tuple(np.sort(draw.exponential(size=choices))[::-1].cumsum() * draw.uniform(0.3, 3) for _ in range(groups))
+    pairs: tuple[dict[int, np.ndarray], ...] = tuple({} for _ in range(groups))
+    for g, h in itertools.combinations(range(groups), 2):
+        if h == g + 1 or draw.random() < 0.2:
+            pairs[g][h] = draw.uniform(0.2, 2) * np.outer(widths, widths)
+            pairs[h][g] = pairs[g][h].T
+    costs = PairwiseCosts(PairwiseCost(1.0, tuple(draw.uniform(0, 1) * widths for _ in range(groups)), pairs))
+    dense, least = costs.at([choices - 1] * groups), costs.at([0] * groups)
+    return Knapsack(values, costs, least + draw.uniform(0.02, 0.9) * (dense - least))
+
+
+def all_choices(problem: Knapsack) -> list[list[int]]:
+    return [list(places) for places in itertools.product(*map(range, problem.costs.sizes))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nearly_as_good_as_brute_force_and_never_above_the_bound(seed: int) -> None:
+    problem = random_problem(seed)
+    best = max(problem.value(places) for places in all_choices(problem) if problem.fits(places))
+    relaxed = relax(problem)
+    assert relaxed is not None and relaxed.bound >= best * (1 - 1e-9)
+    found = improve(problem, [[0] * 4, *relaxed.places])
+    assert found is not None and problem.fits(found)
+    assert problem.value(found) >= 0.99 * best
+    assert problem.value(found) <= relaxed.bound * (1 + 1e-9)
+
+
+def test_the_relaxation_is_the_exact_maximum_at_its_price() -> None:
+    """Where everything fits, the bound is the value of everything."""
+    problem = random_problem(3)
+    generous = Knapsack(problem.values, problem.costs, 2 * problem.costs.at([3] * 4))
+    relaxed = relax(generous)
+    assert relaxed is not None
+    assert relaxed.bound == pytest.approx(generous.value([3] * 4), rel=1e-6)
+    assert improve(generous, relaxed.places) == [3] * 4
+
+
+def test_groups_that_all_meet_each_other_have_no_bound_but_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(5)
+    monkeypatch.setattr("depl0.budgets.relaxation.LARGEST", 3)
+    assert relax(problem) is None
+    assert improve(problem, [[3] * 4]) is not None
+
+
+def test_a_cost_that_can_only_be_asked_for_gives_much_the_same() -> None:
+    problem = random_problem(7)
+    asked = Knapsack(problem.values, CalledCosts(problem.costs.sizes, problem.costs.at), problem.budget)
+    assert relax(asked) is None
+    slow, fast = improve(asked, [[1] * 4]), improve(problem, [[1] * 4])
+    assert slow is not None and fast is not None
+    assert asked.value(slow) >= 0.95 * problem.value(fast)
+
+
+def test_nothing_that_fits() -> None:
+    problem = random_problem(1)
+    poor = Knapsack(problem.values, problem.costs, 0.5 * problem.costs.at([0] * 4))
+    assert improve(poor, [[3] * 4]) is None
+
+
+@pytest.mark.parametrize("of", ["macs", "params"])
+@pytest.mark.parametrize("seed", range(4))
+def test_terms_are_the_cost_of_decided_gates(seed: int, of: str) -> None:
+    gated = given_scores(seed)
+    kept = torch.rand(gated.plan.num_gates, generator=torch.Generator().manual_seed(seed)) < 0.6
+    terms = gated.cost_terms(of)
+    assert terms is not None
+    dense = gated.dense_cost.macs if of == "macs" else gated.dense_cost.params
+    assert terms.total(torch.ones_like(kept)) == dense
+    assert terms.total(kept) / dense == pytest.approx(gated.share_of(kept.float(), of), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_network_is_rounded_within_a_few_percent_of_the_bound_and_nothing_more_fits(seed: int) -> None:
+    gated = given_scores(seed)
+    scores, round_to, budget = gated.log_alpha().detach(), 4, 0.3 + 0.1 * seed
+    assert budget > least_share(gated, "macs", round_to)
+    limit = within(gated, budget, "macs")
+    unrounded = open_within(gated, scores, budget, "macs")
+    found = round_within(gated.plan, unrounded, scores, round_to, limit)
+    assert found.bound is not None and 0.95 * found.bound <= found.value <= found.bound * (1 + 1e-9)
+    for group in gated.plan.groups:
+        more = found.is_open.clone()
+        closed = [gate for gate in scores[group.gates].argsort(descending=True).tolist() if not more[group.gates][gate]]
+        step = 2 if "grouped" in group.layers else round_to
+        more[torch.tensor(closed[:step], dtype=torch.long) + group.offset] = True
+        assert not closed or gated.share_of(more, "macs") > budget, group.name
