@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import torch
 import typer
-
-from depl0.models.spec import build_model
-from depl0.planning import plan
 
 
 def plan_command(
@@ -21,6 +17,11 @@ def plan_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print, layer by layer, what can be pruned of a network, and why the rest cannot."""
+    import torch
+
+    from depl0.models.spec import build_model
+    from depl0.planning import plan
+
     size = image_size or (224 if ":" in model or model == "resnet50" else 32)
     network = build_model(model, classes, channels, size)
     found = plan(network, torch.randn(1, channels, size, size), groups=groups)

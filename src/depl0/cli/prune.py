@@ -5,20 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from depl0.cli.choice import choice
 from depl0.cli.options import with_options_of
-from depl0.cli.result import result_table
 from depl0.errors import InputError
-from depl0.recipes import catalog
-from depl0.recipes.method import for_method
-from depl0.recipes.recipe import Recipe
-from depl0.recipes.toml import with_overrides
-from depl0.runs.progress import make_reporter
-from depl0.runtime.engine import is_first_process
-from depl0.training.prune import prune
+
+if TYPE_CHECKING:
+    from depl0.recipes.recipe import Recipe
 
 DISTILL_SHARE = 0.5
 """the teacher's share of the loss, where the command line asks for one"""
@@ -26,6 +22,31 @@ DISTILL_SHARE = 0.5
 
 QUICK_METHOD = "reconstruction"
 """how channels are chosen where nothing is trained"""
+
+
+BUDGETS = ("macs", "params", "latency")
+DIRECTIONS = ("forward", "backward")
+COMPACTIONS = ("progressive", "once", "never")
+PRECISIONS = ("fp32", "bf16", "fp16")
+ON_NAN = ("stop", "rollback")
+GROUPS = {
+    "Data": ("model", "weights", "data", "task", "limit_train"),
+    "Budget": ("budget", "of", "round_to", "penalty_weight", "groups", "remove_blocks"),
+    "Channels": ("method", "generator", "direction", "conditioning", "gate_lr", "quick", "compensate"),
+    "Training": (
+        "epochs",
+        "finetune_epochs",
+        "batch_size",
+        "lr",
+        "distill",
+        "compact",
+        "precision",
+        "on_nan",
+        "sync_bn",
+        "compile_",
+    ),
+}
+"""the options of a training as help lists them; all others are those of a run"""
 
 
 def chosen_recipe(
@@ -51,7 +72,7 @@ def chosen_recipe(
         str | None, typer.Option(help="Trained weights to start from: .safetensors, .pt or .pth.")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
-    of: Annotated[str | None, typer.Option(help="What the budget counts: macs, params or latency.")] = None,
+    of: Annotated[str | None, choice("--of", BUDGETS, "What the budget counts.")] = None,
     round_to: Annotated[
         int | None, typer.Option(help="Keep a multiple of so many channels, e.g. 8, or all of a group.")
     ] = None,
@@ -67,7 +88,7 @@ def chosen_recipe(
         bool | None, typer.Option("--remove-blocks", help="Take layers out whole that have become constant.")
     ] = None,
     generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
-    direction: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
+    direction: Annotated[str | None, choice("--direction", DIRECTIONS, "Order of the groups.")] = None,
     conditioning: Annotated[str | None, typer.Option(help="What groups are fed on: log_alpha or gates.")] = None,
     groups: Annotated[str | None, typer.Option(help="all or inner.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
@@ -86,11 +107,11 @@ def chosen_recipe(
     ] = False,
     compact: Annotated[
         str | None,
-        typer.Option(help="When closed channels are cut out: progressive (during the search), once (after it), never."),
+        choice("--compact", COMPACTIONS, "When closed channels are cut out: during the search, after it, or never."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    precision: Annotated[str | None, choice("--precision", PRECISIONS, "Numbers of the training steps.")] = None,
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
     checkpoint_steps: Annotated[int | None, typer.Option(help="Steps between two checkpoints.")] = None,
     checkpoint_minutes: Annotated[
@@ -98,7 +119,8 @@ def chosen_recipe(
     ] = None,
     keep: Annotated[int | None, typer.Option(help="How many of the newest checkpoints are kept.")] = None,
     on_nan: Annotated[
-        str | None, typer.Option(help="When numbers go wrong: stop, or rollback and go on with half the rates.")
+        str | None,
+        choice("--on-nan", ON_NAN, "On non-finite values: stop, or go back to a checkpoint and halve the rates."),
     ] = None,
     sync_bn: Annotated[
         bool | None, typer.Option("--sync-bn/--no-sync-bn", help="Batch norms see the batch of all processes.")
@@ -109,6 +131,8 @@ def chosen_recipe(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
+    from depl0.recipes import catalog
+
     if quick:
         method, epochs, finetune_epochs = method or QUICK_METHOD, epochs or 0, finetune_epochs or 0
         compensate = True if compensate is None else compensate
@@ -164,6 +188,11 @@ def prune_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
+    from depl0.cli.result import result_table
+    from depl0.runs.progress import make_reporter
+    from depl0.runtime.engine import is_first_process
+    from depl0.training.prune import prune
+
     folder, summary = prune(chosen_recipe(**options), out, resume=resume, reporter=make_reporter(quiet))
     if is_first_process():
         typer.echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
@@ -171,6 +200,8 @@ def prune_command(
 
 def recipe_for(model: str | None, data: str | None) -> Recipe:
     """Return the recipe for a command line that names none: digits, or one for the user's own network or data."""
+    from depl0.recipes import catalog
+
     if model is None and data is None:
         return catalog.get("digits")
     own = catalog.get("custom")
@@ -186,6 +217,9 @@ def complete(
     assignments: list[str],
 ) -> Recipe:
     """Change a recipe as the command line says: budget and λ exclude each other; ``--set`` has the last word."""
+    from depl0.recipes.method import for_method
+    from depl0.recipes.toml import with_overrides
+
     if budget is not None and penalty_weight is not None:
         raise InputError("--budget and --penalty-weight are both given; exactly one may be.")
     options = {**options, "target.budget": budget, "target.penalty_weight": penalty_weight}
