@@ -14,6 +14,7 @@ classes or target vectors (label maps, say) does not know ``num_classes``; a cal
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import ModuleType
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 
 from depl0._suggest import did_you_mean, unknown
+from depl0._torchvision import import_torchvision
 from depl0._user_code import blamed_on, load_callable, wanted
 from depl0.errors import InputError
 from depl0.models import registry
@@ -109,6 +111,8 @@ def _timm_factory(name: str, num_classes: int, in_channels: int) -> Callable[[],
 
 def _import_library(package: str, module: str) -> ModuleType:
     try:
+        with contextlib.suppress(ImportError):  # timm says better what it needs
+            import_torchvision()
         return import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or package).partition(".")[0]
