@@ -30,7 +30,7 @@ COMPACTIONS = ("progressive", "once", "never")
 PRECISIONS = ("fp32", "bf16", "fp16")
 ON_NAN = ("stop", "rollback")
 GROUPS = {
-    "Data": ("model", "weights", "data", "task", "limit_train"),
+    "Data": ("model", "weights", "pretrained", "strict", "data", "task", "limit_train"),
     "Budget": ("budget", "of", "round_to", "penalty_weight", "groups", "remove_blocks"),
     "Channels": ("method", "generator", "direction", "conditioning", "gate_lr", "quick", "compensate"),
     "Training": (
@@ -70,6 +70,12 @@ def chosen_recipe(
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="Trained weights to start from: .safetensors, .pt or .pth.")
+    ] = None,
+    pretrained: Annotated[
+        bool | None, typer.Option("--pretrained", help="Start from the weights that timm or torchvision publish.")
+    ] = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict", help="Refuse weights for another number of classes.")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
     of: Annotated[str | None, choice("--of", BUDGETS, "What the budget counts.")] = None,
@@ -131,18 +137,18 @@ def chosen_recipe(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
-    from depl0.recipes import catalog
-
     if quick:
         method, epochs, finetune_epochs = method or QUICK_METHOD, epochs or 0, finetune_epochs or 0
         compensate = True if compensate is None else compensate
     chosen = complete(
-        catalog.find(recipe) if recipe is not None else recipe_for(model, data),
+        recipe_for(model, data, recipe, trained=bool(weights or pretrained)),
         {
             "model.spec": model,
             "data.spec": data,
             "task.spec": task,
             "model.weights": weights,
+            "model.pretrained": pretrained,
+            "model.strict": strict,
             "target.of": of,
             "target.round_to": round_to,
             "gates.method": method,
@@ -174,8 +180,11 @@ def chosen_recipe(
         penalty_weight,
         set_ or [],
     )
-    if quick and not chosen.model.weights:
-        raise InputError("--quick needs a network that was trained already.", hint="give its weights: --weights FILE.")
+    if quick and not chosen.model.starts_trained:
+        raise InputError(
+            "--quick needs a network that was trained already.",
+            hint="give --weights FILE or --pretrained.",
+        )
     return chosen
 
 
@@ -198,13 +207,19 @@ def prune_command(
         typer.echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
 
 
-def recipe_for(model: str | None, data: str | None) -> Recipe:
-    """Return the recipe for a command line that names none: digits, or one for the user's own network or data."""
+def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:
+    """Return the recipe of a command line: the one it names, digits, or one for the user's own network or data.
+
+    The last starts with lower rates where the network is trained already.
+    """
     from depl0.recipes import catalog
 
+    if recipe is not None:
+        named = catalog.find(recipe)
+        return catalog.for_trained(named) if trained and recipe.startswith("custom") else named
     if model is None and data is None:
         return catalog.get("digits")
-    own = catalog.get("custom")
+    own = catalog.for_trained(catalog.get("custom")) if trained else catalog.get("custom")
     words = re.findall(r"[\w.+]+", f"{model or own.model.spec} {(data or own.data.spec).partition(':')[0]}")
     return dataclasses.replace(own, name="-".join(words))
 

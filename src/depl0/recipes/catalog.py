@@ -38,6 +38,8 @@ CIFAR10_DATA: Mapping[str, Any] = MappingProxyType(
 CIFAR100_DATA: Mapping[str, Any] = MappingProxyType(
     {"spec": "cifar100:data", "mean": (0.5071, 0.4865, 0.4409), "std": (0.2673, 0.2564, 0.2762)}
 )
+GENTLE_LR = 0.01
+"""for networks that start trained, on data that nobody knows"""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -89,6 +91,15 @@ def custom(variant: Variant = FORWARD) -> Recipe:
         search=SearchSection(epochs=30, gate_warmup=0.2, ramp=0.6, converged_epochs=3),
         weight_optimizer=WeightOptimizerSection(lr=0.05, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=20, lr=0.05, schedule="cosine"),
+    )
+
+
+def for_trained(recipe: Recipe) -> Recipe:
+    """Return a recipe with gentle rates and a short warm-up, which do not destroy what a trained network knows."""
+    return dataclasses.replace(
+        recipe,
+        weight_optimizer=dataclasses.replace(recipe.weight_optimizer, lr=GENTLE_LR, warmup_epochs=0.5),
+        finetune=dataclasses.replace(recipe.finetune, lr=GENTLE_LR),
     )
 
 

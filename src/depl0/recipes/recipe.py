@@ -55,12 +55,12 @@ class Recipe(Section):
     run: RunSection = field(default_factory=RunSection, metadata=allow(Instance(RunSection)))
 
     def _check_together(self) -> None:
-        if self.search.distill > 0 and not self.model.weights:
+        if self.search.distill > 0 and not self.model.starts_trained:
             raise refusal(
                 "search.distill",
-                "0 where model.weights is empty",
+                "0 where model.weights is empty and model.pretrained false",
                 self.search.distill,
-                "distillation needs a trained dense network to learn from: give --weights.",
+                "distillation needs a trained dense network to learn from: give --weights or --pretrained.",
             )
         if isinstance(METHODS[self.gates.method], Scored) and self.target.budget is None:
             raise InputError(
@@ -73,7 +73,7 @@ class Recipe(Section):
     def prunes_at_once(self) -> bool:
         """Whether there is no search: the method needs no training of its own, and the weights are trained already."""
         method = METHODS[self.gates.method]
-        return isinstance(method, Scored) and not method.trains and bool(self.model.weights)
+        return isinstance(method, Scored) and not method.trains and self.model.starts_trained
 
     @property
     def search_epochs(self) -> int:

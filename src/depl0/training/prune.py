@@ -43,12 +43,17 @@ def prune(
     engine = make_engine(recipe, folder.path)
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     make_host = model_factory(recipe, data)
-    gated, example = gated_network(recipe, engine, data, make_host)
+    gated, example, start = gated_network(recipe, engine, data, make_host)
     host, macs = gated.host, gated.dense_cost.macs
     with open_session(
         recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
-        if recipe.search.distill > 0:
+        session.trained = start.trained
+        for note in start.notes:
+            session.reporter.note(note)
+        if recipe.search.distill > 0 and not start.trained:
+            session.reporter.note("no distillation: the dense network's new head is not trained")
+        elif recipe.search.distill > 0:
             weight, temperature = recipe.search.distill, recipe.search.distill_temperature
             session.distillation = Distillation(host, task_of(recipe), weight, temperature)
         while True:
@@ -58,7 +63,7 @@ def prune(
                 return folder, conclude(session, gated, compact, example)
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
-                gated, example = gated_network(recipe, engine, data, make_host)
+                gated, example, _ = gated_network(recipe, engine, data, make_host)
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:
@@ -66,7 +71,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
     recipe, state, metric = session.recipe, session.state, session.task.metric
     if session.is_past("dense") or state.has_dense_score:
         return
-    if recipe.model.weights:
+    if session.trained:
         state.dense_score = evaluate(session.engine, host, session.data.test.epoch(0), session.task)
         session.reporter.note(f"dense network: {metric.label} {metric.show(state.dense_score)}")
     elif recipe.search.dense_baseline and recipe.search.epochs + recipe.finetune.epochs > 0:
