@@ -25,7 +25,18 @@ from depl0.cli import (
     tables,
 )
 from depl0.cli.help import GroupedCommand, in_groups
-from depl0.errors import Depl0Error, DivergedError, InputError, RunInterruptedError
+from depl0.errors import (
+    DataError,
+    Depl0Error,
+    DivergedError,
+    DownloadError,
+    FormatError,
+    GateError,
+    InputError,
+    NothingToPruneError,
+    RunInterruptedError,
+    TraceError,
+)
 
 app = typer.Typer(
     name="depl0",
@@ -50,8 +61,13 @@ app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 
-DONE, FAILED, WRONG_USAGE, STOPPED = 0, 1, 2, 75
-"""``STOPPED``: asked to stop, and can go on (what sysexits.h calls a temporary failure)"""
+DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
+"""``WRONG_INPUT``: flags, files, data or a network that cannot be used; ``STOPPED``: asked to stop, and can go on (what
+sysexits.h calls a temporary failure)"""
+
+
+INPUT_ERRORS = (InputError, DataError, FormatError, GateError, NothingToPruneError, TraceError)
+"""what the user gave is not what it has to be; all others are failures on the way"""
 
 
 def _show_version(wanted: bool) -> None:
@@ -86,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
         if isinstance(error, RunInterruptedError):
             return STOPPED
-        return WRONG_USAGE if isinstance(error, InputError) else FAILED
+        return WRONG_INPUT if isinstance(error, INPUT_ERRORS) and not isinstance(error, DownloadError) else FAILED
     except (OSError, MemoryError) as error:
         if debug:
             raise

@@ -29,7 +29,7 @@ from depl0.training.phases import finetune, plain_phase
 from depl0.training.rollback import roll_back
 from depl0.training.search import note_cut, search
 from depl0.training.session import Session
-from depl0.training.setup import gated_network, model_factory, open_data_for
+from depl0.training.setup import budget_warnings, gated_network, model_factory, open_data_for
 
 
 def prune(
@@ -49,7 +49,7 @@ def prune(
         recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
         session.trained = start.trained
-        for note in start.notes:
+        for note in (*start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
         if recipe.search.distill > 0 and not start.trained:
             session.reporter.note("no distillation: the dense network's new head is not trained")

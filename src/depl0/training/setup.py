@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from depl0.budgets.freeze import check_budget
+from depl0.budgets.sensible import warning_for
 from depl0.config import GateConfig
 from depl0.data import Data, open_data
 from depl0.gated import GatedModel, attach
@@ -62,6 +63,13 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
             gated.time_layers()
         check_budget(gated, target.budget, target.of, target.round_to)
     return gated
+
+
+def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
+    """Return what has to be said about a budget before hours are spent on it."""
+    budget, of = recipe.target.budget, recipe.target.of
+    found = None if budget is None else warning_for(gated, budget, of)
+    return [] if found is None else [f"warning: {found}"]
 
 
 def gate_config(recipe: Recipe) -> GateConfig:
