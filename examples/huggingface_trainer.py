@@ -7,10 +7,13 @@ import tempfile
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
 
 import depl0
 from depl0.integrations.transformers import SearchCallback
+
+# depl0 comes first, so that a torchvision of another build does not stop the trainer's imports.
+# isort: split
+from transformers import Trainer, TrainingArguments
 
 BUDGET = 0.5
 EPOCHS, BATCH, LENGTH = 5, 32, 32

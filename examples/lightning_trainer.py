@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import depl0
 from depl0.integrations.lightning import SearchCallback
+
+# depl0 comes first, so that a torchvision of another build does not stop the trainer's imports.
+# isort: split
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import EMAWeightAveraging
 
 BUDGET = 0.5
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from depl0.errors import InputError
 from depl0.models import build
-from depl0.weights import load_weights
+from depl0.weights import NewHead, load_weights
 
 save = torch.save  # noqa: TID251 - the files that users have
 
@@ -272,3 +272,48 @@ def test_a_whole_network_is_refused(tmp_path, source, target):
     assert "is refused: it holds torch.nn.modules.container.Sequential, which would run code" in refused(
         target, tmp_path / "w.pt"
     )
+
+
+# -- another number of classes ---------------------------------------------------------------------------------------
+
+
+def test_a_new_head_for_other_classes(tmp_path, source):
+    file = write(tmp_path, source.state_dict(), "w.safetensors")
+    model = network(classes=7)
+    head = model[3].weight.clone()
+    assert load_weights(model, file, strict=False) == NewHead(("3",), before=4, now=7)
+    assert same(model[:3], source[:3]) and torch.equal(model[3].weight, head)
+    assert "misshapen" in refused(model, file)
+
+
+def test_a_backbone_without_a_head(tmp_path, source):
+    backbone = {key: value for key, value in source.state_dict().items() if not key.startswith("3")}
+    for extra in ({}, {"classifier.weight": torch.zeros(9, 8), "classifier.bias": torch.zeros(9)}):
+        file = write(tmp_path, {**backbone, **extra}, "w.safetensors")
+        model = network()
+        assert load_weights(model, file, strict=False) == NewHead(("3",), before=None, now=4)
+        assert same(model[:3], source[:3])
+        assert "2 missing (3.weight, 3.bias)" in refused(network(), file)
+
+
+def test_weights_that_fit_keep_the_head(tmp_path, source, target):
+    file = write(tmp_path, source.state_dict(), "w.safetensors")
+    assert load_weights(target, file, strict=False) is None
+    assert same(target, source)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(6, 4)),  # narrower
+        nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 4)),  # other images
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4)),  # other layers
+        nn.Linear(8, 4),  # another network
+    ],
+)
+def test_another_network_is_not_a_new_head(tmp_path, source, other):
+    file = write(tmp_path, source.state_dict(), "w.safetensors")
+    before = {key: value.clone() for key, value in other.state_dict().items()}
+    with pytest.raises(InputError, match="does not fit the network"):
+        load_weights(other, file, strict=False)
+    assert all(torch.equal(other.state_dict()[key], value) for key, value in before.items())

@@ -8,30 +8,34 @@
 True
 """
 
-from depl0 import models
-from depl0.analysis.plan import Group, Plan
-from depl0.budgets.threshold import Budget
-from depl0.config import GateConfig
-from depl0.costs import Cost, cost
-from depl0.errors import (
-    CertificateError,
-    Depl0Error,
-    FormatError,
-    GateError,
-    InputError,
-    NothingToPruneError,
-    TraceError,
-)
-from depl0.files import load, save
-from depl0.gated import GatedModel, attach
-from depl0.planning import plan
-from depl0.pruning.at_once import prune
-from depl0.pruning.calibration import Calibration
-from depl0.pruning.rates import gate_learning_rate
-from depl0.pruning.search import Search, SearchConfig, SearchListener
-from depl0.surgery.certificate import Certificate
-from depl0.surgery.description import CompactInfo, info
-from depl0.surgery.narrow import carry_over
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from depl0 import models
+    from depl0.analysis.plan import Group, Plan
+    from depl0.budgets.threshold import Budget
+    from depl0.config import GateConfig
+    from depl0.costs import Cost, cost
+    from depl0.errors import (
+        CertificateError,
+        Depl0Error,
+        FormatError,
+        GateError,
+        InputError,
+        NothingToPruneError,
+        TraceError,
+    )
+    from depl0.files import load, save
+    from depl0.gated import GatedModel, attach
+    from depl0.planning import plan
+    from depl0.pruning.at_once import prune
+    from depl0.pruning.calibration import Calibration
+    from depl0.pruning.rates import gate_learning_rate
+    from depl0.pruning.search import Search, SearchConfig, SearchListener
+    from depl0.surgery.certificate import Certificate
+    from depl0.surgery.description import CompactInfo, info
+    from depl0.surgery.narrow import carry_over
 
 __version__ = "0.1.0"
 
@@ -66,3 +70,46 @@ __all__ = [
     "prune",
     "save",
 ]
+
+_HOMES = {
+    "depl0.analysis.plan": ("Group", "Plan"),
+    "depl0.budgets.threshold": ("Budget",),
+    "depl0.config": ("GateConfig",),
+    "depl0.costs": ("Cost", "cost"),
+    "depl0.errors": (
+        "CertificateError",
+        "Depl0Error",
+        "FormatError",
+        "GateError",
+        "InputError",
+        "NothingToPruneError",
+        "TraceError",
+    ),
+    "depl0.files": ("load", "save"),
+    "depl0.gated": ("GatedModel", "attach"),
+    "depl0.planning": ("plan",),
+    "depl0.pruning.at_once": ("prune",),
+    "depl0.pruning.calibration": ("Calibration",),
+    "depl0.pruning.rates": ("gate_learning_rate",),
+    "depl0.pruning.search": ("Search", "SearchConfig", "SearchListener"),
+    "depl0.surgery.certificate": ("Certificate",),
+    "depl0.surgery.description": ("CompactInfo", "info"),
+    "depl0.surgery.narrow": ("carry_over",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_PACKAGES = ("analysis", "budgets", "costs", "errors", "files", "gated", "gates", "generators", "models", "pruning")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: the command answers ``--help`` without waiting for torch."""
+    if name in _PACKAGES:
+        return import_module(f"depl0.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'depl0' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -61,6 +61,16 @@ class ExampleInputs:
         plain = all(isinstance(arg, Tensor) and arg.is_floating_point() for arg in self.args) and not self.kwargs
         return tuple(tuple(arg.shape) for arg in self.args) if plain else ()
 
+    def batch(self) -> int:
+        """Return the first dimension of the first tensor."""
+        first = next(leaf for leaf in self.leaves() if isinstance(leaf, Tensor))
+        return first.shape[0] if first.ndim else 1
+
+    def first(self) -> ExampleInputs:
+        """Return the first entry of every tensor that is as long as the batch."""
+        batch = self.batch()
+        return self.map_tensors(lambda tensor: tensor[:1] if tensor.ndim and tensor.shape[0] == batch else tensor)
+
     def map_tensors(self, function: Any) -> ExampleInputs:
         """Return the same structure with ``function`` applied to every tensor."""
         args, kwargs = pytree.tree_map(

@@ -48,6 +48,10 @@ class DataError(Depl0Error):
     """Data files are missing, damaged, or not what they were said to be."""
 
 
+class DownloadError(DataError):
+    """Data cannot be downloaded: there is no connection, or no room."""
+
+
 class TrainingError(Depl0Error):
     """A training cannot go on: the loss is no number any more, or the run was interrupted."""
 

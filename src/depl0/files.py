@@ -63,7 +63,10 @@ def file_size(model: nn.Module) -> int:
 
 
 def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.Module:
-    """Rebuild a compact network: ``factory()`` gives the dense network, which is cut and filled."""
+    """Rebuild a compact network: ``factory()`` gives the dense network, which is cut and filled.
+
+    It is in evaluation mode, like what ``extract`` returns; ``train()`` goes on with training.
+    """
     source = Path(folder)
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
@@ -76,7 +79,7 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     _fill(model, _parse_values(values, source), source)
     _verify(model, record, header.get("proof"), source)
     remember(model, record)
-    return model
+    return model.eval()
 
 
 def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:

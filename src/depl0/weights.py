@@ -10,8 +10,10 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError  # noqa: TID251 - only the class of an error; nothing is unpickled with it
+from typing import final
 
 import torch
 from safetensors import SafetensorError
@@ -26,15 +28,33 @@ _PARALLEL_PREFIX = "module."
 _SHOWN = 3
 
 
-def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+@final
+@dataclass(frozen=True)
+class NewHead:
+    """The layers at a network's end that weights do not fit, because they are for other classes."""
+
+    layers: tuple[str, ...]
+    before: int | None
+    """classes in the weights; None where these layers are not in them at all"""
+    now: int
+
+
+def load_weights(model: nn.Module, path: str | os.PathLike[str], *, strict: bool = True) -> NewHead | None:
     """Copy the weights of a file into a network, all or none.
 
     Checkpoints that keep the state dict under ``"state_dict"`` or ``"model"`` are understood, and so are the keys of
     networks saved inside ``DataParallel``. Two things may be missing: the counters of batch norms, which old files lack
     and which are no weights, and all but one of the names of a tensor that the network uses more than once.
+
+    Not ``strict``, weights for another number of classes are taken too: the layers that give the classes keep their
+    fresh values, and are returned.
     """
     path = Path(path)
-    found = _read(path)
+    return fill(model, _read(path), f"weights file {path}", strict=strict)
+
+
+def fill(model: nn.Module, found: dict[str, Tensor], source: str, *, strict: bool = True) -> NewHead | None:
+    """Do as :func:`load_weights` with the tensors of a state dict; ``source`` is what errors call them."""
     wanted = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
     if any(target.is_meta for target in wanted.values()):
         raise InputError(
@@ -42,13 +62,43 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
             hint="call model.to_empty(device='cpu') first.",
         )
     found = _without_parallel_prefix(found, wanted)
-    _check_fit(path, found, wanted)
+    head = None if strict else find_new_head(model, found, wanted)
+    if head is not None:
+        found = {key: value for key, value in found.items() if key in wanted and _layer(key) not in head.layers}
+        wanted = {key: value for key, value in wanted.items() if _layer(key) not in head.layers}
+    _check_fit(source, found, wanted)
 
     # Everything that can fail happens before the first weight is changed.
     ready = {key: torch.empty_like(wanted[key]).copy_(value) for key, value in found.items()}
     with torch.no_grad():
         for key, value in ready.items():
             wanted[key].copy_(value)
+    return head
+
+
+def find_new_head(model: nn.Module, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> NewHead | None:
+    """Return the layers that give the classes, where they are all that does not fit; None: all fits, or more does not.
+
+    They are the layers whose outputs differ in number, all from one number to one other; or, where weights come
+    without such layers (a backbone) or with them under other names, the last layer of the network.
+    """
+    unlike = {key for key in found if key in wanted and found[key].shape != wanted[key].shape}
+    counts = {(found[key].shape[:1], wanted[key].shape[:1]) for key in unlike}
+    same_inputs = all(found[key].shape[1:] == wanted[key].shape[1:] for key in unlike)
+    *_, (last_name, last_weight) = [("", torch.empty(0)), *model.named_parameters()]
+    last = _layer(last_name)
+    missing = {_layer(key) for key in wanted if key not in found and not _is_counter(key)}
+    extra = {_layer(key) for key in found if key not in wanted}
+    if not missing and not extra and len(counts) == 1 and same_inputs:
+        (before,), (now,) = counts.pop()
+        return NewHead(tuple(dict.fromkeys(_layer(key) for key in wanted if key in unlike)), before, now)
+    if not unlike and missing == {last} and len(extra) <= 1 and found.keys() & wanted.keys():
+        return NewHead((last,), None, len(last_weight))
+    return None
+
+
+def _layer(key: str) -> str:
+    return key.rpartition(".")[0]
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -129,7 +179,7 @@ def _without_parallel_prefix(found: dict[str, Tensor], wanted: Mapping[str, Tens
     return {key.removeprefix(_PARALLEL_PREFIX): value for key, value in found.items()}
 
 
-def _check_fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def _check_fit(source: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     given = {id(wanted[key]) for key in found if key in wanted}
     missing = [key for key in wanted if key not in found and id(wanted[key]) not in given and not _is_counter(key)]
     extra = [key for key in found if key not in wanted]
@@ -145,7 +195,7 @@ def _check_fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Ten
         shapes = [f"{key}: {_shape(found[key])} in the file, {_shape(wanted[key])} in the network" for key in unlike]
         parts.append(f"{len(unlike)} misshapen ({_some(shapes, '; ')})")
     raise InputError(
-        f"weights file {path} does not fit the network: {', '.join(parts)}.",
+        f"{source} does not fit the network: {', '.join(parts)}.",
         hint="give the network that was trained, with the same number of classes. Nothing was loaded.",
     )
 

@@ -41,9 +41,9 @@ def two():
         (f"{SHORT} --budget 0", ["target.budget must be a number above 0 and at most 1", "got 0.0"]),
         (f"{SHORT} --budget 1.5", ["target.budget must be a number above 0 and at most 1", "got 1.5"]),
         (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs cannot be reached", "ask for at least 0.01"]),
-        (f"{SHORT} --of seconds", ["target.of"]),
+        (f"{SHORT} --of seconds", ["--of must be one of macs, params, latency"]),
         (f"{SHORT} --generator fcc", ["gates.generator", "fc"]),
-        (f"{SHORT} --direction sideways", ["gates.direction"]),
+        (f"{SHORT} --direction sideways", ["--direction must be one of forward, backward"]),
         (f"{SHORT} --set search.epoch=3", ["search.epoch", "did you mean search.epochs?"]),
         (f"{SHORT} --set search.epochs", ["--set takes section.field=value"]),
         (f"{SHORT} --epochs -1", ["search.epochs"]),
@@ -98,7 +98,7 @@ def test_cuda_without_one(type_command: Type) -> None:
 
 def test_missing_data(type_command: Type) -> None:
     typed = type_command(f"{SHORT} --data cifar10:nowhere")
-    assert typed.code == 1
+    assert typed.code == 2
     assert "nowhere" in typed.err and "Traceback" not in typed.err
 
 
@@ -110,7 +110,7 @@ def test_damaged_data(type_command: Type, tmp_path: Path, layout: str) -> None:
         broken = write_mnist(tmp_path / "d", zipped=False) / "train-images-idx3-ubyte"
     broken.write_bytes(broken.read_bytes()[:-50])
     typed = type_command(f"{SHORT} --data {layout}:d")
-    assert typed.code == 1
+    assert typed.code == 2
     assert broken.name in typed.err and "Traceback" not in typed.err
     assert not (tmp_path / "runs").exists()
 
@@ -153,7 +153,7 @@ def test_a_compact_network_without_its_run(type_command: Type, tmp_path: Path) -
     assert type_command("eval alone").code == 2
     assert type_command("eval alone --data digits --model small_cnn").code == 0
     other = type_command("eval alone --data digits --model lenet5 --set data.image_size=28")
-    assert other.code == 1
+    assert other.code == 2
     assert "for another network" in other.err
 
 

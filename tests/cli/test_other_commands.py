@@ -18,11 +18,14 @@ def test_plan(type_command: Type) -> None:
     typed = type_command("plan resnet20 --groups inner")
     assert (typed.code, typed.err) == (0, "")
     assert "layer1.0.conv1" in typed.out and "why not" in typed.out
+    assert typed.out.startswith("resnet20 on 3×32×32 images, 10 classes: 269,722 parameters, 40,551,040 MACs\n")
+    assert "the least that can be reached: " in typed.out and "a budget can go down to " in typed.out
 
 
 def test_plan_as_json(type_command: Type) -> None:
     found = json.loads(type_command("plan small_cnn --channels 1 --image-size 8 --classes 3 --json").out)
     assert [group["name"] for group in found["groups"]] == ["conv1", "conv2", "conv3", "conv4"]
+    assert found["input_shape"] == [1, 8, 8] and found["macs"] > found["least_macs_count"] > 0
 
 
 def test_plan_of_another_package(type_command: Type) -> None:

@@ -30,6 +30,24 @@ def test_own_network_or_data_gets_a_name_of_its_own(model: str | None, data: str
     assert dataclasses.replace(recipe, name="custom") == get("custom")
 
 
+def test_a_trained_network_of_ones_own_gets_gentle_rates() -> None:
+    for options in ({"weights": "file.pt"}, {"pretrained": True, "model": "timm:resnet18"}):
+        for recipe in ("custom", None):
+            chosen = chosen_recipe(recipe=recipe, data="digits", **options)
+            assert (chosen.weight_optimizer.lr, chosen.weight_optimizer.warmup_epochs) == (0.01, 0.5)
+            assert chosen.finetune.lr == 0.01
+    assert chosen_recipe(data="digits", weights="file.pt", lr=0.2).weight_optimizer.lr == 0.2
+    assert chosen_recipe(data="digits").weight_optimizer.lr == get("custom").weight_optimizer.lr
+    assert chosen_recipe("resnet20-cifar10", weights="file.pt").weight_optimizer.lr == 0.03
+
+
+def test_trained_weights_come_from_one_place() -> None:
+    with pytest.raises(InputError, match=r"model\.weights and model\.pretrained are both set"):
+        chosen_recipe(model="timm:resnet18", weights="file.pt", pretrained=True)
+    with pytest.raises(InputError, match=r"model\.pretrained must be false for a built-in network"):
+        chosen_recipe(model="resnet56", pretrained=True)
+
+
 def test_the_task_of_the_command_line() -> None:
     recipe = chosen_recipe(task="segmentation", set_=["task.settings={ignore_index=0}"])
     assert (recipe.task.spec, recipe.task.settings) == ("segmentation", (("ignore_index", 0),))

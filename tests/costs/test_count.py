@@ -21,7 +21,7 @@ def test_cost_agrees_with_the_flop_counter(name: str) -> None:
     counted = depl0.cost(model, inputs)
     with FlopCounterMode(display=False) as counter:
         call(model, inputs)
-    assert 2 * counted.macs == counter.get_total_flops() > 0
+    assert 2 * counted.macs * counted.images == counter.get_total_flops() > 0
     assert counted.params == sum(p.numel() for p in model.parameters())
     assert sum(layer.macs for layer in counted.layers.values()) == counted.macs
     assert sum(layer.params for layer in counted.layers.values()) == counted.params
@@ -30,10 +30,28 @@ def test_cost_agrees_with_the_flop_counter(name: str) -> None:
 def test_cost_by_hand() -> None:
     model = nn.Sequential(nn.Conv2d(4, 6, 3, padding=1, groups=2), nn.Flatten(), nn.Linear(6 * 64, 5, bias=False))
     counted = depl0.cost(model, image(4, 8, batch=3))
-    assert counted.layers["0"].params == 6 * 2 * 9 + 6 and counted.layers["0"].macs == 3 * 64 * 6 * 2 * 9
-    assert counted.layers["2"].params == 6 * 64 * 5 and counted.layers["2"].macs == 3 * 6 * 64 * 5
+    assert counted.layers["0"].params == 6 * 2 * 9 + 6 and counted.layers["0"].macs == 64 * 6 * 2 * 9
+    assert counted.layers["2"].params == 6 * 64 * 5 and counted.layers["2"].macs == 6 * 64 * 5
     assert "1" not in counted.layers
     assert str(counted) == f"{counted.params:,} parameters, {counted.macs:,} MACs"
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_costs_are_those_of_one_image(batch: int) -> None:
+    model = depl0.models.build("small_cnn")
+    gated = depl0.attach(model, torch.randn(batch, 1, 8, 8), budget=0.5)
+    one = depl0.cost(model, torch.randn(1, 1, 8, 8))
+    assert gated.dense_cost == one and gated.plan.dense_cost == (one.params, one.macs)
+    assert gated.plan.least_cost == depl0.plan(model, torch.randn(1, 1, 8, 8)).least_cost
+    gated.freeze()
+    compact = gated.extract()
+    assert depl0.info(compact).compact.macs == depl0.cost(compact, torch.randn(1, 1, 8, 8)).macs
+    assert gated.kept_cost().macs == depl0.info(compact).compact.macs
+
+
+def test_a_first_dimension_that_is_no_batch() -> None:
+    layer = nn.Conv2d(4, 6, 3)
+    assert depl0.cost(layer, torch.randn(4, 8, 8)).macs == depl0.cost(layer, torch.randn(1, 4, 8, 8)).macs
 
 
 def test_tied_parameters_count_once_and_calls_count_each() -> None:

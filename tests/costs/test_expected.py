@@ -30,7 +30,7 @@ class Tiny(nn.Module):
 
 
 def cost_of(plan: depl0.Plan, model: nn.Module, gates: tuple[int, ...], inputs: Tensor) -> tuple[int, int]:
-    """Count by hand what is left when exactly the open gates' positions stay: params, MACs."""
+    """Count by hand what is left when exactly the open gates' positions stay: params, MACs of one image."""
     open_gates = [*map(bool, gates), True]  # the last stands for frozen positions
     left = {(name, dim): sum(open_gates[g] for g in numbers.tolist()) for (name, dim), numbers in plan.axes.items()}
     params = 0
@@ -42,7 +42,7 @@ def cost_of(plan: depl0.Plan, model: nn.Module, gates: tuple[int, ...], inputs: 
         weight = model.get_parameter(f"{name}.weight")
         sizes = [left.get((f"{name}.weight", dim), size) for dim, size in enumerate(weight.shape)]
         places = 1 if name == "head" else inputs.shape[2] * inputs.shape[3]
-        macs += int(torch.tensor(sizes).prod()) * places * len(inputs)
+        macs += int(torch.tensor(sizes).prod()) * places
     return params, macs
 
 

@@ -23,15 +23,6 @@ WORST = {  # what a broken search falls short of, by far; accuracies in percent
     "regression": r"mean error \d\.\d degrees",
     "audio_classification": r"accuracy (?:[89]\d|100)",
 }
-RUN = """
-import contextlib, runpy, sys
-if len(sys.argv) > 2:
-    sys.path.insert(0, sys.argv[2])
-    from tests.torchvision_shim import import_torchvision
-    with contextlib.suppress(ImportError):
-        import_torchvision()  # trainers import it
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
 
 
 @pytest.mark.slow
@@ -41,7 +32,7 @@ def test_the_example_keeps_its_budget(name: str, tmp_path: Path) -> None:
         pytest.skip(f"{NEEDS[name]} is not installed")
     script = ROOT / "examples" / f"{name}.py"
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(script), *([str(ROOT)] if name in NEEDS else [])],
+        [sys.executable, str(script)],
         capture_output=True,
         text=True,
         check=False,

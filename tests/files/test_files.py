@@ -31,8 +31,9 @@ def folder(compact: nn.Module, tmp_path: Path) -> Path:
 
 
 def test_round_trip(compact: nn.Module, folder: Path) -> None:
-    loaded = depl0.load(folder, Residual).eval()
+    loaded = depl0.load(folder, Residual)
     assert type(loaded) is Residual
+    assert not any(module.training for module in loaded.modules())
     assert distance(call(compact, image()), call(loaded, image())) == 0
     state = compact.state_dict()
     assert state.keys() == loaded.state_dict().keys()

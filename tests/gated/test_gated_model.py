@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -209,3 +210,36 @@ def test_directions_and_generators_reach_the_generator() -> None:
 
 def test_module_is_a_plain_module(gated: depl0.GatedModel) -> None:
     assert isinstance(gated, nn.Module) and gated.host in gated.children()
+
+
+class TwoInputs(nn.Module):
+    features = 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, pixels: torch.Tensor, scale: float = 1.0, *, labels: torch.Tensor | None = None) -> torch.Tensor:
+        return scale * self.head(self.conv(pixels).relu().mean((2, 3)))
+
+    def describe(self) -> str:
+        return f"{self.features} features"
+
+
+def test_trainers_see_the_hosts_signature() -> None:
+    host = TwoInputs()
+    gated = depl0.attach(host, torch.randn(2, 1, 6, 6))
+    for shown in (gated, copy.deepcopy(gated)):
+        assert list(inspect.signature(shown.forward).parameters) == ["pixels", "scale", "labels"]
+        assert inspect.signature(shown.forward).parameters == inspect.signature(host.forward).parameters
+        assert shown.forward.__self__ is shown
+    assert "forward" not in dict(gated.named_children()) and not [k for k in gated.state_dict() if "forward" in k]
+
+
+def test_attributes_of_the_host_are_reachable() -> None:
+    gated = depl0.attach(TwoInputs(), torch.randn(2, 1, 6, 6))
+    assert (gated.features, gated.describe()) == (5, "5 features")
+    assert gated.head is gated.host.head
+    with pytest.raises(AttributeError, match="'GatedModel' object has no attribute 'featurs'"):
+        _ = gated.featurs
+    assert not hasattr(gated, "_private")

@@ -194,6 +194,8 @@ REFUSED = [
     (ModelSection, "model.weights", 3, "a file's name, or empty"),
     (ModelSection, "model.weights", "a\nb", "a file's name, or empty"),
     (ModelSection, "model.weights", "\ud800", "a file's name, or empty"),
+    (ModelSection, "model.pretrained", "yes", "true or false"),
+    (ModelSection, "model.strict", 1, "true or false"),
     (TaskSection, "task.spec", "", "a task's name or module:class"),
     (TaskSection, "task.spec", "segmentaton", "a task's name or module:class"),
     (TaskSection, "task.spec", "tasks.py:", "a task's name or module:class"),

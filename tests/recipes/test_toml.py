@@ -67,6 +67,7 @@ def fit_together(title: str, drawn: dict) -> dict:
     match title:
         case "model":
             drawn["spec"] = f"{drawn['spec']}:make"
+            drawn["pretrained"] = drawn["pretrained"] and not drawn["weights"]
         case "task":
             drawn["spec"] = f"{drawn['spec']}:Name"
         case "run":

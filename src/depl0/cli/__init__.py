@@ -1,4 +1,4 @@
-"""The command ``depl0``: stdout is the result, stderr the log; 0 done, 1 failed, 2 wrong usage."""
+"""The command ``depl0``: stdout is the result, stderr the log; 0 done, 1 failed, 2 wrong input."""
 
 from depl0._optional import check_installed
 

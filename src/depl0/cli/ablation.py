@@ -9,10 +9,6 @@ import typer
 from depl0.cli.options import with_options_of
 from depl0.cli.prune import chosen_recipe
 from depl0.cli.study import OUT_HELP, finish, study_folder
-from depl0.runs.progress import make_reporter
-from depl0.studies.ablation import Ablation, tabulate, with_data_folder
-from depl0.studies.publish import carry_out
-from depl0.studies.study import Study
 
 WITHOUT_DATA, WITH_DATA = "digits", "digits,lenet5-fashion-mnist"
 
@@ -34,6 +30,11 @@ def ablation_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Prune with every generator of the paper's appendix B; tabulate mean ± spread. Called again, it goes on."""
+    from depl0.runs.progress import make_reporter
+    from depl0.studies.ablation import Ablation, tabulate, with_data_folder
+    from depl0.studies.publish import carry_out
+    from depl0.studies.study import Study
+
     reporter = make_reporter(quiet)
     if recipes is None and data is None:
         reporter.note("digits only: --data DIR adds LeNet-5 on Fashion-MNIST")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from depl0 import __version__
 from depl0.cli import (
     ablation,
     bench,
@@ -22,34 +24,65 @@ from depl0.cli import (
     sweep,
     tables,
 )
-from depl0.errors import Depl0Error, DivergedError, InputError, RunInterruptedError
-from depl0.runtime.engine import is_first_process
+from depl0.cli.help import GroupedCommand, in_groups
+from depl0.errors import (
+    DataError,
+    Depl0Error,
+    DivergedError,
+    DownloadError,
+    FormatError,
+    GateError,
+    InputError,
+    NothingToPruneError,
+    RunInterruptedError,
+    TraceError,
+)
 
 app = typer.Typer(
     name="depl0",
     help="Make convolutional networks really smaller: learn which channels to close, cut them out, prove it.",
     epilog="With --debug, any command shows the traceback of an error.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("prune")(prune.prune_command)
-app.command("sweep")(sweep.sweep_command)
-app.command("compare")(compare.compare_command)
-app.command("ablation")(ablation.ablation_command)
-app.command("eval")(evaluate.eval_command)
-app.command("export")(export.export_command)
-app.command("plan")(plan.plan_command)
-app.command("report")(report.report_command)
-app.command("tables")(tables.tables_command)
-app.command("latency")(latency.latency_command)
+TRAINING = in_groups(prune.GROUPS)
+app.command("prune", cls=TRAINING)(prune.prune_command)
+app.command("sweep", cls=TRAINING)(sweep.sweep_command)
+app.command("compare", cls=TRAINING)(compare.compare_command)
+app.command("ablation", cls=TRAINING)(ablation.ablation_command)
+app.command("eval", cls=GroupedCommand)(evaluate.eval_command)
+app.command("export", cls=GroupedCommand)(export.export_command)
+app.command("plan", cls=GroupedCommand)(plan.plan_command)
+app.command("report", cls=GroupedCommand)(report.report_command)
+app.command("tables", cls=GroupedCommand)(tables.tables_command)
+app.command("latency", cls=GroupedCommand)(latency.latency_command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 
-DONE, FAILED, WRONG_USAGE, STOPPED = 0, 1, 2, 75
-"""``STOPPED``: asked to stop, and can go on (what sysexits.h calls a temporary failure)"""
+DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
+"""``WRONG_INPUT``: flags, files, data or a network that cannot be used; ``STOPPED``: asked to stop, and can go on (what
+sysexits.h calls a temporary failure)"""
+
+
+INPUT_ERRORS = (InputError, DataError, FormatError, GateError, NothingToPruneError, TraceError)
+"""what the user gave is not what it has to be; all others are failures on the way"""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"depl0 {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _shared(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options before the name of a command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,14 +98,20 @@ def main(arguments: list[str] | None = None) -> int:
         if debug:
             raise
         together = isinstance(error, (DivergedError, RunInterruptedError))  # all processes raise these at once
-        if is_first_process() or not together:
+        if not together or _is_first_process():
             print(f"error: {error}", file=sys.stderr)
         if isinstance(error, RunInterruptedError):
             return STOPPED
-        return WRONG_USAGE if isinstance(error, InputError) else FAILED
+        return WRONG_INPUT if isinstance(error, INPUT_ERRORS) and not isinstance(error, DownloadError) else FAILED
     except (OSError, MemoryError) as error:
         if debug:
             raise
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return FAILED
     return DONE
+
+
+def _is_first_process() -> bool:
+    from depl0.runtime.engine import is_first_process  # what raised the error has imported it already
+
+    return is_first_process()

@@ -9,18 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from depl0._atomic import write_whole
-from depl0.bench.step import bench_step, step_table
+from depl0.cli.help import GroupedCommand
 from depl0.cli.prune import complete
 from depl0.errors import InputError
-from depl0.models.spec import check_spec
-from depl0.recipes import catalog
-from depl0.runs.progress import make_reporter
-from depl0.studies.tts import ALL, bench_tts, find_members, tts_table
 
 app = typer.Typer(help="Measure the speed of training with gates.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.command("step")
+@app.command("step", cls=GroupedCommand)
 def step_command(
     model: Annotated[list[str] | None, typer.Option(help="Network for 32x32 images; can be given again.")] = None,
     batch: Annotated[int, typer.Option(help="Images of a step.")] = 128,
@@ -31,6 +27,9 @@ def step_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare a training step with gates with the dense one: time, operators, saved activations."""
+    from depl0.bench.step import bench_step, step_table
+    from depl0.models.spec import check_spec
+
     models = model or ["resnet56", "vgg16"]
     for name in models:
         check_spec(name)
@@ -51,7 +50,7 @@ def write_results(folder: Path, name: str, result: dict[str, Any], text: str) ->
     write_whole(folder / f"{name}.md", (text + "\n").encode())
 
 
-@app.command("tts")
+@app.command("tts", cls=GroupedCommand)
 def tts_command(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the result; the same one to go on.")],
     recipe: Annotated[str, typer.Option(help="Recipe that the runs share (name or TOML file).")] = "custom",
@@ -72,6 +71,10 @@ def tts_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the seconds of dense training with those of pruning, compacted never, once and progressively."""
+    from depl0.recipes import catalog
+    from depl0.runs.progress import make_reporter
+    from depl0.studies.tts import ALL, bench_tts, find_members, tts_table
+
     options = {
         "model.spec": model,
         "data.spec": data,

@@ -9,12 +9,6 @@ import typer
 from depl0.cli.options import with_options_of
 from depl0.cli.prune import chosen_recipe
 from depl0.cli.study import OUT_HELP, finish, study_folder
-from depl0.runs.progress import make_reporter
-from depl0.studies.choice import Trials, read_choice
-from depl0.studies.compare import Comparison, read_budgets, read_methods, tabulate
-from depl0.studies.lines import draw_lines
-from depl0.studies.publish import carry_out
-from depl0.studies.study import Study
 
 
 @with_options_of(chosen_recipe, without=("penalty_weight", "method", "generator", "direction"))
@@ -36,6 +30,13 @@ def compare_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Called again, it goes on."""
+    from depl0.runs.progress import make_reporter
+    from depl0.studies.choice import Trials, read_choice
+    from depl0.studies.compare import Comparison, read_budgets, read_methods, tabulate
+    from depl0.studies.lines import draw_lines
+    from depl0.studies.publish import carry_out
+    from depl0.studies.study import Study
+
     recipe = chosen_recipe(**options)
     several = () if budgets is None else read_budgets(budgets)
     comparison = Comparison(recipe, read_methods(methods), seeds, budgets=several)

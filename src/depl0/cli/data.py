@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.data.download import get
+from depl0.cli.help import GroupedCommand
 
 app = typer.Typer(help="Get data sets.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -16,10 +16,12 @@ def _group() -> None:
     """Get data sets."""
 
 
-@app.command("get")
+@app.command("get", cls=GroupedCommand)
 def get_command(
     name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
     directory: Annotated[str, typer.Argument(help="Folder to put it in.")],
 ) -> None:
     """Download a data set, check it, and unpack it."""
+    from depl0.data.download import get
+
     typer.echo(get(name, directory))

@@ -9,17 +9,7 @@ from typing import Annotated
 import typer
 
 from depl0.cli.prune import read_assignments
-from depl0.costs.count import cost
 from depl0.errors import InputError
-from depl0.files import load
-from depl0.recipes import catalog
-from depl0.recipes.task import task_of
-from depl0.recipes.toml import read_recipe, with_overrides
-from depl0.runs.folder import find_compact
-from depl0.runtime.engine import make_engine
-from depl0.tasks import check_network
-from depl0.training.evaluate import evaluate
-from depl0.training.setup import model_factory, open_data_for
 
 
 def eval_command(
@@ -34,6 +24,17 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Repeat the accuracy, or the task's other metric, of a compact network from its files."""
+    from depl0.costs.count import cost
+    from depl0.files import load
+    from depl0.recipes import catalog
+    from depl0.recipes.task import task_of
+    from depl0.recipes.toml import read_recipe, with_overrides
+    from depl0.runs.folder import find_compact
+    from depl0.runtime.engine import make_engine
+    from depl0.tasks import check_network
+    from depl0.training.evaluate import evaluate
+    from depl0.training.setup import model_factory, open_data_for
+
     folder, recipe_file = find_compact(path)
     if recipe_file is None and (data is None or model is None):
         raise InputError(

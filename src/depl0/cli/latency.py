@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
-from torch import Tensor, nn
 
-from depl0.cli.latency_subject import Sizes, Subject, file_subject, model_subject, run_subject
-from depl0.cli.latency_table import latency_table
+from depl0.cli.choice import choice
 from depl0.errors import InputError
-from depl0.latency.backends import BACKENDS
-from depl0.latency.cache import machine
-from depl0.latency.compare import Omitted, Timing, compare
+
+BACKENDS = ("eager", "compile", "onnxruntime")
 
 
 def latency_command(
@@ -36,7 +28,7 @@ def latency_command(
     budget: Annotated[
         float | None, typer.Option(help="A model only: cut it, untrained, to this share, to know its speed beforehand.")
     ] = None,
-    of: Annotated[str, typer.Option(help="What the budget counts: macs, params or latency.")] = "macs",
+    of: Annotated[str, choice("--of", ("macs", "params", "latency"), "What the budget counts.")] = "macs",
     round_to: Annotated[str, typer.Option(help="With --budget: multiples of channels to compare, e.g. 1,8,16.")] = "1",
     groups: Annotated[str, typer.Option(help="With --budget: all or inner.")] = "all",
     built_small: Annotated[
@@ -50,69 +42,24 @@ def latency_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time a network in PyTorch, torch.compile and ONNX Runtime; with its dense form, if it is a compact one."""
+    from depl0.cli.latency_run import device_called, measured, threads_set
+    from depl0.cli.latency_subject import Sizes, model_subject, run_subject
+    from depl0.cli.latency_table import latency_table
+
     batches, backends = _numbers("--batch", batch), _backends(backend)
-    place = _device(device)
-    with _threads(threads):
+    place, path = device_called(device), Path(subject)
+    with threads_set(threads):
         sizes = Sizes(image_size, channels, classes)
-        path = Path(subject)
         if path.suffix in (".onnx", ".pt2"):
-            timings, omitted = file_subject(path, batches, place, seconds)
-            networks: dict[str, Any] = {}
+            found = None
+        elif not path.is_dir():
+            found = model_subject(subject, sizes, budget, of, _numbers("--round-to", round_to), groups, built_small)
+        elif budget is None:
+            found = run_subject(path, model, sizes, built_small)
         else:
-            if path.is_dir():
-                if budget is not None:
-                    raise InputError("--budget is for a model; a run has its own.", hint="leave --budget out.")
-                found = run_subject(path, model, sizes, built_small)
-            else:
-                found = model_subject(subject, sizes, budget, of, _numbers("--round-to", round_to), groups, built_small)
-            networks, timings, omitted = _compare(found, backends, batches, place, seconds)
-        result = {
-            "subject": subject,
-            **machine(place),
-            "clock": "processor time" if place.type == "cpu" and torch.get_num_threads() == 1 else "wall clock",
-            "networks": networks,
-            "timings": [_entry(timing) for timing in timings],
-            "skipped": [dataclasses.asdict(entry) for entry in omitted],
-        }
+            raise InputError("--budget is for a model; a run has its own.", hint="leave --budget out.")
+        result = measured(subject, found, backends, batches, place, seconds)
     typer.echo(json.dumps(result, indent=2) if as_json else latency_table(result))
-
-
-def _compare(
-    subject: Subject, backends: list[str], batches: list[int], device: torch.device, seconds: float
-) -> tuple[dict[str, Any], list[Timing], list[Omitted]]:
-    networks = {name: network.to(device) for name, network in subject.networks.items()}
-    timings, omitted = compare(
-        networks,
-        backends,
-        batches,
-        lambda size: torch.randn(size, *subject.image_shape, generator=torch.Generator().manual_seed(0)).to(device),
-        _to_onnx,
-        torch.get_num_threads(),
-        seconds=seconds,
-    )
-    return subject.costs(), timings, omitted
-
-
-def _to_onnx(network: nn.Module, inputs: Tensor) -> bytes:
-    from depl0.export.onnx import export_onnx  # torch.onnx is slow to import
-
-    print(f"exporting for ONNX Runtime, batch {len(inputs)} …", file=sys.stderr)
-    with torch.inference_mode(False):  # recording a graph needs ordinary tensors
-        return export_onnx(network, inputs.clone())
-
-
-def _entry(timing: Timing) -> dict[str, Any]:
-    return {
-        "backend": timing.backend,
-        "batch": timing.batch,
-        "network": timing.network,
-        "median_ms": 1000 * timing.median,
-        "spread_ms": 1000 * timing.spread,
-        "best_ms": 1000 * timing.best,
-        "rounds": timing.rounds,
-        "speedup": timing.speedup,
-        "interval": None if timing.interval is None else [timing.interval.low, timing.interval.high],
-    }
 
 
 def _numbers(option: str, words: str) -> list[int]:
@@ -131,25 +78,3 @@ def _backends(words: str) -> list[str]:
         if name not in BACKENDS:
             raise InputError(f"--backend must be some of {', '.join(BACKENDS)}, got {name!r} instead.")
     return names
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"--device must be cpu or cuda, got {name!r} instead.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device is cuda, but torch sees no CUDA device.", hint="use --device cpu.")
-    return device
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -15,14 +15,10 @@ def with_options_of(source: Callable[..., Any], without: Collection[str] = ()) -
 
     The command takes them by name, as one dictionary, in its first parameter: ``source(**options)`` uses them.
     """
-    shared = {
-        name: parameter
-        for name, parameter in inspect.signature(source, eval_str=True).parameters.items()
-        if name not in without
-    }
+    shared = {name: parameter for name, parameter in _parameters(source).items() if name not in without}
 
     def decorate(command: Command) -> Command:
-        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        _, *own = _parameters(command).values()
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
@@ -35,3 +31,12 @@ def with_options_of(source: Callable[..., Any], without: Collection[str] = ()) -
         return run
 
     return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters with their annotations evaluated; what is returned may be of a type not imported yet."""
+    found = inspect.signature(function).parameters
+    return {
+        name: parameter.replace(annotation=eval(parameter.annotation, function.__globals__))
+        for name, parameter in found.items()
+    }

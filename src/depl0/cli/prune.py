@@ -5,23 +5,44 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from depl0.cli.choice import choice
 from depl0.cli.options import with_options_of
-from depl0.cli.result import result_table
 from depl0.errors import InputError
-from depl0.recipes import catalog
-from depl0.recipes.method import for_method
-from depl0.recipes.recipe import Recipe
-from depl0.recipes.toml import with_overrides
-from depl0.runs.progress import make_reporter
-from depl0.runtime.engine import is_first_process
-from depl0.training.prune import prune
+
+if TYPE_CHECKING:
+    from depl0.recipes.recipe import Recipe
 
 QUICK_METHOD = "reconstruction"
 """how channels are chosen where nothing is trained"""
+
+
+BUDGETS = ("macs", "params", "latency")
+DIRECTIONS = ("forward", "backward")
+COMPACTIONS = ("progressive", "once", "never")
+PRECISIONS = ("fp32", "bf16", "fp16")
+ON_NAN = ("stop", "rollback")
+GROUPS = {
+    "Data": ("model", "weights", "pretrained", "strict", "data", "task", "limit_train"),
+    "Budget": ("budget", "of", "round_to", "penalty_weight", "groups", "remove_blocks"),
+    "Channels": ("method", "generator", "direction", "conditioning", "gate_lr", "quick", "compensate"),
+    "Training": (
+        "epochs",
+        "finetune_epochs",
+        "batch_size",
+        "lr",
+        "distill",
+        "compact",
+        "precision",
+        "on_nan",
+        "sync_bn",
+        "compile_",
+    ),
+}
+"""the options of a training as help lists them; all others are those of a run"""
 
 
 def chosen_recipe(
@@ -46,8 +67,14 @@ def chosen_recipe(
     weights: Annotated[
         str | None, typer.Option(help="Trained weights to start from: .safetensors, .pt or .pth.")
     ] = None,
+    pretrained: Annotated[
+        bool | None, typer.Option("--pretrained", help="Start from the weights that timm or torchvision publish.")
+    ] = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict", help="Refuse weights for another number of classes.")
+    ] = None,
     budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
-    of: Annotated[str | None, typer.Option(help="What the budget counts: macs, params or latency.")] = None,
+    of: Annotated[str | None, choice("--of", BUDGETS, "What the budget counts.")] = None,
     round_to: Annotated[
         str | None,
         typer.Option(help="Keep a multiple of so many channels, e.g. 8, or all of a group; auto: what pays here."),
@@ -64,7 +91,7 @@ def chosen_recipe(
         bool | None, typer.Option("--remove-blocks", help="Take layers out whole that have become constant.")
     ] = None,
     generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
-    direction: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
+    direction: Annotated[str | None, choice("--direction", DIRECTIONS, "Order of the groups.")] = None,
     conditioning: Annotated[str | None, typer.Option(help="What groups are fed on: log_alpha or gates.")] = None,
     groups: Annotated[str | None, typer.Option(help="all or inner.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
@@ -86,11 +113,11 @@ def chosen_recipe(
     ] = False,
     compact: Annotated[
         str | None,
-        typer.Option(help="When closed channels are cut out: progressive (during the search), once (after it), never."),
+        choice("--compact", COMPACTIONS, "When closed channels are cut out: during the search, after it, or never."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    precision: Annotated[str | None, choice("--precision", PRECISIONS, "Numbers of the training steps.")] = None,
     limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
     checkpoint_steps: Annotated[int | None, typer.Option(help="Steps between two checkpoints.")] = None,
     checkpoint_minutes: Annotated[
@@ -98,7 +125,8 @@ def chosen_recipe(
     ] = None,
     keep: Annotated[int | None, typer.Option(help="How many of the newest checkpoints are kept.")] = None,
     on_nan: Annotated[
-        str | None, typer.Option(help="When numbers go wrong: stop, or rollback and go on with half the rates.")
+        str | None,
+        choice("--on-nan", ON_NAN, "On non-finite values: stop, or go back to a checkpoint and halve the rates."),
     ] = None,
     sync_bn: Annotated[
         bool | None, typer.Option("--sync-bn/--no-sync-bn", help="Batch norms see the batch of all processes.")
@@ -113,12 +141,14 @@ def chosen_recipe(
         method, epochs, finetune_epochs = method or QUICK_METHOD, epochs or 0, finetune_epochs or 0
         compensate = True if compensate is None else compensate
     chosen = complete(
-        catalog.find(recipe) if recipe is not None else recipe_for(model, data),
+        recipe_for(model, data, recipe, trained=bool(weights or pretrained)),
         {
             "model.spec": model,
             "data.spec": data,
             "task.spec": task,
             "model.weights": weights,
+            "model.pretrained": pretrained,
+            "model.strict": strict,
             "target.of": of,
             "target.round_to": round_to,
             "gates.method": method,
@@ -150,8 +180,11 @@ def chosen_recipe(
         penalty_weight,
         set_ or [],
     )
-    if quick and not chosen.model.weights:
-        raise InputError("--quick needs a network that was trained already.", hint="give its weights: --weights FILE.")
+    if quick and not chosen.model.starts_trained:
+        raise InputError(
+            "--quick needs a network that was trained already.",
+            hint="give --weights FILE or --pretrained.",
+        )
     return chosen
 
 
@@ -164,16 +197,29 @@ def prune_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
+    from depl0.cli.result import result_table
+    from depl0.runs.progress import make_reporter
+    from depl0.runtime.engine import is_first_process
+    from depl0.training.prune import prune
+
     folder, summary = prune(chosen_recipe(**options), out, resume=resume, reporter=make_reporter(quiet))
     if is_first_process():
         typer.echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
 
 
-def recipe_for(model: str | None, data: str | None) -> Recipe:
-    """Return the recipe for a command line that names none: digits, or one for the user's own network or data."""
+def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:
+    """Return the recipe of a command line: the one it names, digits, or one for the user's own network or data.
+
+    The last starts with lower rates where the network is trained already.
+    """
+    from depl0.recipes import catalog
+
+    if recipe is not None:
+        named = catalog.find(recipe)
+        return catalog.for_trained(named) if trained and recipe.startswith("custom") else named
     if model is None and data is None:
         return catalog.get("digits")
-    own = catalog.get("custom")
+    own = catalog.for_trained(catalog.get("custom")) if trained else catalog.get("custom")
     words = re.findall(r"[\w.+]+", f"{model or own.model.spec} {(data or own.data.spec).partition(':')[0]}")
     return dataclasses.replace(own, name="-".join(words))
 
@@ -186,6 +232,9 @@ def complete(
     assignments: list[str],
 ) -> Recipe:
     """Change a recipe as the command line says: budget and λ exclude each other; ``--set`` has the last word."""
+    from depl0.recipes.method import for_method
+    from depl0.recipes.toml import with_overrides
+
     if budget is not None and penalty_weight is not None:
         raise InputError("--budget and --penalty-weight are both given; exactly one may be.")
     options = {**options, "target.budget": budget, "target.penalty_weight": penalty_weight}

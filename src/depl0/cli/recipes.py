@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.recipes import catalog
-from depl0.recipes.toml import write_recipe
+from depl0.cli.help import GroupedCommand
 
 app = typer.Typer(help="List the recipes, or show one.", invoke_without_command=True, rich_markup_mode=None)
 
@@ -17,12 +16,17 @@ def list_command(context: typer.Context) -> None:
     """List the recipes."""
     if context.invoked_subcommand is not None:
         return
+    from depl0.recipes import catalog
+
     width = max(len(name) for name in catalog.names())
     for name in catalog.names():
         typer.echo(f"{name:<{width}}  {catalog.describe(name)}")
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show_command(name: Annotated[str, typer.Argument(help="A recipe's name or TOML file.")]) -> None:
     """Print a recipe as TOML, complete."""
+    from depl0.recipes import catalog
+    from depl0.recipes.toml import write_recipe
+
     typer.echo(write_recipe(catalog.find(name)), nl=False)

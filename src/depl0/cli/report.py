@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from depl0.cli.choice import one_of
+from depl0.cli.choice import choice
 from depl0.errors import InputError
-from depl0.reports.report import FORMATS, as_text, write_report
-from depl0.reports.run import read_runs
+
+FORMATS = ("html", "md", "json", "csv", "latex")
 
 
 def report_command(
@@ -18,10 +18,12 @@ def report_command(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to (html: the run's own, or report/ for several runs).")
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "html",
+    format_: Annotated[str, choice("--format", FORMATS, "What to write.")] = "html",
 ) -> None:
     """Write report.html and figures; or print the report as Markdown, JSON, CSV or LaTeX."""
-    one_of("--format", format_, FORMATS)
+    from depl0.reports.report import as_text, write_report
+    from depl0.reports.run import read_runs
+
     read = read_runs(runs)
     if out is None and format_ != "html":
         typer.echo(as_text(read, format_), nl=False)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
-from rich.table import Table as RichTable
 
-from depl0._table import Table
-from depl0.runtime.engine import is_first_process
-from depl0.studies.publish import Result, raise_if_failed
-from depl0.studies.study import Study
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+    from depl0._table import Table
+    from depl0.studies.publish import Result
+    from depl0.studies.study import Study
 
 OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); the same command continues what it holds."
 WIDE = 200
@@ -28,6 +28,9 @@ def study_folder(out: str | None, kind: str, name: str) -> Path:
 
 def finish(study: Study, result: Result, table: Table, as_json: bool) -> None:
     """Print the result; end with an error if members failed."""
+    from depl0.runtime.engine import is_first_process
+    from depl0.studies.publish import raise_if_failed
+
     if is_first_process():
         if as_json:
             typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
@@ -39,6 +42,10 @@ def finish(study: Study, result: Result, table: Table, as_json: bool) -> None:
 
 def print_table(table: Table) -> None:
     """Print a table on stdout, as wide as the terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
     console = Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)
     shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
     last = len(table.columns) - 1

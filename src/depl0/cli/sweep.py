@@ -9,11 +9,6 @@ import typer
 from depl0.cli.options import with_options_of
 from depl0.cli.prune import chosen_recipe
 from depl0.cli.study import OUT_HELP, finish, study_folder
-from depl0.runs.progress import make_reporter
-from depl0.studies.frontier import draw_frontier
-from depl0.studies.publish import carry_out
-from depl0.studies.study import Study
-from depl0.studies.sweep import read_budgets, summarise, sweep_members, tabulate
 
 
 @with_options_of(chosen_recipe, without=("budget", "penalty_weight"))
@@ -25,6 +20,12 @@ def sweep_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Prune at several budgets; write table, JSON and picture of the metric against cost. Called again, it goes on."""
+    from depl0.runs.progress import make_reporter
+    from depl0.studies.frontier import draw_frontier
+    from depl0.studies.publish import carry_out
+    from depl0.studies.study import Study
+    from depl0.studies.sweep import read_budgets, summarise, sweep_members, tabulate
+
     shares = read_budgets(budgets)
     recipe = chosen_recipe(**options)
     study = Study("sweep", sweep_members(recipe, shares), study_folder(out, "sweep", recipe.name))

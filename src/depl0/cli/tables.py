@@ -8,19 +8,21 @@ from typing import Annotated
 import typer
 
 from depl0._table import FORMATS, render
-from depl0.cli.choice import one_of
-from depl0.reports.literature import TABLES, other_data, other_metric, table
-from depl0.reports.run import read_runs
+from depl0.cli.choice import choice, one_of
+
+TABLES = ("cifar10", "cifar100", "imagenet", "runtime", "ablation")
 
 
 def tables_command(
     name: Annotated[str, typer.Argument(help=f"{', '.join(TABLES)}.", show_default=False)],
     runs: Annotated[list[Path] | None, typer.Argument(help="Folders of your runs, as further rows.")] = None,
-    format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "text",
+    format_: Annotated[str, choice("--format", FORMATS, "What to print.")] = "text",
 ) -> None:
     """Print published results, with your own runs as further rows."""
     one_of("the table", name, TABLES)
-    one_of("--format", format_, FORMATS)
+    from depl0.reports.literature import other_data, other_metric, table
+    from depl0.reports.run import read_runs
+
     own = read_runs(runs or [], detailed=0)
     for run in own:
         data = other_data(name, run)

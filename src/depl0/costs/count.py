@@ -25,11 +25,13 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters and MACs (multiply-accumulates of one pass over the example inputs, batch included)."""
+    """Parameters and MACs: multiply-accumulates for one image, whatever the batch of the example inputs."""
 
     params: int
     macs: int
     layers: Mapping[str, LayerCost] = field(default_factory=dict, repr=False)
+    images: int = field(default=1, repr=False, compare=False)
+    """how many images the example held; 1 where its inputs are no batch"""
 
     def __str__(self) -> str:
         return f"{self.params:,} parameters, {self.macs:,} MACs"
@@ -38,17 +40,19 @@ class Cost:
 def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """Count the parameters and MACs of a network, in total and layer by layer, in evaluation mode.
 
-    MACs are half of what :class:`torch.utils.flop_counter.FlopCounterMode` counts. A parameter that several modules
-    share counts once, for the first of them.
+    MACs are half of what :class:`torch.utils.flop_counter.FlopCounterMode` counts, for one image: where one image of
+    the batch alone takes its share of every layer's MACs. A parameter that several modules share counts once, for the
+    first of them.
 
     >>> cost(nn.Linear(4, 3), torch.zeros(1, 4))
     Cost(params=15, macs=12)
+    >>> cost(nn.Linear(4, 3), torch.zeros(8, 4))
+    Cost(params=15, macs=12)
     """
     copy = private_copy(check_host(model)).eval().requires_grad_(False)
-    counter = FlopCounterMode(display=False)
-    with untouched(model), counter, torch.random.fork_rng(devices=[]), _without_fused_attention():
-        run_checked(copy, ExampleInputs.of(example_inputs))
-    own_macs = _own_macs(counter, type(copy).__name__)
+    example = ExampleInputs.of(example_inputs)
+    with untouched(model), torch.random.fork_rng(devices=[]), _without_fused_attention():
+        own_macs, images = _macs_of_one(copy, example)
     seen: set[int] = set()
     layers: dict[str, LayerCost] = {}
     for name, module in copy.named_modules():
@@ -58,7 +62,27 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
         if layer.params or layer.macs:
             layers[name] = layer
     total_params = sum(p.numel() for p in copy.parameters())
-    return Cost(total_params, counter.get_total_flops() // 2, layers)
+    return Cost(total_params, sum(own_macs.values()), layers, images)
+
+
+def _macs_of_one(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], int]:
+    """Return every module's own MACs for one image, and the images of the example."""
+    own_macs = _counted(model, example)
+    images = example.batch()
+    if images > 1:
+        try:
+            of_one = _counted(model, example.first())
+        except Exception:  # the first dimension is no batch, or there has to be one
+            return own_macs, 1
+        if {name: images * macs for name, macs in of_one.items()} == own_macs:
+            return of_one, images
+    return own_macs, 1
+
+
+def _counted(model: nn.Module, example: ExampleInputs) -> dict[str, int]:
+    with FlopCounterMode(display=False) as counter:
+        run_checked(model, example)
+    return _own_macs(counter, type(model).__name__)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from depl0._optional import require
 from depl0._suggest import did_you_mean
 from depl0.data.archive import unpack
 from depl0.data.cifar import CIFAR10, CIFAR100, Layout
-from depl0.errors import DataError, InputError
+from depl0.errors import DownloadError, InputError
 
 TIMEOUT = 30  # seconds without any answer
 
@@ -56,13 +56,13 @@ def get(name: str, directory: str | Path, progress: bool = True) -> Path:
     if all((unpacked / file).is_file() for file in layout.files):
         return unpacked
     if unpacked.exists():
-        raise DataError(
+        raise DownloadError(
             f"{unpacked} is there already, but not complete.", hint="move it out of the way, then try again."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{folder} cannot be made: {error.strerror or error}.") from error
+        raise DownloadError(f"{folder} cannot be made: {error.strerror or error}.") from error
     return unpack(_fetch(name, download, folder, progress), layout.folder)
 
 
@@ -84,21 +84,21 @@ def _fetch(name: str, download: Download, folder: Path, progress: bool) -> Path:
                 downloader=pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT),
             )
     except requests.exceptions.HTTPError as error:
-        raise DataError(f"{name} cannot be downloaded: {error}.", hint=by_hand) from error
+        raise DownloadError(f"{name} cannot be downloaded: {error}.", hint=by_hand) from error
     except requests.exceptions.RequestException as error:
         host = urlsplit(download.url).netloc
-        raise DataError(
+        raise DownloadError(
             f"{name} cannot be downloaded: the connection to {host} failed ({type(error).__name__}). "
             "Is this machine offline?",
             hint=by_hand,
         ) from error
     except ValueError as error:  # pooch: another checksum
-        raise DataError(
+        raise DownloadError(
             f"{download.url} gave a file that does not have the known checksum (md5 {download.md5}); it was not kept.",
             hint=f"try again later, or {by_hand}",
         ) from error
     except OSError as error:
-        raise DataError(f"{archive} cannot be written: {error.strerror or error}.") from error
+        raise DownloadError(f"{archive} cannot be written: {error.strerror or error}.") from error
     return archive
 
 

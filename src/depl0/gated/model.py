@@ -24,6 +24,7 @@ from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_closing, check_saved_gates, checked_gates, checked_log_alpha
 from depl0.gated.description import describe
 from depl0.gated.followers import Followers
+from depl0.gated.signature import shown_as
 from depl0.gates import hard_concrete
 from depl0.generators import Generator
 from depl0.latency.network import expected_latency
@@ -80,6 +81,7 @@ class GatedModel(Gated):
         self.training = host.training
         if self.config.budget is not None:
             self.set_budget(self.config.budget, self.config.of)
+        self.forward = shown_as(self.forward, host)  # type: ignore[method-assign]
 
     @property
     def example(self) -> ExampleInputs:
@@ -101,6 +103,16 @@ class GatedModel(Gated):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the host with gates: sampled in training mode, evaluation gates otherwise, or the fixed ones."""
         return self.with_gates(self._gates(), *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Give what the host has and this class has not: ``gated.num_features``, ``gated.get_classifier()``."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            host = self.__dict__.get("_modules", {}).get("host")
+            if host is None or name.startswith("_") or not hasattr(host, name):
+                raise
+            return getattr(host, name)
 
     def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the host with these gates, which may carry a gradient."""

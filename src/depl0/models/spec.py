@@ -3,17 +3,20 @@
 ============================  ==========================================================
 ``resnet56``                  a network of :mod:`depl0.models`
 ``torchvision:resnet18``      an image classifier of torchvision, untrained
-``timm:resnet18``             a network of timm, untrained
+``timm:resnet18``             a network of timm, untrained (:mod:`depl0.models.pretrained` has their trained weights)
 ``my_package.nets:make``      a callable of a module that can be imported
 ``path/to/file.py:make``      a callable of a file
 ============================  ==========================================================
 
-A callable is given those of ``num_classes``, ``in_channels`` and ``image_size`` that its signature names. Data without
+A callable is given those of ``num_classes``, ``in_channels`` and ``image_size`` that its signature names, and
+``pretrained=True`` where trained weights are asked for and its signature names it. ``image_size`` is a pair (height,
+width) where images are not square. Data without
 classes or target vectors (label maps, say) does not know ``num_classes``; a callable then has to do without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import ModuleType
@@ -22,6 +25,7 @@ import torch
 from torch import nn
 
 from depl0._suggest import did_you_mean, unknown
+from depl0._torchvision import import_torchvision
 from depl0._user_code import blamed_on, load_callable, wanted
 from depl0.errors import InputError
 from depl0.models import registry
@@ -29,7 +33,11 @@ from depl0.models import registry
 FORMS = "write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make."
 
 
-def build_model(spec: str, num_classes: int | None, in_channels: int, image_size: int) -> nn.Module:
+ImageSize = int | tuple[int, int]
+"""of square images, or height and width"""
+
+
+def build_model(spec: str, num_classes: int | None, in_channels: int, image_size: ImageSize) -> nn.Module:
     """Build the network that ``spec`` describes, for these images and classes.
 
     >>> build_model("lenet5", num_classes=7, in_channels=1, image_size=28).fc2
@@ -38,13 +46,17 @@ def build_model(spec: str, num_classes: int | None, in_channels: int, image_size
     return factory(spec, num_classes, in_channels, image_size)()
 
 
-def factory(spec: str, num_classes: int | None, in_channels: int, image_size: int) -> Callable[[], nn.Module]:
+def factory(
+    spec: str, num_classes: int | None, in_channels: int, image_size: ImageSize, pretrained: bool = False
+) -> Callable[[], nn.Module]:
     """Give a function without arguments that builds the network anew at every call.
+
+    ``pretrained`` is for callables of the user's own, whose signature may name it.
 
     The user's module or file is imported here, so that a wrong one is refused before anything else is done.
     """
     check_spec(spec)
-    sizes = {"in_channels": in_channels, "image_size": image_size}
+    sizes: dict[str, object] = {"in_channels": in_channels, "image_size": image_size}
     library, colon, name = spec.partition(":")
     if num_classes is not None:
         sizes["num_classes"] = num_classes
@@ -60,7 +72,7 @@ def factory(spec: str, num_classes: int | None, in_channels: int, image_size: in
         return _torchvision_factory(name, num_classes, in_channels)
     if num_classes is not None and library == "timm":
         return _timm_factory(name, num_classes, in_channels)
-    return _user_factory(spec, sizes)
+    return _user_factory(spec, {**sizes, "pretrained": True} if pretrained else sizes)
 
 
 def check_spec(spec: str) -> None:
@@ -77,10 +89,8 @@ def check_spec(spec: str) -> None:
 
 
 def _torchvision_factory(name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
-    models = _import_library("torchvision", "torchvision.models")
-    known = models.list_models(module=models)
-    if name not in known:
-        raise _unknown("torchvision model", name, known, "torchvision.models.list_models() lists them.")
+    check_known("torchvision", name)
+    models = import_library("torchvision", "torchvision.models")
     if in_channels != 3:
         raise InputError(
             f"torchvision:{name} takes images of 3 channels, but the data has {in_channels}.",
@@ -95,9 +105,8 @@ def _torchvision_factory(name: str, num_classes: int, in_channels: int) -> Calla
 
 
 def _timm_factory(name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
-    timm = _import_library("timm", "timm")
-    if not timm.is_model(name):
-        raise _unknown("timm model", name, timm.list_models(), "timm.list_models() lists them.")
+    check_known("timm", name)
+    timm = import_library("timm", "timm")
 
     def make() -> nn.Module:
         with blamed_on("model", f"timm:{name}"):
@@ -107,8 +116,24 @@ def _timm_factory(name: str, num_classes: int, in_channels: int) -> Callable[[],
     return make
 
 
-def _import_library(package: str, module: str) -> ModuleType:
+def check_known(library: str, name: str) -> None:
+    """Refuse a network that torchvision or timm does not have."""
+    if library == "timm":
+        timm = import_library("timm", "timm")
+        if not timm.is_model(name):
+            raise _unknown("timm model", name, timm.list_models(), "timm.list_models() lists them.")
+        return
+    models = import_library("torchvision", "torchvision.models")
+    known = models.list_models(module=models)
+    if name not in known:
+        raise _unknown("torchvision model", name, known, "torchvision.models.list_models() lists them.")
+
+
+def import_library(package: str, module: str) -> ModuleType:
+    """Import a module for the networks of a package, or say what is missing."""
     try:
+        with contextlib.suppress(ImportError):  # timm says better what it needs
+            import_torchvision()
         return import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or package).partition(".")[0]
@@ -123,7 +148,7 @@ def _import_library(package: str, module: str) -> ModuleType:
         ) from error
 
 
-def _user_factory(spec: str, sizes: dict[str, int]) -> Callable[[], nn.Module]:
+def _user_factory(spec: str, sizes: dict[str, object]) -> Callable[[], nn.Module]:
     make = load_callable(spec, "model")
     arguments = make.wanted(sizes)
     make.check_call(arguments, "only num_classes, in_channels and image_size are passed; give the others a default.")

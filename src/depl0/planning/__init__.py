@@ -55,9 +55,14 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
 
 
 def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
-    """Note what would be left with all gates closed; channels that can be pruned may cost little or much."""
+    """Note what would be left with all gates closed; channels that can be pruned may cost little or much.
+
+    Costs are those of one image, those of every layer's use too.
+    """
     dense = cost(model, example)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
+    uses = tuple(replace(use, macs_per_pair=use.macs_per_pair // dense.images) for use in plan.uses)
+    plan = replace(plan, uses=uses)
     params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
     return replace(plan, dense_cost=(dense.params, dense.macs), least_cost=(round(params), round(macs)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from depl0._suggest import did_you_mean
@@ -32,6 +33,9 @@ from depl0.recipes.sections import (
 )
 from depl0.recipes.toml import read_recipe
 from depl0.recipes.variants import BACKWARD, FORWARD, L0_HC, VARIANTS, Variant
+
+GENTLE_LR = 0.01
+"""for networks that start trained, on data that nobody knows"""
 
 
 def digits(variant: Variant = FORWARD) -> Recipe:
@@ -59,6 +63,20 @@ def custom(variant: Variant = FORWARD) -> Recipe:
         search=SearchSection(epochs=30, gate_warmup=0.2, ramp=0.6, converged_epochs=3),
         weight_optimizer=WeightOptimizerSection(lr=0.05, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=20, lr=0.05, schedule="cosine"),
+    )
+
+
+def for_trained(recipe: Recipe) -> Recipe:
+    """Return a recipe for a network that starts trained: its gates need no warm-up, and training must not undo it.
+
+    One curve of gentle rates goes through search and fine-tuning, and what is cut is compensated for.
+    """
+    return replace(
+        recipe,
+        search=replace(recipe.search, epochs=20, gate_warmup=0.0),
+        weight_optimizer=replace(recipe.weight_optimizer, lr=GENTLE_LR, schedule="cosine", warmup_epochs=0.5),
+        recovery=replace(recipe.recovery, compensate=True),
+        finetune=replace(recipe.finetune, epochs=30, lr=None, schedule="continued"),
     )
 
 

@@ -62,12 +62,12 @@ class Recipe(Section):
     run: RunSection = field(default_factory=RunSection, metadata=allow(Instance(RunSection)))
 
     def _check_together(self) -> None:
-        if self.search.distill and not self.model.weights:
+        if self.search.distill and not self.model.starts_trained:
             raise refusal(
                 "search.distill",
-                "0 where model.weights is empty",
+                "0 where model.weights is empty and model.pretrained false",
                 self.search.distill,
-                "distillation needs a trained dense network to learn from: give --weights.",
+                "distillation needs a trained dense network to learn from: give --weights or --pretrained.",
             )
         if self.search.distill_blocks and self.run.compile:
             raise refusal(
@@ -94,7 +94,7 @@ class Recipe(Section):
     def prunes_at_once(self) -> bool:
         """Whether there is no search: the method needs no training of its own, and the weights are trained already."""
         method = METHODS[self.gates.method]
-        return isinstance(method, Scored) and not method.trains and bool(self.model.weights)
+        return isinstance(method, Scored) and not method.trains and self.model.starts_trained
 
     @property
     def search_epochs(self) -> int:
@@ -110,7 +110,7 @@ class Recipe(Section):
     def distill(self) -> float:
         """The dense network's share of the loss, where the task says how to learn from it."""
         own = self.search.distill
-        return own if own is not None else DISTILL if self.model.weights else 0.0
+        return own if own is not None else DISTILL if self.model.starts_trained else 0.0
 
     @property
     def distill_blocks(self) -> float:

@@ -82,12 +82,29 @@ class ModelSection(Section):
         spec: a built-in name (``resnet56``), ``torchvision:NAME``, ``timm:NAME``, or a callable that returns a module:
             ``my_package.nets:make`` or ``path/to/file.py:make``.
         weights: the file to start from; empty: from scratch.
+        pretrained: whether to start from the weights that timm or torchvision publish for ``spec``. A callable of your
+            own is given ``pretrained=True`` where its signature names it, and is taken to return a trained network.
+        strict: whether weights for another number of classes are refused; else their backbone is used, with a new head.
     """
 
     title: ClassVar[str] = "model"
 
     spec: str = field(default="resnet56", metadata=allow(Text("a model's name or module:callable", valid=_is_model)))
     weights: str = field(default="", metadata=allow(Text("a file's name, or empty", may_be_empty=True)))
+    pretrained: bool = field(default=False, metadata=allow(Flag()))
+    strict: bool = field(default=False, metadata=allow(Flag()))
+
+    def _check_together(self) -> None:
+        if self.pretrained and self.weights:
+            raise InputError("recipe fields model.weights and model.pretrained are both set; at most one may be.")
+        if self.pretrained and ":" not in self.spec:
+            words = "false for a built-in network, which comes without weights"
+            raise refusal("model.pretrained", words, True, "start from a file: --weights FILE.")
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the recipe names trained weights to start from."""
+        return bool(self.weights) or self.pretrained
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

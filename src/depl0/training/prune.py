@@ -30,7 +30,7 @@ from depl0.training.rollback import roll_back
 from depl0.training.rounding import choose_rounding
 from depl0.training.search import note_cut, search
 from depl0.training.session import Session
-from depl0.training.setup import gated_network, model_factory, open_data_for
+from depl0.training.setup import budget_warnings, gated_network, model_factory, open_data_for
 
 
 def prune(
@@ -44,11 +44,14 @@ def prune(
     engine = make_engine(recipe, folder.path)
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     make_host = model_factory(recipe, data)
-    gated, example = gated_network(recipe, engine, data, make_host)
+    gated, example, start = gated_network(recipe, engine, data, make_host)
     host, macs = gated.host, gated.dense_cost.macs
     with open_session(
         recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
+        session.trained = start.trained
+        for note in (*start.notes, *budget_warnings(recipe, gated)):
+            session.reporter.note(note)
         session.distillation = _teacher(session, host)
         while True:
             try:
@@ -58,7 +61,7 @@ def prune(
                 return folder, conclude(session, gated, compact, example)
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
-                gated, example = gated_network(recipe, engine, data, make_host)
+                gated, example, _ = gated_network(recipe, engine, data, make_host)
 
 
 def _teacher(session: Session, host: nn.Module) -> Distillation | None:
@@ -66,6 +69,9 @@ def _teacher(session: Session, host: nn.Module) -> Distillation | None:
     recipe = session.recipe
     weight = distill_share(recipe, session.task)
     if weight == 0 or recipe.search.epochs + recipe.finetune.epochs == 0:
+        return None
+    if not session.trained:
+        session.reporter.note("no distillation: the dense network's new head is not trained")
         return None
     if recipe.search.distill is None:
         session.reporter.note(f"distilling: {weight:g} of the loss is the dense network's (--distill 0: none)")
@@ -79,7 +85,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
     if session.is_past("dense") or state.has_dense_score:
         return
     scores = None
-    if recipe.model.weights:
+    if session.trained:
         scores = final_scores(session.engine, host, session.data, session.task)
         shown, split = (scores.test, "") if scores.validation is None else (scores.validation, "validation ")
         session.reporter.note(f"dense network: {split}{metric.label} {metric.show(shown)}")

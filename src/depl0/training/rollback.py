@@ -45,7 +45,7 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
     session.engine.wait_for_everyone()
     session.reporter.note(f"{trouble.message} Back to step {step}, with learning rates times {event['rate_factor']:g}.")
     fresh = Session(session.recipe, session.engine, session.data, session.task, session.folder, session.reporter)
-    fresh.distillation, fresh.saver = session.distillation, session.saver
+    fresh.distillation, fresh.saver, fresh.trained = session.distillation, session.saver, session.trained
     fresh.resume()
     return fresh
 

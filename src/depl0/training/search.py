@@ -92,7 +92,7 @@ class LearnedSearch(SearchListener):
             recipe.search.epochs * steps,
             optimizers=[optimizers[0].optimizer],
             calibrate=calibration(session),
-            config=search_config(recipe, steps),
+            config=search_config(recipe, steps, session.trained),
             listener=self,
         )
         self.phase = self._make_phase(optimizers)
@@ -209,10 +209,10 @@ def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[
     yield write
 
 
-def search_config(recipe: Recipe, steps_per_epoch: int) -> SearchConfig:
+def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> SearchConfig:
     """Return what a recipe says about its search."""
     search = recipe.search
-    has_learned = bool(recipe.model.weights) or (search.gate_warmup > 0 and search.epochs > 0)
+    has_learned = trained or (search.gate_warmup > 0 and search.epochs > 0)
     return SearchConfig(
         warmup=search.gate_warmup,
         ramp=search.ramp,

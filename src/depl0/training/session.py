@@ -35,6 +35,8 @@ class Session:
     reporter: Reporter
     distillation: Distillation | None = None
     """from the dense network, during search and fine-tuning"""
+    trained: bool = False
+    """whether the dense network solved its task when the run began"""
     saver: BackgroundSaver | None = None
     """writes checkpoints while training goes on; the first process has one"""
     state: RunState = field(default_factory=RunState)

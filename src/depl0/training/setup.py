@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from depl0.budgets.freeze import check_budget
+from depl0.budgets.sensible import warning_for
 from depl0.config import GateConfig
 from depl0.data import Data, open_data
 from depl0.gated import GatedModel, attach
@@ -20,7 +21,7 @@ from depl0.recipes.task import task_of
 from depl0.runtime.engine import seed_everything
 from depl0.runtime.sync_norm import check_norms
 from depl0.tasks import check_network
-from depl0.weights import load_weights
+from depl0.training.start import Start, image_size, start_network
 
 
 def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, world: int = 1) -> Data:
@@ -30,19 +31,15 @@ def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, wor
 
 def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:
     """Return the function that builds the dense network of a recipe for its data."""
-    channels, height, _ = data.info.image_shape
-    return factory(recipe.model.spec, data.info.num_outputs, channels, height)
+    return factory(recipe.model.spec, data.info.num_outputs, data.info.image_shape[0], image_size(data))
 
 
 def gated_network(
     recipe: Recipe, engine: Accelerator, data: Data, make_host: Callable[[], nn.Module]
-) -> tuple[GatedModel, Tensor]:
+) -> tuple[GatedModel, Tensor, Start]:
     """Build the network of a recipe with its gates, the same in all processes; with one image of the data."""
-    seed_everything(recipe.run.seed)
-    host = make_host()
-    if recipe.model.weights:
-        load_weights(host, recipe.model.weights)
-    host.to(engine.device)
+    start = start_network(recipe, data, make_host)
+    host = start.host.to(engine.device)
     if recipe.run.sync_bn:
         check_norms(host)
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
@@ -52,7 +49,7 @@ def gated_network(
         gated = attach_for(recipe, host, example)
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed, engine.process_index)
-    return gated, example
+    return gated, example, start
 
 
 def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
@@ -66,6 +63,13 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
             gated.time_layers()
         check_budget(gated, target.budget, target.of, gated.config.multiple)
     return gated
+
+
+def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
+    """Return what has to be said about a budget before hours are spent on it."""
+    budget, of = recipe.target.budget, recipe.target.of
+    found = None if budget is None else warning_for(gated, budget, of)
+    return [] if found is None else [f"warning: {found}"]
 
 
 def gate_config(recipe: Recipe) -> GateConfig:

@@ -1,0 +1,93 @@
+"""Help, versions, completion and wrong flags answer at once: nothing slow is imported for them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import depl0
+from depl0.budgets.threshold import BudgetKind
+from depl0.cli import latency, prune, report, tables
+from depl0.generators import Direction
+from depl0.latency.backends import BACKENDS
+from depl0.recipes.sections import PRECISIONS, Compaction
+from depl0.reports.literature import TABLES
+from depl0.reports.report import FORMATS
+from tests.cli.conftest import Type
+
+SLOW = {"torch", "matplotlib", "accelerate", "numpy", "transformers"}
+PROGRAM = """
+import sys
+from depl0.__main__ import main
+code = main()
+print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("--help", 0, "prune "),
+        ("--version", 0, f"depl0 {depl0.__version__}\n"),
+        ("prune --help", 0, "--budget FLOAT"),
+        ("bench step --help", 0, "--batch INTEGER"),
+        ("latency --help", 0, "--device"),
+        ("prune --nonsense", 2, "--nonsense"),
+        ("prune digits --budget half", 2, "'--budget'"),
+        ("prune digits --of second", 2, "--of must be one of macs, params, latency, got 'second' instead."),
+        ("nonsense", 2, "nonsense"),
+    ],
+)
+def test_an_answer_within_half_a_second(tmp_path: Path, words: str, code: int, text: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(slow=sorted(SLOW)), *words.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == code
+    assert text in (done.stderr if code else done.stdout)
+    assert done.stderr.endswith("[]\n"), done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_prune_lists_its_options_in_groups(type_command: Type) -> None:
+    shown = type_command("prune --help").out
+    titles = [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["Arguments", "Data", "Budget", "Channels", "Training", "Run"]
+    assert shown.index("Data:") < shown.index("--data TEXT") < shown.index("Budget:") < shown.index("--budget FLOAT")
+    assert "--of [macs|params|latency]" in shown and "<" not in shown
+
+
+def test_no_group_names_an_option_that_is_not_there() -> None:
+    named = [name for names in prune.GROUPS.values() for name in names]
+    assert len(set(named)) == len(named)
+    assert set(named) <= set(prune.chosen_recipe.__annotations__)
+
+
+def test_the_words_of_the_options_are_those_of_the_library() -> None:
+    assert get_args(BudgetKind) == prune.BUDGETS
+    assert get_args(Direction) == prune.DIRECTIONS
+    assert set(prune.COMPACTIONS) == set(get_args(Compaction))
+    assert prune.PRECISIONS == PRECISIONS
+    assert tuple(BACKENDS) == latency.BACKENDS
+    assert report.FORMATS == FORMATS
+    assert tables.TABLES == TABLES
+
+
+def test_completion(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_DEPL0_COMPLETE", "complete_bash")
+    for typed, offered in (("depl0 pru", ["prune"]), ("depl0 prune --of ", ["macs", "params", "latency"])):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        assert type_command("").out.split() == offered
