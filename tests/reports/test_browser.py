@@ -107,12 +107,22 @@ def test_pointing_shows_layer_and_value(browser: Browser) -> None:
     assert browser.run("tip.hidden") is True
 
 
-def test_a_phone_needs_no_sideways_scrolling(browser: Browser) -> None:
-    browser.show_as(390, 844, phone=True)
+@pytest.mark.parametrize(("width", "phone"), [(390, True), (1366, False)])
+def test_nothing_is_cut_off(browser: Browser, width: int, phone: bool) -> None:
+    browser.show_as(width, 844, phone=phone)
     try:
-        assert browser.run("document.documentElement.scrollWidth") <= 390
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+        assert browser.run(f"{cut}.map(e => e.innerText.slice(0, 60))") == []
     finally:
         browser.show_as(1280, 900)
+
+
+def test_the_headline_comes_first(browser: Browser) -> None:
+    shown = browser.run("[...document.querySelectorAll('#run1 .headline .value')].map(e => e.textContent)")
+    assert shown == ["93.05 %", "62.74M", "426.5k", "4 ms"]
+    top = "document.querySelector('#run1 {}').getBoundingClientRect().top"
+    assert browser.run(f"{top.format('.headline')} < {top.format('svg')}")
 
 
 def test_dark_and_print_change_the_colours(browser: Browser) -> None:

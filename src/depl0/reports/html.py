@@ -18,10 +18,12 @@ from matplotlib.axes import Axes
 from depl0 import __version__
 from depl0._table import Table, shown
 from depl0.reports import results
+from depl0.reports.blocks import Block, blocks
 from depl0.reports.figures import curves, structure
 from depl0.reports.figures.canvas import inline_svg
 from depl0.reports.figures.heat import COLOURS
 from depl0.reports.gates import GateHistory
+from depl0.reports.headline import Figure, headline
 from depl0.reports.run import DETAILED, Run, dig
 from depl0.reports.show import share
 
@@ -36,15 +38,14 @@ class Section:
     id: str
     run: Run
     lead: str
+    headline: list[Figure]
     structure: Markup | None
     structure_width: int
     numbered: bool
     results: Table
     curves: list[Markup]
     heat: dict[str, Any] | None
-    layers: Table
-    frozen: Table
-    knows_frozen: bool
+    blocks: list[Block]
     provenance: Table
 
 
@@ -74,11 +75,11 @@ def _own(name: str) -> str:
 
 
 def _lead(runs: Sequence[Run]) -> str:
+    if len(runs) == 1:
+        return _what(runs[0])
     if len(runs) > DETAILED:
-        return f"All runs in one table, and the first {DETAILED} in detail: report the others on their own."
-    if len(runs) > 1:
-        return "The same questions for every run: which layers shrank, what did it cost, and how it came about."
-    return "Which layers shrank, what did it cost, and how it came about."
+        return f"All {len(runs)} runs in one table, and the first {DETAILED} in detail."
+    return "All runs in one table, then each run in detail."
 
 
 def _section(run: Run, place: int, top: int | None) -> Section:
@@ -97,15 +98,14 @@ def _section(run: Run, place: int, top: int | None) -> Section:
         id=prefix,
         run=run,
         lead=_what(run),
+        headline=headline(run),
         structure=drawn,
         structure_width=round(72 * structure.width(layers)),
         numbered=len(layers) > structure.NAMED,
         results=results.dense_to_compact(run),
         curves=_curves(run, prefix),
         heat=_heat(run.gates) if run.gates is not None else None,
-        layers=results.layers(run),
-        frozen=results.frozen(run),
-        knows_frozen=isinstance(run.get("layers"), list),
+        blocks=blocks(run, prefix),
         provenance=results.provenance(run),
     )
 
@@ -121,10 +121,8 @@ def _what(run: Run) -> str:
 
 
 def _curves(run: Run, prefix: str) -> list[Markup]:
-    if not run.epochs:
-        return []
     made = []
-    for panel in curves.PANELS:
+    for panel in curves.panels(run):
 
         def draw(axes: Axes, panel: curves.Panel = panel) -> None:
             curves.draw(axes, run, panel)

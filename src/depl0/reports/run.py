@@ -76,6 +76,11 @@ class Run:
         return found
 
     @property
+    def judged_dense(self) -> float | None:
+        """Return the dense network's metric on the images that epochs are evaluated on."""
+        return self.value("dense") if self.split == "test" else self.validation("dense")
+
+    @property
     def method(self) -> str:
         """Return the method, and its direction where it has one."""
         gates = self.recipe.get("gates", {})

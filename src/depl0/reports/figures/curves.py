@@ -1,4 +1,4 @@
-"""Training curves over search and fine-tuning, with the moments of convergence, compaction and freezing marked."""
+"""Training curves: loss, metric and learning rates over search and fine-tuning; cost and gates over the search."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from depl0.reports.figures.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, new_figure
+from depl0.reports.figures.canvas import BLUE, GREEN, GREY, GRID, INK, ORANGE, PURPLE, SKY, new_figure
 from depl0.reports.run import Run, dig
 from depl0.tasks import Metric
 
-WIDTH, HEIGHT = 4.8, 3.2
-_EVENTS = {"convergence": (PURPLE, "-."), "compaction": (SKY, ":"), "freezing": (INK, "--")}
+WIDTH, HEIGHT = 4.6, 3.2
+_EVENTS = ("convergence", "compaction", "freezing")
+_LOG_FROM = 30
+"""a quantity that spans so many times its smallest value is drawn on a logarithmic axis"""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,22 @@ def _line(axes: Axes, run: Run, label: str, color: str, *keys: str, **how: Any) 
         axes.plot(xs, ys, label=label, color=color, marker="o" if len(xs) == 1 else None, **how)
 
 
-def _in_percent(axes: Axes, factor: float) -> None:
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(factor * value, 6):g} %"))
+def _in_percent(axes: Axes, factor: float, top: float = math.inf) -> None:
+    """Label the axis in percent; ticks above ``top`` stay empty, for there is no accuracy of 101 %."""
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{round(factor * value, 6):g} %" if value <= top + 1e-9 else "")
+    )
+
+
+def _log_where_it_helps(axes: Axes) -> None:
+    values = [float(y) for line in axes.lines for y in np.asarray(line.get_ydata())]
+    if values and min(values) > 0 and max(values) > _LOG_FROM * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(numticks=6))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(bottom=0)
 
 
 def loss(axes: Axes, run: Run) -> None:
@@ -75,57 +92,109 @@ def loss(axes: Axes, run: Run) -> None:
     if dig(run.recipe, "target", "penalty_weight") is not None:
         _line(axes, run, "with penalty", ORANGE, "loss")
     _line(axes, run, "task loss", BLUE, "task_loss")
-    axes.set_ylim(bottom=0)
+    _log_where_it_helps(axes)
 
 
 def metric(axes: Axes, run: Run) -> None:
     """Draw the metric on training images and on validation or test images, and the dense network's on the latter."""
-    judged = run.metric
-    dense = run.value("dense") if run.split == "test" else run.validation("dense")
-    _line(axes, run, "training", SKY, f"train_{judged.name}", linewidth=1.2)
+    judged, dense = run.metric, run.judged_dense
+    _line(axes, run, "training", ORANGE, f"train_{judged.name}", linewidth=1.2)
     _line(axes, run, run.split, BLUE, f"{run.split}_{judged.name}")
+    if not axes.lines:
+        return
     if dense is not None:
         axes.axhline(dense, color=GREY, linestyle="--", linewidth=1.2, label=f"dense {judged.show(dense)}")
     if judged.unit == "%":
-        _in_percent(axes, 1)
-    _, values = series(run, f"{run.split}_{judged.name}")
-    if len(values) > 3:  # a first epoch at chance would press all others to one side
-        _leave_out_the_worst(axes, judged, sorted(values))
+        _in_percent(axes, 1, top=100)
+    _show_most(axes, run, judged)
 
 
-def _leave_out_the_worst(axes: Axes, judged: Metric, values: list[float]) -> None:
-    few = len(values) // 8
-    if judged.higher_is_better and judged.unit == "%":
-        low = values[few]
-        axes.set_ylim(bottom=max(0.0, low - 0.6 * (101 - low)), top=100.5)
-    elif few and judged.higher_is_better and values[few] < values[-1]:
-        axes.set_ylim(bottom=values[few] - 0.6 * (values[-1] - values[few]))
-    elif few and not judged.higher_is_better and values[0] < values[-1 - few]:
-        axes.set_ylim(top=values[-1 - few] + 0.6 * (values[-1 - few] - values[0]))
+def _show_most(axes: Axes, run: Run, judged: Metric) -> None:
+    """Let the axis cover all epochs but a few first ones far from the rest; say then what those were."""
+    epochs, tested = series(run, f"{run.split}_{judged.name}")
+    sign = 1 if judged.higher_is_better else -1
+    hidden = _far_at_first([sign * value for value in tested])
+    if hidden:
+        _name_the_hidden(axes, epochs[:hidden], tested[:hidden], judged)
+    trained = series(run, f"train_{judged.name}")
+    shown = tested[hidden:] + [y for x, y in zip(*trained, strict=True) if x not in epochs[:hidden]]
+    if (dense := run.judged_dense) is not None:
+        shown.append(float(dense))
+    room = 0.06 * (max(shown) - min(shown)) or 0.02 * abs(max(shown)) or 1.0
+    axes.set_ylim(min(shown) - room, max(shown) + room)
+
+
+def _far_at_first(values: list[float]) -> int:
+    """Return how many of the first values, at most an eighth of all, lie far below the rest.
+
+    >>> _far_at_first([71.1, 96.9, 99.7, 99.2, 99.4, 99.4, 99.7, 99.4])
+    1
+    """
+    most = len(values) // 8
+    if not most:
+        return 0
+    rest = values[most:]
+    limit = min(rest) - (max(rest) - min(rest))
+    return max((place for place in range(1, most + 1) if values[place - 1] < limit), default=0)
+
+
+def _name_the_hidden(axes: Axes, epochs: list[float], values: list[float], judged: Metric) -> None:
+    where, side, arrow = (0.03, "bottom", "↓") if judged.higher_is_better else (0.97, "top", "↑")
+    rest = f" to {judged.show(values[-1])} (epoch {epochs[-1]:g})" if len(epochs) > 1 else ""
+    text = f"{arrow} {judged.show(values[0])} (epoch {epochs[0]:g}){rest}"
+    axes.text(0.04, where, text, transform=axes.transAxes, ha="left", va=side, fontsize=9)
 
 
 def cost(axes: Axes, run: Run) -> None:
-    """Draw expected and kept cost against the budget."""
+    """Draw expected and kept cost against the budget, and the moments of the search."""
     of = dig(run.recipe, "target", "of") or "macs"
     _line(axes, run, "expected", ORANGE, "expected", f"{of}_share")
     _line(axes, run, "kept", GREEN, "kept", f"{of}_share")
+    if not axes.lines:
+        return
     budget = dig(run.recipe, "target", "budget")
     if budget is not None:
         axes.axhline(budget, color=INK, linestyle=":", linewidth=1.2, label=f"budget {budget:.0%}")
+    _moments(axes, run)
     axes.set_ylim(0, 1.05)
     _in_percent(axes, 100)
 
 
+def _moments(axes: Axes, run: Run) -> None:
+    """Mark convergence and freezing by lines, and cuts, which may be many, by ticks at the bottom."""
+    found = events(run)
+    cuts = [event.epoch for event in found if event.kind == "compaction"]
+    if cuts:
+        axes.plot(cuts, [0.025] * len(cuts), "|", color=SKY, markersize=9, markeredgewidth=1.8, label="channels cut")
+    for kind, label, color, dashes in (("convergence", "converged", PURPLE, "-."), ("freezing", "frozen", INK, "--")):
+        for event in [event for event in found if event.kind == kind][:1]:
+            axes.axvline(event.epoch, color=color, linestyle=dashes, linewidth=1.2, label=label, clip_on=False)
+
+
 def multiplier(axes: Axes, run: Run) -> None:
-    """Draw λ: the price of cost, fixed by the user or found by the budget."""
-    _line(axes, run, "λ", PURPLE, "lambda")
+    """Draw λ, the price of cost that the budget found; without the warm-up, when it is not used."""
+    if dig(run.recipe, "target", "budget") is None:
+        return
+    share, epochs = dig(run.recipe, "search", "gate_warmup"), dig(run.recipe, "search", "epochs")
+    warm = float(share or 0) * float(epochs or 0)
+    pairs = [(x, y) for x, y in zip(*series(run, "lambda"), strict=True) if x > warm]
+    if pairs:
+        axes.plot(*zip(*pairs, strict=True), label="λ", color=PURPLE, marker="o" if len(pairs) == 1 else None)
+        _log_where_it_helps(axes)
 
 
 def undecided(axes: Axes, run: Run) -> None:
     """Draw the share of gates whose open probability is between 10 and 90 %."""
-    _line(axes, run, "undecided gates", BLUE, "undecided")
+    _line(axes, run, "between 10 and 90 % open", BLUE, "undecided")
     axes.set_ylim(bottom=0)
     _in_percent(axes, 100)
+
+
+def rates(axes: Axes, run: Run) -> None:
+    """Draw the learning rates of weights and gates."""
+    _line(axes, run, "weights", BLUE, "weight_lr")
+    _line(axes, run, "gates", ORANGE, "gate_lr")
+    _log_where_it_helps(axes)
 
 
 @dataclass(frozen=True)
@@ -135,6 +204,7 @@ class Panel:
     name: str
     title: Callable[[Run], str]
     draw: Callable[[Axes, Run], None]
+    search_only: bool = False
 
 
 def _cost_title(run: Run) -> str:
@@ -149,45 +219,57 @@ def _metric_title(run: Run) -> str:
 PANELS = (
     Panel("loss", lambda run: "Loss", loss),
     Panel("metric", _metric_title, metric),
-    Panel("cost", _cost_title, cost),
-    Panel("lambda", lambda run: "λ", multiplier),
-    Panel("undecided", lambda run: "Undecided gates", undecided),
+    Panel("cost", _cost_title, cost, search_only=True),
+    Panel("lambda", lambda run: "Price of cost", multiplier, search_only=True),
+    Panel("undecided", lambda run: "Undecided gates", undecided, search_only=True),
+    Panel("rates", lambda run: "Learning rate", rates),
 )
 
 
-def draw(axes: Axes, run: Run, panel: Panel) -> None:
-    """Draw one panel with its title, moments and legend."""
+def panels(run: Run) -> list[Panel]:
+    """Return the panels for which a run has recorded something."""
+    return [panel for panel in PANELS if _drawn(panel, run)]
+
+
+def _drawn(panel: Panel, run: Run) -> bool:
+    axes = Figure().subplots()
     panel.draw(axes, run)
-    axes.set_xlabel("epoch")
+    return bool(axes.lines)
+
+
+def draw(axes: Axes, run: Run, panel: Panel) -> None:
+    """Draw one panel with its title and legend; fine-tuning is shaded."""
+    panel.draw(axes, run)
+    axes.set_xlabel("epoch of the search" if panel.search_only else "epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    last = max(
-        (offset(run, line["phase"]) + line["epoch"] for line in run.epochs if line["phase"] != "dense"), default=1
-    )
-    axes.set_xlim(0, max(last, 1))
-    if not axes.lines:
-        axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center")
-    seen: set[str] = set()
-    for event in events(run):
-        color, dashes = _EVENTS[event.kind]
-        label = None if event.kind in seen else event.kind
-        seen.add(event.kind)
-        axes.axvline(event.epoch, color=color, linestyle=dashes, linewidth=1.2, label=label, clip_on=False)
+    epochs = [offset(run, line["phase"]) + line["epoch"] for line in run.epochs if line.get("phase") != "dense"]
+    tuned, last = offset(run, "finetune"), max(epochs, default=1)
+    if panel.search_only and tuned:
+        last = tuned
+    elif 0 < tuned < last:
+        axes.axvspan(tuned, last, color=GRID, alpha=0.4, linewidth=0, zorder=0, label="fine-tuning")
+    first = min(epochs, default=0)
+    axes.set_xlim(first if first < last else first - 1, last)
     handles, labels = axes.get_legend_handles_labels()
     columns = 3 if len(labels) != 4 else 2
-    axes.set_title(panel.title(run), pad=10 + 14 * math.ceil(len(labels) / columns))  # above the legend's lines
-    axes.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=columns, columnspacing=1.0,
-        handlelength=1.5, labelspacing=0.2,
-    )  # fmt: skip
+    axes.set_title(panel.title(run), pad=40)  # above two lines of a legend, so that all panels are of one height
+    if labels:
+        axes.legend(
+            handles, labels, loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=columns, columnspacing=1.0,
+            handlelength=1.5, labelspacing=0.25,
+        )  # fmt: skip
 
 
 def figure(run: Run) -> Figure:
     """Return all panels of a run in one figure."""
-    made = new_figure(3 * WIDTH, 2 * HEIGHT + 0.3)
-    cells = made.subplots(2, 3).flat
-    for cell, panel in zip(cells, PANELS, strict=False):
+    shown = panels(run)
+    columns = 2 if len(shown) in (2, 4) else min(max(len(shown), 1), 3)
+    rows = math.ceil(len(shown) / columns) or 1
+    made = new_figure(columns * WIDTH, rows * HEIGHT + 0.3)
+    cells = list(made.subplots(rows, columns, squeeze=False).flat)
+    for cell, panel in zip(cells, shown, strict=False):
         draw(cell, run, panel)
-    for cell in list(made.axes)[len(PANELS) :]:
+    for cell in cells[len(shown) :]:
         cell.set_visible(False)
     made.suptitle(run.label, x=0.01, ha="left", fontweight="bold")
     return made

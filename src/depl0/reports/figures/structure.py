@@ -18,7 +18,7 @@ NAMED = 24
 
 def width(layers: Sequence[Layer]) -> float:
     """Return the inches that so many bars need."""
-    return min(max(4.6, 1.6 + 0.26 * len(layers)), 13.0)
+    return min(max(4.6, 1.6 + 0.14 * len(layers)), 13.0)
 
 
 def height(layers: Sequence[Layer]) -> float:

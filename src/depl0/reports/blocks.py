@@ -1,0 +1,58 @@
+"""The parts of a run's page below its training curves: a title, a sentence, and tables or pictures.
+
+To add one, write a function that makes a ``Block`` of a run (or None where the run does not have the data), in a file
+of its own if it is long, and put it into ``BLOCKS``; the page shows them in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from depl0._table import Table
+from depl0.reports import results
+from depl0.reports.run import Run
+
+
+@dataclass(frozen=True)
+class Block:
+    """One part of a run's page."""
+
+    title: str
+    text: str = ""
+    tables: tuple[Table, ...] = ()
+    """sortable; a table without rows is left out"""
+    figures: tuple[Markup, ...] = ()
+    """SVG elements, from ``figures.canvas.inline_svg``"""
+    note: str = ""
+    """what is missing, and why"""
+
+
+Maker = Callable[[Run, str], Block | None]
+"""makes a block of a run; the text is a prefix for the ids of its pictures, different for every run of the page"""
+
+
+def layers(run: Run, prefix: str) -> Block:
+    """Return the table of layers."""
+    table = results.layers(run)
+    return Block("Layers", tables=(table,), note="" if table.rows else "Not known until the run has finished.")
+
+
+def frozen(run: Run, prefix: str) -> Block:
+    """Return the channels that could not be pruned."""
+    table = results.frozen(run)
+    if table.rows:
+        return Block("Channels that cannot be pruned, and why", tables=(table,))
+    if isinstance(run.get("layers"), list):
+        return Block("Channels that cannot be pruned", text="None: every channel had a gate.")
+    return Block("Channels that cannot be pruned", note="This run did not record them.")
+
+
+BLOCKS: tuple[Maker, ...] = (layers, frozen)
+
+
+def blocks(run: Run, prefix: str) -> list[Block]:
+    """Return the parts that a run has."""
+    return [block for make in BLOCKS if (block := make(run, prefix)) is not None]

@@ -1,0 +1,108 @@
+"""The training curves and the headline: what is shown, where, and on which axis."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from depl0.reports.figures import curves
+from depl0.reports.headline import headline
+from depl0.reports.run import Run, read_run
+from tests.reports.runs import write_run
+
+
+def drawn(run: Run, name: str) -> Axes:
+    axes = Figure().subplots()
+    curves.draw(axes, run, next(panel for panel in curves.PANELS if panel.name == name))
+    return axes
+
+
+def line(axes: Axes, label: str) -> list[tuple[float, float]]:
+    found = next(one for one in axes.lines if one.get_label() == label)
+    return [(float(x), float(y)) for x, y in found.get_xydata()]
+
+
+def changed(run: Run, **how: Any) -> Run:
+    """The run with other values in its epochs: a list for the epochs of the search, one after the other."""
+    epochs = [dict(epoch) for epoch in run.epochs]
+    for key, values in how.items():
+        for epoch, value in zip(epochs, values, strict=False):
+            epoch[key] = value
+    return replace(run, epochs=epochs)
+
+
+def test_lambda_is_not_shown_while_it_is_not_used(known: Run) -> None:
+    assert [x for x, _ in line(drawn(known, "lambda"), "λ")] == [1, 2, 3, 4]
+    warm = {**known.recipe, "search": {**known.recipe["search"], "gate_warmup": 0.5}}
+    assert [x for x, _ in line(drawn(replace(known, recipe=warm), "lambda"), "λ")] == [3, 4]
+
+
+def test_a_fixed_lambda_has_no_panel(known: Run) -> None:
+    fixed = {**known.recipe, "target": {"penalty_weight": 1e-6}}
+    assert "lambda" not in [panel.name for panel in curves.panels(replace(known, recipe=fixed))]
+
+
+def test_moments_are_marked_in_one_panel_alone(known: Run) -> None:
+    moments = {"converged", "frozen", "channels cut"}
+    marked = [panel.name for panel in curves.panels(known) if moments & labels(drawn(known, panel.name))]
+    assert marked == ["cost"]
+    assert moments <= labels(drawn(known, "cost"))
+
+
+def labels(axes: Axes) -> set[str]:
+    return set(axes.get_legend_handles_labels()[1])
+
+
+def test_panels_of_the_search_end_with_it(known: Run) -> None:
+    assert drawn(known, "cost").get_xlim() == (1, 4)
+    assert drawn(known, "loss").get_xlim() == (1, 6)  # two epochs of fine-tuning
+
+
+def test_a_late_dip_is_inside_the_axis(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", epochs=16))
+    low, high = drawn(changed(run, test_accuracy=[90.0] * 12 + [60.0]), "metric").get_ylim()
+    assert low < 60 and high > 93.3
+
+
+def test_a_first_epoch_far_below_is_named(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", epochs=16))
+    axes = drawn(changed(run, test_accuracy=[10.0, *[90.0] * 15], train_accuracy=[9.0, *[90.0] * 15]), "metric")
+    assert axes.get_ylim()[0] > 60
+    assert [text.get_text() for text in axes.texts] == ["↓ 10.00 % (epoch 1)"]
+
+
+@pytest.mark.parametrize(("losses", "scale"), [((2.0, 0.001), "log"), ((2.0, 1.5), "linear"), ((2.0, 0.0), "linear")])
+def test_a_loss_that_falls_far_has_a_logarithmic_axis(known: Run, losses: tuple[float, ...], scale: str) -> None:
+    run = changed(known, task_loss=losses * 3)
+    assert drawn(run, "loss").get_yscale() == scale
+
+
+def test_headline(known: Run) -> None:
+    assert [(figure.title, figure.value, figure.note) for figure in headline(known)] == [
+        ("Accuracy", "93.05 %", "dense 93.30 %, −0.25 points"),
+        ("MACs", "62.74M", "dense 125.5M, 50.0 % left"),
+        ("Parameters", "426.5k", "dense 853k, 50.0 % left"),
+        ("Latency, batch 1", "4 ms", "dense 8 ms, 2.00× as fast"),
+    ]
+
+
+def test_headline_of_an_unfinished_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    assert [(figure.value, figure.note) for figure in headline(read_run(folder))] == [
+        ("93.00 %", "so far"), ("50.0 %", "left so far"), ("50.0 %", "left so far"), ("–", "not known yet"),
+    ]  # fmt: skip
+
+
+def test_headline_of_a_run_without_a_dense_network(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["dense"]["accuracy"] = None
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert headline(read_run(folder))[0].note == "dense network not evaluated"
