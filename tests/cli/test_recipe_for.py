@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,10 @@ def test_a_trained_network_of_ones_own_gets_gentle_rates() -> None:
         for recipe in ("custom", None):
             chosen = chosen_recipe(recipe=recipe, data="digits", **options)
             assert (chosen.weight_optimizer.lr, chosen.weight_optimizer.warmup_epochs) == (0.01, 0.5)
-            assert chosen.finetune.lr == 0.01
+            assert chosen.finetune_lr == 0.01
     assert chosen_recipe(data="digits", weights="file.pt", lr=0.2).weight_optimizer.lr == 0.2
     assert chosen_recipe(data="digits").weight_optimizer.lr == get("custom").weight_optimizer.lr
-    assert chosen_recipe("resnet20-cifar10", weights="file.pt").weight_optimizer.lr == 0.03
+    assert chosen_recipe("resnet20-cifar10", weights="file.pt").weight_optimizer.lr == 0.02
 
 
 def test_trained_weights_come_from_one_place() -> None:
@@ -55,3 +56,14 @@ def test_the_task_of_the_command_line() -> None:
     assert chosen_recipe().task.spec == "classification"
     with pytest.raises(InputError, match=r"task\.spec must be a task's name or module:class, got 'regresion' instead"):
         chosen_recipe(task="regresion")
+
+
+def test_trained_networks_are_scored_unless_gates_are_asked_for() -> None:
+    trained = chosen_recipe(model="resnet20", weights="w.safetensors")
+    assert (trained.gates.method, trained.recovery.compensate) == ("reconstruction", True)
+    assert trained.finetune.schedule == "continued" and trained.distill == 0.9
+    asked: tuple[dict[str, Any], ...] = ({"generator": "lstm"}, {"direction": "backward"}, {"penalty_weight": 1e-6})
+    for options in (*asked, {"method": "dep-l0"}):
+        assert chosen_recipe(model="resnet20", weights="w.safetensors", **options).gates.method == "dep-l0"
+    assert chosen_recipe(model="resnet20").gates.method == "dep-l0"
+    assert chosen_recipe("resnet20-cifar10", weights="w.safetensors").gates.method == "dep-l0"

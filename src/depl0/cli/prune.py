@@ -140,8 +140,11 @@ def chosen_recipe(
     if quick:
         method, epochs, finetune_epochs = method or QUICK_METHOD, epochs or 0, finetune_epochs or 0
         compensate = True if compensate is None else compensate
+    own = recipe_for(model, data, recipe, trained=bool(weights or pretrained))
+    if method is None and any(o is not None for o in (generator, direction, conditioning, gate_lr, penalty_weight)):
+        method = _learned(own)  # these are about learned gates
     chosen = complete(
-        recipe_for(model, data, recipe, trained=bool(weights or pretrained)),
+        own,
         {
             "model.spec": model,
             "data.spec": data,
@@ -222,6 +225,13 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
     own = catalog.for_trained(catalog.get("custom")) if trained else catalog.get("custom")
     words = re.findall(r"[\w.+]+", f"{model or own.model.spec} {(data or own.data.spec).partition(':')[0]}")
     return dataclasses.replace(own, name="-".join(words))
+
+
+def _learned(recipe: Recipe) -> str | None:
+    """Return the method that learns gates where a recipe's own scores channels."""
+    from depl0.methods import METHODS, Scored
+
+    return "dep-l0" if isinstance(METHODS[recipe.gates.method], Scored) else None
 
 
 def complete(

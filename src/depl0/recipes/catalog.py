@@ -69,10 +69,16 @@ def custom(variant: Variant = FORWARD) -> Recipe:
 def for_trained(recipe: Recipe) -> Recipe:
     """Return a recipe for a network that starts trained: its gates need no warm-up, and training must not undo it.
 
-    One curve of gentle rates goes through search and fine-tuning, and what is cut is compensated for.
+    One curve of gentle rates goes through search and fine-tuning, and what is cut is compensated for. Dep-L0 forward
+    gives way to scores from reconstruction, which need no search and did better from trained weights
+    (docs/results/comparison).
     """
+    gates = recipe.gates
+    if (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward"):
+        gates = replace(gates, method="reconstruction")
     return replace(
         recipe,
+        gates=replace(gates, importance="reconstruction"),
         search=replace(recipe.search, epochs=20, gate_warmup=0.0),
         weight_optimizer=replace(recipe.weight_optimizer, lr=GENTLE_LR, schedule="cosine", warmup_epochs=0.5),
         recovery=replace(recipe.recovery, compensate=True),
