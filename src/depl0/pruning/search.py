@@ -22,9 +22,10 @@ from depl0._suggest import unknown
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
+from depl0.generators import BoundedGenerator
 from depl0.pruning.calibration import Calibration, Loss
 from depl0.pruning.closing import closing_gates, is_worth_it, looks_below
-from depl0.pruning.convergence import Stay, may_begin
+from depl0.pruning.convergence import Stay, gate_positions, may_begin
 from depl0.pruning.freezing import Freezing, freeze_network
 from depl0.pruning.importance import first_scores
 from depl0.pruning.reconstruction import reconstruction_scores
@@ -132,6 +133,8 @@ class _State:
     looks_below: Tensor | None = None
     stay: Stay | None = None
     convergence: Convergence | None = None
+    first_open: Tensor | None = None
+    """without a budget: the gates that were open when they were let go"""
 
 
 @final
@@ -300,6 +303,7 @@ class Search:
             "looks_below": state.looks_below,
             "stay": None if state.stay is None else dataclasses.asdict(state.stay),
             "convergence": None if state.convergence is None else dataclasses.asdict(state.convergence),
+            "first_open": state.first_open,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -311,6 +315,7 @@ class Search:
             state["looks_below"],
             None if state["stay"] is None else Stay(**state["stay"]),
             None if state["convergence"] is None else Convergence(**state["convergence"]),
+            state.get("first_open"),
         )
         self._hold_open()
 
@@ -340,6 +345,9 @@ class Search:
                     hint="the network gives NaN or infinite losses on the batches of calibrate.",
                 )
             gated.start_from(scores)
+        elif gated.budget is None:
+            with torch.no_grad():
+                self._state.first_open = self._open_gates(from_first(gated.log_alpha()).cpu())
         self._state.released = True
 
     def _follow(self) -> None:
@@ -386,18 +394,33 @@ class Search:
 
     def _has_converged(self, log_alpha: Tensor) -> bool:
         config, state = self.config, self._state
-        open_gates = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
-        open_gates &= ~self.gated.gone
+        open_gates = self._open_gates(log_alpha)
         reached_at = config.warmup + config.ramp if self.gated.budget is not None else None
-        if not may_begin(open_gates, state.done / self.steps, reached_at):
+        change = config.converged_change
+        if not may_begin(open_gates, state.done / self.steps, reached_at, state.first_open, change):
             return False
-        stay = state.stay or Stay(open_gates, state.done)
-        state.stay = stay.after(open_gates, state.done, config.converged_change)
+        positions, closed_below = (None, 0.0) if self.gated.budget is not None else self._positions(log_alpha)
+        stay = state.stay or Stay(open_gates, state.done, positions)
+        state.stay = stay.after(open_gates, state.done, change, positions)
         if not state.stay.lasts(state.done, config.converged_steps or 0.1 * self.steps):
+            return False
+        if positions is not None and not state.stay.goes_on(positions, closed_below, state.done, self.steps, change):
+            state.stay = state.stay.judged_at(positions, state.done)
             return False
         state.convergence = Convergence(state.done, int(state.stay.since))
         self._listener.converged(state.convergence)
         return True
+
+    def _open_gates(self, log_alpha: Tensor) -> Tensor:
+        is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
+        return is_open & ~self.gated.gone
+
+    def _positions(self, log_alpha: Tensor) -> tuple[Tensor, float]:
+        """Return where gates are, and below which place they are closed; where there is a penalty, they all move."""
+        generator = self.gated.generator
+        bound = generator.preset.bound if isinstance(generator, BoundedGenerator) else None
+        limit = torch.tensor(hard_concrete.closing_log_alpha(self.gated.config.evaluation))
+        return gate_positions(log_alpha, bound), float(gate_positions(limit, bound))
 
     def _carry(self, narrowed: Narrowed) -> None:
         """Take along what holds the former host's parameters."""

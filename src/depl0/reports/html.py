@@ -42,6 +42,7 @@ class Section:
     results: Table
     curves: list[Markup]
     heat: dict[str, Any] | None
+    search: Table
     layers: Table
     frozen: Table
     knows_frozen: bool
@@ -103,6 +104,7 @@ def _section(run: Run, place: int, top: int | None) -> Section:
         results=results.dense_to_compact(run),
         curves=_curves(run, prefix),
         heat=_heat(run.gates) if run.gates is not None else None,
+        search=results.search_facts(run),
         layers=results.layers(run),
         frozen=results.frozen(run),
         knows_frozen=isinstance(run.get("layers"), list),

@@ -116,9 +116,21 @@ def cost(axes: Axes, run: Run) -> None:
     _in_percent(axes, 100)
 
 
-def multiplier(axes: Axes, run: Run) -> None:
-    """Draw λ: the price of cost, fixed by the user or found by the budget."""
-    _line(axes, run, "λ", PURPLE, "lambda")
+def price(axes: Axes, run: Run) -> None:
+    """Draw what closes gates: with a budget the threshold of their scores, else the penalty's weight λ."""
+    if not _has_budget(run):
+        _line(axes, run, "λ", PURPLE, "lambda")
+        return
+    xs, ys = series(run, "threshold")
+    if not xs:  # older runs wrote its exponential, and called that lambda
+        xs, ys = series(run, "lambda")
+        ys = [math.log(y) if y > 0 else math.nan for y in ys]
+    if xs:
+        axes.plot(xs, ys, label="threshold", color=PURPLE, marker="o" if len(xs) == 1 else None)
+
+
+def _has_budget(run: Run) -> bool:
+    return dig(run.recipe, "target", "budget") is not None
 
 
 def undecided(axes: Axes, run: Run) -> None:
@@ -150,7 +162,7 @@ PANELS = (
     Panel("loss", lambda run: "Loss", loss),
     Panel("metric", _metric_title, metric),
     Panel("cost", _cost_title, cost),
-    Panel("lambda", lambda run: "λ", multiplier),
+    Panel("lambda", lambda run: "Threshold of the scores" if _has_budget(run) else "λ", price),
     Panel("undecided", lambda run: "Undecided gates", undecided),
 )
 

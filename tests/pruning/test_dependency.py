@@ -1,0 +1,63 @@
+"""How much of log α comes from other groups, and how many gates turn on it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from depl0.generators import GENERATORS, make_generator
+from depl0.generators.dependency import parts, spread_share, without_dependency
+from depl0.generators.fc import FC
+from depl0.pruning.dependency import measure_dependency
+from tests.training.tiny import tiny_gated
+
+
+@pytest.mark.parametrize("conditioning", ["log_alpha", "gates"])
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_the_parts_add_up(name: str, conditioning: str) -> None:
+    rng = torch.Generator().manual_seed(0)
+    generator = make_generator(name, [3, 4, 2], "backward", "paper", rng=rng, conditioning=conditioning)
+    found = parts(generator)
+    if name == "independent":
+        assert found is None and spread_share(generator) is None and without_dependency(generator) is None
+        return
+    assert found is not None
+    log_alpha = torch.tanh(found.from_groups + found.own) * generator.preset.bound
+    torch.testing.assert_close(log_alpha, generator().detach())
+
+
+def test_the_share_of_the_spread() -> None:
+    generator = make_generator("fc", [4, 4])
+    assert isinstance(generator, FC)
+    with torch.no_grad():
+        for layer in generator.layers:
+            layer.weight.zero_()
+            layer.bias.copy_(torch.tensor([0.0, 0.1, 0.2, 0.3]))
+        assert spread_share(generator) == 0.0
+        for layer in generator.layers:
+            layer.weight.copy_(layer.bias.unsqueeze(1).expand(4, 4))  # W·x is as large as b for x = 1: half of the sum
+        first = parts(generator)
+        assert first is not None
+        assert torch.allclose(first.from_groups[:4], first.own[:4])
+        share = spread_share(generator)
+    assert share is not None and 0.2 < share < 0.5  # a half in the first group, less in the second
+
+
+def test_the_gates_that_would_differ() -> None:
+    assert measure_dependency(tiny_gated(generator="independent", budget=0.5)) is None
+    gated = tiny_gated(generator="fc", budget=0.5)
+    generator, budget = gated.generator, gated.budget
+    assert isinstance(generator, FC) and budget is not None
+    budget.advance(1.0, 0.5)
+    gated.start_from(torch.linspace(-1, 1, 14))
+    before = budget.shift.clone()
+    found = measure_dependency(gated)
+    assert found is not None and found.gates_that_differ == 0 and found.gates == 14
+    with torch.no_grad():  # the last group's order is now decided by its inputs alone
+        generator.layers[1].weight.copy_(8 * torch.linspace(1, -1, 8).unsqueeze(1).expand(8, 6))
+    changed = measure_dependency(gated)
+    assert changed is not None and found.spread_share is not None and changed.spread_share is not None
+    assert changed.gates_that_differ > 0 and changed.spread_share > found.spread_share
+    assert torch.equal(budget.shift, before)
+    gated.freeze()
+    assert measure_dependency(gated) is None
