@@ -1,93 +1,63 @@
-"""The dependency between gates that a search starts from."""
+"""How much of log α comes from other groups, and how many gates turn on it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
 
-import depl0
-from depl0.errors import InputError
+from depl0.generators import GENERATORS, make_generator
+from depl0.generators.dependency import parts, spread_share, without_dependency
 from depl0.generators.fc import FC
-from depl0.pruning.dependency import start_dependent
+from depl0.pruning.dependency import measure_dependency
+from tests.training.tiny import tiny_gated
 
 
-class Twins(nn.Module):
-    """Two groups of four: in the first, channels 0 and 1 are the same; each channel of the second reads all of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-        with torch.no_grad():
-            self.second.weight.abs_()
-            self.second.weight[0] = torch.tensor([3.0, 0.0, 0.0, 0.0])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.second(torch.relu(self.first(x)))))
-
-
-def gated(**options: Any) -> depl0.GatedModel:
-    torch.manual_seed(0)
-    return depl0.attach(
-        Twins(), torch.randn(1, 3), budget=0.5, conditioning="gates", rng=torch.Generator().manual_seed(0), **options
-    )
+@pytest.mark.parametrize("conditioning", ["log_alpha", "gates"])
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_the_parts_add_up(name: str, conditioning: str) -> None:
+    rng = torch.Generator().manual_seed(0)
+    generator = make_generator(name, [3, 4, 2], "backward", "paper", rng=rng, conditioning=conditioning)
+    found = parts(generator)
+    if name == "independent":
+        assert found is None and spread_share(generator) is None and without_dependency(generator) is None
+        return
+    assert found is not None
+    log_alpha = torch.tanh(found.from_groups + found.own) * generator.preset.bound
+    torch.testing.assert_close(log_alpha, generator().detach())
 
 
-BATCHES = [(torch.randn(64, 3, generator=torch.Generator().manual_seed(n)), None) for n in range(4)]
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_neighbours_move_scores_by_the_share_that_was_asked_for(direction: Any) -> None:
-    network = gated(direction=direction)
-    generator = network.generator
+def test_the_share_of_the_spread() -> None:
+    generator = make_generator("fc", [4, 4])
     assert isinstance(generator, FC)
-    start_dependent(network, BATCHES, None, 0.3)
-    first, second = generator.order()
-    assert not generator.layers[first].weight.any()
-    weight = generator.layers[second].weight / generator.inputs(second) * generator.preset.bound
-    torch.testing.assert_close(weight.square().sum(1).mean().sqrt(), torch.tensor(0.3))
-    torch.testing.assert_close(weight.sum(1), torch.zeros(4), atol=1e-5, rtol=0)
-
-
-def test_closing_a_channel_moves_the_gates_that_depend_on_it_and_open_gates_keep_their_scores() -> None:
-    network = gated()
-    start_dependent(network, BATCHES, None, 0.5)
-    scores = torch.linspace(-1, 1, 8)
-    network.start_from(scores)
-    generator = network.generator
     with torch.no_grad():
-        torch.testing.assert_close(generator.on_gates(lambda _, s: torch.ones_like(s)), scores, atol=1e-4, rtol=0)
-        closed = generator.on_gates(lambda group, s: torch.tensor([0.0, 1, 1, 1]) if group == 0 else torch.ones_like(s))
-    moved = (closed - scores)[4:]
-    assert moved.abs().max() > 0.1
-    torch.testing.assert_close((closed - scores)[:4], torch.zeros(4), atol=1e-4, rtol=0)
+        for layer in generator.layers:
+            layer.weight.zero_()
+            layer.bias.copy_(torch.tensor([0.0, 0.1, 0.2, 0.3]))
+        assert spread_share(generator) == 0.0
+        for layer in generator.layers:
+            layer.weight.copy_(layer.bias.unsqueeze(1).expand(4, 4))  # W·x is as large as b for x = 1: half of the sum
+        first = parts(generator)
+        assert first is not None
+        assert torch.allclose(first.from_groups[:4], first.own[:4])
+        share = spread_share(generator)
+    assert share is not None and 0.2 < share < 0.5  # a half in the first group, less in the second
 
 
-def test_a_search_learns_from_there_and_resumes() -> None:
-    network = gated()
-    adam = torch.optim.Adam(network.gate_parameters(), lr=0.01)
-    search = depl0.Search(network, steps=6, calibrate=[b for b, _ in BATCHES], dependency=0.5, cut="never")
-    for inputs, _ in BATCHES:
-        search.step()
-        network(inputs).square().mean().backward()
-        adam.step()
-        adam.zero_grad()
-    again = gated()
-    again.load_state_dict(network.state_dict())
-    resumed = depl0.Search(again, 6, calibrate=[b for b, _ in BATCHES], dependency=0.5, state=search.state_dict())
-    torch.manual_seed(1)
-    resumed.step()
-    search.step()
-    torch.testing.assert_close(again.log_alpha(), network.log_alpha())
-    for done in (search, resumed):
-        assert depl0.cost(done.finish(), torch.randn(1, 3)).macs <= 0.5 * network.dense_cost.macs
-
-
-def test_what_has_no_weights_between_gates_is_refused() -> None:
-    torch.manual_seed(0)
-    for options in ({"generator": "independent", "conditioning": "gates"}, {"conditioning": "log_alpha"}):
-        network = depl0.attach(Twins(), torch.randn(1, 3), budget=0.5, **options)
-        with pytest.raises(InputError, match="dependency needs generator 'fc' with conditioning 'gates'"):
-            depl0.Search(network, steps=6, dependency=0.1)
+def test_the_gates_that_would_differ() -> None:
+    assert measure_dependency(tiny_gated(generator="independent", budget=0.5)) is None
+    gated = tiny_gated(generator="fc", budget=0.5)
+    generator, budget = gated.generator, gated.budget
+    assert isinstance(generator, FC) and budget is not None
+    budget.advance(1.0, 0.5)
+    gated.start_from(torch.linspace(-1, 1, 14))
+    before = budget.shift.clone()
+    found = measure_dependency(gated)
+    assert found is not None and found.gates_that_differ == 0 and found.gates == 14
+    with torch.no_grad():  # the last group's order is now decided by its inputs alone
+        generator.layers[1].weight.copy_(8 * torch.linspace(1, -1, 8).unsqueeze(1).expand(8, 6))
+    changed = measure_dependency(gated)
+    assert changed is not None and found.spread_share is not None and changed.spread_share is not None
+    assert changed.gates_that_differ > 0 and changed.spread_share > found.spread_share
+    assert torch.equal(budget.shift, before)
+    gated.freeze()
+    assert measure_dependency(gated) is None

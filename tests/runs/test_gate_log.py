@@ -13,7 +13,9 @@ from torch import nn
 import depl0
 from depl0.costs.memory import memory_bytes
 from depl0.files import file_size, save
-from depl0.runs.gate_log import gates_line
+from depl0.reports.results import search_facts
+from depl0.reports.run import read_run
+from depl0.runs.gate_log import gates_line, settled_epoch
 from tests.training.tiny import SIDE, TinyNet, run, tiny_gated, tiny_recipe
 
 
@@ -36,6 +38,37 @@ def test_every_search_epoch_has_a_line(finished: tuple[Path, dict[str, Any]]) ->
         values = [value for group in line["open"].values() for value in group]
         undecided = sum(100 < value < 900 for value in values) / len(values)
         assert undecided == pytest.approx(epoch["undecided"], abs=1e-6)
+
+
+def test_the_first_line_says_what_the_gates_are(tmp_path: Path) -> None:
+    fields = {"gates__preset": "paper", "target__penalty_weight": 1e-6, "search__gate_warmup": 0, "search__epochs": 1}
+    run(tiny_recipe(**fields, finetune__epochs=0), tmp_path / "run")
+    first = json.loads((tmp_path / "run" / "gates.jsonl").read_text().splitlines()[0])
+    values = [value for group in first["open"].values() for value in group]
+    assert (first["epoch"], first["step"]) == (0, 0)
+    assert 0 < sum(value < 500 for value in values) < len(values)  # the published initialisation closes some
+
+
+def test_since_when_the_gates_have_been_the_final_ones(finished: tuple[Path, dict[str, Any]]) -> None:
+    lines = [{"phase": "search", "epoch": epoch, "open": {"a": values}} for epoch, values in ENDING.items()]
+    assert settled_epoch(lines, [1.0, 0.7, 0.0], "median") == 2
+    assert settled_epoch(lines, [1.0, 0.7, 0.0], "paper") == 3
+    assert settled_epoch(lines, [0.0, 0.0, 0.0], "median") == 4  # freezing itself changed them
+    assert settled_epoch([], [1.0], "median") is None
+    assert 0 <= finished[1]["settled_epoch"] <= 3
+
+
+ENDING = {0: [1000] * 3, 1: [1000, 400, 0], 2: [1000, 900, 400], 3: [1000, 600, 0], 4: [1000, 600, 0]}
+
+
+def test_the_dependency_of_gates_is_written_down(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = finished
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    searched = [line for line in lines if line["phase"] == "search" and "event" not in line]
+    assert all(0 < line["dependency"]["spread_share"] < 1 for line in searched[1:])
+    assert summary["dependency"]["gates_that_differ"] <= summary["dependency"]["gates"] <= 14
+    shown = {row["what"]: row["value"] for row in search_facts(read_run(folder)).rows}
+    assert shown["gates that would differ with W = 0"].endswith(f"of {summary['dependency']['gates']}")
 
 
 def test_the_summary_knows_every_layer(finished: tuple[Path, dict[str, Any]]) -> None:

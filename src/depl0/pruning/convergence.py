@@ -1,11 +1,21 @@
-"""Has the search settled on a structure? It has when the set of open gates has stayed nearly the same for a while."""
+"""Has the search settled on a structure?
+
+While it goes on: it has when the set of open gates has stayed nearly the same for a while, and at the speed at which
+gates moved in that time it would stay so until the end. Looked at from its end: since the first epoch after which
+hardly any gate differs from the final set (:func:`settled_since`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+CHANGE = 0.01
+"""the share of the gates that may differ from the final set while a search counts as settled, looked at from its end"""
 
 
 @dataclass(frozen=True)
@@ -14,9 +24,13 @@ class Stay:
 
     open_gates: Tensor
     since: float
-    """in epochs"""
+    """the step"""
+    positions: Tensor | None = None
+    """where every gate was when its speed was last judged, on the scale of ``gate_positions``; None: not judged"""
+    judged: float | None = None
+    """the step of that; None: ``since``"""
 
-    def after(self, open_gates: Tensor, epoch: float, change: float) -> Stay:
+    def after(self, open_gates: Tensor, step: float, change: float, positions: Tensor | None = None) -> Stay:
         """Return the stay that goes on, or a new one where more than the share ``change`` of the gates has changed.
 
         Compared with the beginning of the stay, so that a slow drift does not pass for rest.
@@ -28,19 +42,72 @@ class Stay:
         3.0
         """
         changed = float((open_gates != self.open_gates).double().mean())
-        return self if changed <= change else Stay(open_gates, epoch)
+        return self if changed <= change else Stay(open_gates, step, positions)
 
-    def lasts(self, epoch: float, epochs: float) -> bool:
-        """Tell whether it has gone on for so many epochs."""
-        return epoch - self.since >= epochs - 1e-9
+    def lasts(self, step: float, steps: float) -> bool:
+        """Tell whether it has gone on for so many steps, and its speed was not judged since."""
+        return step - (self.since if self.judged is None else self.judged) >= steps - 1e-9
+
+    def goes_on(self, positions: Tensor, closed_below: float, step: float, last: float, change: float) -> bool:
+        """Tell whether, at their present speed, no more than ``change`` of the gates would open or close until the end.
+
+        >>> start = Stay(torch.tensor([True, True]), since=0.0, positions=torch.tensor([3.0, 3.0]))
+        >>> start.goes_on(torch.tensor([3.0, 2.0]), 0.0, step=10, last=20, change=0.01)
+        True
+        >>> start.goes_on(torch.tensor([3.0, 2.0]), 0.0, step=10, last=50, change=0.01)
+        False
+        """
+        if self.positions is None:
+            return True
+        passed = step - (self.since if self.judged is None else self.judged)
+        speed = (positions - self.positions) / max(passed, 1e-9)
+        end = positions + speed * max(last - step, 0.0)
+        return float(((end > closed_below) != (positions > closed_below)).double().mean()) <= change
+
+    def judged_at(self, positions: Tensor, step: float) -> Stay:
+        """Return the same stay, whose speed is measured from here on."""
+        return dataclasses.replace(self, positions=positions, judged=step)
 
 
-def may_begin(open_gates: Tensor, fraction: float, target_reached_at: float | None) -> bool:
+def gate_positions(log_alpha: Tensor, bound: float | None) -> Tensor:
+    """Return log α on a scale on which gates move evenly: a bounded generator's before its tanh."""
+    if bound is None:
+        return log_alpha.detach().clone()  # free gates are a view of their parameter, which goes on moving
+    return torch.atanh((log_alpha.detach() / bound).clamp(-0.9999, 0.9999))
+
+
+def may_begin(
+    open_gates: Tensor,
+    fraction: float,
+    target_reached_at: float | None,
+    first_open: Tensor | None = None,
+    change: float = 0.0,
+) -> bool:
     """Tell whether rest can mean convergence at all.
 
-    With a budget: not before the target has come down to it. Without one: not while every gate is open, because gates
-    start open and take a while to move; a search that closes nothing has not converged, it has failed to prune.
+    With a budget: not before the target has come down to it. Without one: not before the search itself has closed more
+    than the share ``change`` of the gates. Gates take a while to move, and those that the random initialisation closed
+    (all others are ``first_open``) do not count. A search that closes nothing has not converged, it has failed to
+    prune.
     """
     if target_reached_at is not None:
         return fraction >= target_reached_at - 1e-9
-    return not bool(torch.all(open_gates))
+    first = torch.ones_like(open_gates) if first_open is None else first_open
+    return float((first & ~open_gates).double().mean()) > change
+
+
+def settled_since(open_gates: Sequence[Tensor], final: Tensor, change: float = CHANGE) -> int | None:
+    """Return the first of some moments from which on at most ``change`` of the gates differ from the final set.
+
+    None: not even the last one is so near.
+
+    >>> final = torch.tensor([True, False])
+    >>> settled_since([~final, final, ~final, final, final], final), settled_since([~final], final)
+    (3, None)
+    """
+    settled = None
+    for moment in reversed(range(len(open_gates))):
+        if float((open_gates[moment] != final).double().mean()) > change:
+            break
+        settled = moment
+    return settled

@@ -22,11 +22,12 @@ from depl0._suggest import unknown
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
+from depl0.generators import BoundedGenerator
 from depl0.pruning.calibration import Calibration, Loss
 from depl0.pruning.closing import closing_gates, is_worth_it, looks_at_start, looks_below
 from depl0.pruning.compensation import compensate
-from depl0.pruning.convergence import Stay, may_begin
-from depl0.pruning.dependency import check_can_depend, start_dependent
+from depl0.pruning.convergence import Stay, gate_positions, may_begin
+from depl0.pruning.coupling import check_can_depend, start_dependent
 from depl0.pruning.freezing import Freezing, freeze_network, settle
 from depl0.pruning.importance import first_scores
 from depl0.pruning.reconstruction import reconstruction_scores
@@ -57,7 +58,7 @@ class SearchConfig:
             change of the loss, or of the outputs where there are no labels, for the cost), ``"reconstruction"`` (the
             error that is left when the layers behind a channel make up for its loss), or ``"none"``: all start alike.
         dependency: how much the scores of a group start to depend on which gates of the group before it are closed, as
-            a share of the spread of all scores; learned from there (:mod:`depl0.pruning.dependency`). Above 0 it needs
+            a share of the spread of all scores; learned from there (:mod:`depl0.pruning.coupling`). Above 0 it needs
             a budget, data in ``calibrate``, and a network attached with ``conditioning="gates"``.
         compensate: whether the layers behind the channels that freezing closes are fitted anew in closed form, from the
             data of ``calibrate``; batch-norm statistics are then not renewed. With ``ramp=0`` the layers behind all
@@ -142,6 +143,8 @@ class _State:
     looks_below: Tensor | None = None
     stay: Stay | None = None
     convergence: Convergence | None = None
+    first_open: Tensor | None = None
+    """without a budget: the gates that were open when they were let go"""
 
 
 @final
@@ -320,6 +323,7 @@ class Search:
             "looks_below": state.looks_below,
             "stay": None if state.stay is None else dataclasses.asdict(state.stay),
             "convergence": None if state.convergence is None else dataclasses.asdict(state.convergence),
+            "first_open": state.first_open,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -331,6 +335,7 @@ class Search:
             state["looks_below"],
             None if state["stay"] is None else Stay(**state["stay"]),
             None if state["convergence"] is None else Convergence(**state["convergence"]),
+            state.get("first_open"),
         )
         self._hold_open()
 
@@ -364,7 +369,8 @@ class Search:
             self._start_from(scores, calibration)
         if gated.budget is None:  # with a budget all gates are open at this point, because the target is the whole cost
             with torch.no_grad():
-                self._state.looks_below = looks_at_start(from_first(gated.log_alpha()).cpu())
+                log_alpha = from_first(gated.log_alpha()).cpu()
+            self._state.looks_below, self._state.first_open = looks_at_start(log_alpha), self._open_gates(log_alpha)
         self._state.released = True
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
@@ -426,18 +432,33 @@ class Search:
 
     def _has_converged(self, log_alpha: Tensor) -> bool:
         config, state = self.config, self._state
-        open_gates = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
-        open_gates &= ~self.gated.gone
+        open_gates = self._open_gates(log_alpha)
         reached_at = config.warmup + config.ramp if self.gated.budget is not None else None
-        if not may_begin(open_gates, state.done / self.steps, reached_at):
+        change = config.converged_change
+        if not may_begin(open_gates, state.done / self.steps, reached_at, state.first_open, change):
             return False
-        stay = state.stay or Stay(open_gates, state.done)
-        state.stay = stay.after(open_gates, state.done, config.converged_change)
+        positions, closed_below = (None, 0.0) if self.gated.budget is not None else self._positions(log_alpha)
+        stay = state.stay or Stay(open_gates, state.done, positions)
+        state.stay = stay.after(open_gates, state.done, change, positions)
         if not state.stay.lasts(state.done, config.converged_steps or 0.1 * self.steps):
+            return False
+        if positions is not None and not state.stay.goes_on(positions, closed_below, state.done, self.steps, change):
+            state.stay = state.stay.judged_at(positions, state.done)
             return False
         state.convergence = Convergence(state.done, int(state.stay.since))
         self._listener.converged(state.convergence)
         return True
+
+    def _open_gates(self, log_alpha: Tensor) -> Tensor:
+        is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
+        return is_open & ~self.gated.gone
+
+    def _positions(self, log_alpha: Tensor) -> tuple[Tensor, float]:
+        """Return where gates are, and below which place they are closed; where there is a penalty, they all move."""
+        generator = self.gated.generator
+        bound = generator.preset.bound if isinstance(generator, BoundedGenerator) else None
+        limit = torch.tensor(hard_concrete.closing_log_alpha(self.gated.config.evaluation))
+        return gate_positions(log_alpha, bound), float(gate_positions(limit, bound))
 
     def _carry(self, narrowed: Narrowed) -> None:
         """Take along what holds the former host's parameters."""

@@ -34,6 +34,12 @@ Maker = Callable[[Run, str], Block | None]
 """makes a block of a run; the text is a prefix for the ids of its pictures, different for every run of the page"""
 
 
+def search(run: Run, prefix: str) -> Block | None:
+    """Return when the search settled, and how much its gates depend on each other."""
+    table = results.search_facts(run)
+    return Block("The search", tables=(table,)) if table.rows else None
+
+
 def layers(run: Run, prefix: str) -> Block:
     """Return the table of layers."""
     table = results.layers(run)
@@ -50,7 +56,7 @@ def frozen(run: Run, prefix: str) -> Block:
     return Block("Channels that cannot be pruned", note="This run did not record them.")
 
 
-BLOCKS: tuple[Maker, ...] = (layers, frozen)
+BLOCKS: tuple[Maker, ...] = (search, layers, frozen)
 
 
 def blocks(run: Run, prefix: str) -> list[Block]:

@@ -68,7 +68,8 @@ def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
         return render(results.all_runs(runs), "csv")
     tables = [results.all_runs(runs)] if len(runs) > 1 else []
     for run in runs[:DETAILED]:
-        tables += [results.dense_to_compact(run), results.layers(run), results.frozen(run), results.provenance(run)]
+        tables += [results.dense_to_compact(run), results.search_facts(run)]
+        tables += [results.layers(run), results.frozen(run), results.provenance(run)]
     parts = [render(table, kind) for table in tables if table.rows]
     if kind == "md":
         return "\n".join(["# Pruning report\n", *(f"![{name}]({name}.png)\n" for name in figures), *parts])
@@ -94,6 +95,7 @@ def _plain(run: Run) -> dict[str, object]:
         "layers": rows(results.layers(run)),
         "frozen": rows(results.frozen(run)),
         "events": [{"event": event.kind, "epoch": event.epoch} for event in curves.events(run)],
+        "dependency": run.get("dependency"),
         "certificate": run.get("certificate"),
         "environment": run.environment,
         "recipe": run.recipe,

@@ -113,6 +113,8 @@ def _run_row(run: Run, change: str) -> dict[str, Any]:
         change: _difference(dense, compact),
         "macs_left": run.get("macs_left"),
         "params_left": run.get("params_left"),
+        "converged_epoch": run.get("convergence", "epoch"),
+        "settled_epoch": run.get("settled_epoch"),
         "seconds": run.get("seconds"),
         "steps": run.get("steps"),
         "commit": run.environment.get("commit"),
@@ -147,6 +149,8 @@ _AFTER_METRICS = (
         for name, key, show in _QUANTITIES
         for network in ("dense", "compact")
     ),
+    Column("converged_epoch", "converged at epoch", is_number=True, hidden=True),
+    Column("settled_epoch", "settled since epoch", is_number=True, hidden=True),
     Column("seconds", "time", duration, is_number=True),
     Column("steps", "steps", count, hidden=True),
     Column("commit", "commit", hidden=True),
@@ -215,6 +219,34 @@ def frozen(run: Run) -> Table:
     return Table(f"{run.label}: frozen channels", columns, rows)
 
 
+def search_facts(run: Run) -> Table:
+    """Return what the search came to: when its gates came to rest, and how much they depend on each other."""
+    share_of_spread = run.get("dependency", "spread_share")
+    facts = {
+        "converged": _converged(run),
+        "at most 1 % of the gates differ from the final set since": _shown(
+            "epoch {:g}".format, run.get("settled_epoch")
+        ),
+        "gates closed by the budget at the end": run.get("freezing", "gates_closed"),
+        "spread of log α that comes from other groups (W·x)": _shown(share, share_of_spread),
+        "gates that would differ with W = 0": _differing(run),
+    }
+    rows = [{"what": what, "value": value} for what, value in facts.items() if value is not None]
+    return Table(f"{run.label}: the search", (Column("what", ""), Column("value", "")), rows)
+
+
+def _differing(run: Run) -> str | None:
+    differ, gates = run.get("dependency", "gates_that_differ"), run.get("dependency", "gates")
+    return None if differ is None or gates is None else f"{differ:g} of {gates:g}"
+
+
+def _converged(run: Run) -> str | None:
+    epoch, since = run.get("convergence", "epoch"), run.get("convergence", "since_epoch")
+    if epoch is None:
+        return None
+    return f"epoch {epoch:.4g}" + (f" (at rest since {since:.4g})" if isinstance(since, (int, float)) else "")
+
+
 def provenance(run: Run) -> Table:
     """Return what a reader needs to repeat a run."""
     environment = run.environment
@@ -233,7 +265,6 @@ def provenance(run: Run) -> Table:
         "steps": _shown(count, run.get("steps")),
         "time": _shown(duration, run.get("seconds")),
         "compact = gated": _shown(lambda value: f"largest difference {value:.1e} ({dtype})", error),
-        "gates closed by the budget at the end": run.get("freezing", "gates_closed"),
     }  # fmt: skip
     rows = [{"what": what, "value": value} for what, value in facts.items()]
     return Table(f"{run.label}: how to repeat it", (Column("what", ""), Column("value", "")), rows)

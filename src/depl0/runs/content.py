@@ -129,6 +129,8 @@ SUMMARY = fields(
         **dict.fromkeys(("dense", "compact"), _NETWORK),
         "validation": fields({"images": count, "dense": _NETWORK, "compact": _NETWORK}),
         "convergence": fields({"epoch": count}),
+        "settled_epoch": count,
+        "dependency": fields({"spread_share": number, "gates_that_differ": count, "gates": count}),
         "freezing": fields({"gates_closed": number}),
         "certificate": fields({"max_error": number, "dtype": text}),
         "layers": rows(_LAYER),
@@ -158,7 +160,7 @@ EPOCH = fields(
     {
         **{"phase": text, "epoch": count, "seconds": count},
         **dict.fromkeys(("loss", "task_loss", "train_accuracy", "test_accuracy", "validation_accuracy"), any_number),
-        **dict.fromkeys(("undecided", "lambda"), any_number),
+        **dict.fromkeys(("undecided", "lambda", "threshold"), any_number),
     },
     needed=("phase", "epoch"),
 )

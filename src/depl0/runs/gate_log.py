@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from depl0.gated import GatedModel
+from depl0.gates.hard_concrete import closing_log_alpha, open_probability
+from depl0.pruning.convergence import settled_since
+from depl0.pruning.dependency import measure_dependency
 from depl0.pruning.latency_budget import latency_share
 from depl0.surgery.record import record_of
 
@@ -20,6 +25,25 @@ def gates_line(gated: GatedModel) -> dict[str, Any]:
     line: dict[str, Any] = {"open": {group.name: scaled[group.gates] for group in gated.plan.groups}}
     kept = _dense_channels(gated.host, {group.name: group.size for group in gated.plan.groups})
     return {**line, "kept": kept} if kept else line
+
+
+def settled_epoch(lines: Sequence[Mapping[str, Any]], final: Sequence[float], rule: str) -> float | None:
+    """Return the first epoch after which hardly any gate differs from the final set, from the lines of ``gates.jsonl``.
+
+    ``final`` are the frozen gates, ``rule`` the one for evaluation gates. Where freezing itself changed more than that,
+    it is the last epoch; None: there are no such lines.
+    """
+    least = SCALE * float(open_probability(torch.tensor(closing_log_alpha(rule))))
+    opened = [
+        (line["epoch"], torch.tensor([value > least for values in line["open"].values() for value in values]))
+        for line in lines
+        if line.get("phase") == "search" and line.get("open")
+    ]
+    wanted = torch.tensor(final) > 0
+    if not opened or any(len(gates) != len(wanted) for _, gates in opened):
+        return None
+    place = settled_since([gates for _, gates in opened], wanted)
+    return float(opened[-1 if place is None else place][0])
 
 
 def _dense_channels(host: nn.Module, sizes: dict[str, int]) -> dict[str, list[int]]:
@@ -36,9 +60,6 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
     probability = gated.open_probability().detach()
     expected, kept, dense = gated.expected_cost(), gated.kept_cost(), gated.dense_cost
     is_open = gated.evaluation_gates() > 0
-    multiplier = penalty_weight
-    if gated.budget is not None:
-        multiplier = float(gated.budget.shift.exp())
     return {
         "expected": {
             "macs": expected.macs,
@@ -55,5 +76,17 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
         },
         "open_gates": {group.name: int(is_open[group.gates].sum()) for group in gated.plan.groups},
         "undecided": float(((probability > 0.1) & (probability < 0.9)).float().mean()),
-        "lambda": multiplier,
+        **_price(gated, penalty_weight),
+        **dependency_of(gated),
     }
+
+
+def dependency_of(gated: GatedModel) -> dict[str, Any]:
+    """Return how much the dependency between gates decides, under its name; nothing where there is none."""
+    found = measure_dependency(gated)
+    return {} if found is None else {"dependency": found.to_dict()}
+
+
+def _price(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
+    """Return what closes gates: the threshold that scores compete for, or the weight λ of the penalty."""
+    return {"lambda": penalty_weight} if gated.budget is None else {"threshold": float(gated.budget.shift)}

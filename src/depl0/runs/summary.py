@@ -75,6 +75,11 @@ class Summary:
     budget: BudgetFigures
     freezing: FreezingRecord
     convergence: dict[str, Any] | None
+    """when the search noticed that its open gates had come to rest"""
+    settled_epoch: float | None
+    """the first epoch after which hardly any gate differs from the final set, seen from the end"""
+    dependency: dict[str, Any] | None
+    """how much the dependency between gates decided in the end; None: they had none"""
     compactions: list[CompactionRecord]
     certificate: Certificate
     removed: list[str]
@@ -112,6 +117,8 @@ class Summary:
             "latency_budget": budget.latency,
             "freezing": self.freezing.to_dict(self.metric.name),
             "convergence": self.convergence,
+            "settled_epoch": self.settled_epoch,
+            "dependency": self.dependency,
             "compactions": [dataclasses.asdict(entry) for entry in self.compactions],
             "certificate": dataclasses.asdict(self.certificate),
             "removed": self.removed,

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 import depl0.files as files
 from depl0.costs.count import cost
-from depl0.errors import InputError
+from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
 from depl0.latency.measure import Speedup
 from depl0.pruning.latency_budget import measured_share
+from depl0.runs.gate_log import settled_epoch
 from depl0.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
 from depl0.runtime import memory_format
 from depl0.runtime.processes import check_same
@@ -74,6 +75,8 @@ def _summary(
         ),
         freezing=state.freezing,
         convergence=state.convergence,
+        settled_epoch=_settled(session, frozen),
+        dependency=state.dependency,
         compactions=state.compactions,
         certificate=record.certificate,
         removed=[removal.layer for removal in record.removals],
@@ -89,6 +92,14 @@ def _summary(
         seconds=session.seconds,
         seed=recipe.run.seed,
     )
+
+
+def _settled(session: Session, frozen: list[float]) -> float | None:
+    """Return since when the open gates have been nearly the final ones; a damaged file costs no run its result."""
+    try:
+        return settled_epoch(session.folder.gates.read(), frozen, session.recipe.gates.evaluation)
+    except FormatError:
+        return None
 
 
 def record_for(compact: nn.Module) -> CompactRecord:

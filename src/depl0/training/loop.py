@@ -49,7 +49,7 @@ def _run_phase(session: Session, phase: Phase) -> None:
     session.reporter.begin(
         phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step, session.task.metric
     )
-    if is_new:
+    if is_new and phase.epochs == 0:
         _write_gates(session, phase, 0)
     try:
         with _asked_to_stop(session):
@@ -64,6 +64,8 @@ def _run_phase(session: Session, phase: Phase) -> None:
                         take_back(engine, phase.called)
                         wrapped = _ready(session, phase)
                         wrapped.train()
+                    if epoch == 0 and step == 0:  # gates move by now, unless a warm-up holds them open
+                        _write_gates(session, phase, 0)
                     for scheduled in phase.optimizers:
                         scheduled.set_rate(epoch + step / batches.steps)
                     sums = train_step(session, phase, wrapped, inputs, targets).plus(sums)

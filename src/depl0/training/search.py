@@ -16,7 +16,7 @@ from depl0.pruning.calibration import MOST_BATCHES, Calibration
 from depl0.pruning.freezing import Freezing, freeze_network
 from depl0.pruning.search import Convergence, Cut, Search, SearchConfig, SearchListener
 from depl0.recipes.recipe import Recipe
-from depl0.runs.gate_log import describe_gates, gates_line
+from depl0.runs.gate_log import dependency_of, describe_gates, gates_line
 from depl0.runs.state import CompactionRecord, FreezingRecord
 from depl0.runtime.processes import check_same
 from depl0.training.ema import Average
@@ -189,6 +189,7 @@ def note_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None
 def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[Callable[[Freezing], None]]:
     """Measure the network before its gates are frozen, and give what is called with the result afterwards."""
     task, target, state = session.task, session.recipe.target, session.state
+    state.dependency = dependency_of(gated).get("dependency")
     before = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
 
     def write(freezing: Freezing) -> None:

@@ -171,16 +171,19 @@ def _moments(axes: Axes, run: Run) -> None:
             axes.axvline(event.epoch, color=color, linestyle=dashes, linewidth=1.2, label=label, clip_on=False)
 
 
-def multiplier(axes: Axes, run: Run) -> None:
-    """Draw λ, the price of cost that the budget found; without the warm-up, when it is not used."""
+def threshold(axes: Axes, run: Run) -> None:
+    """Draw the threshold of the gates' scores that a budget found; without the warm-up, when it is not used."""
     if dig(run.recipe, "target", "budget") is None:
         return
     share, epochs = dig(run.recipe, "search", "gate_warmup"), dig(run.recipe, "search", "epochs")
     warm = float(share or 0) * float(epochs or 0)
-    pairs = [(x, y) for x, y in zip(*series(run, "lambda"), strict=True) if x > warm]
+    xs, ys = series(run, "threshold")
+    if not xs:  # older runs wrote its exponential, and called that lambda
+        xs, ys = series(run, "lambda")
+        ys = [math.log(y) if y > 0 else math.nan for y in ys]
+    pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if x > warm]
     if pairs:
-        axes.plot(*zip(*pairs, strict=True), label="λ", color=PURPLE, marker="o" if len(pairs) == 1 else None)
-        _log_where_it_helps(axes)
+        axes.plot(*zip(*pairs, strict=True), label="threshold", color=PURPLE, marker="o" if len(pairs) == 1 else None)
 
 
 def undecided(axes: Axes, run: Run) -> None:
@@ -220,7 +223,7 @@ PANELS = (
     Panel("loss", lambda run: "Loss", loss),
     Panel("metric", _metric_title, metric),
     Panel("cost", _cost_title, cost, search_only=True),
-    Panel("lambda", lambda run: "Price of cost", multiplier, search_only=True),
+    Panel("threshold", lambda run: "Threshold of the scores", threshold, search_only=True),
     Panel("undecided", lambda run: "Undecided gates", undecided, search_only=True),
     Panel("rates", lambda run: "Learning rate", rates),
 )

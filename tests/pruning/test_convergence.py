@@ -1,0 +1,49 @@
+"""A search has converged when its gates have come to rest, and not when they have not begun to move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import depl0
+from depl0.generators.independent import Independent
+from depl0.pruning.search import Convergence
+from tests.training.tiny import tiny_gated
+
+STEPS = 100
+
+
+def drive(move: Callable[[int], Tensor], preset: str = "default") -> Convergence | None:
+    """Let a search without a budget go on while something else moves its gates."""
+    gated = tiny_gated(generator="independent")
+    generator = gated.generator
+    assert isinstance(generator, Independent)
+    with torch.no_grad():
+        generator.log_alpha.copy_(move(0))
+    search = depl0.Search(gated, STEPS, cut="never", first_scores="none", converged_steps=20)
+    for step in range(STEPS):
+        search.step()
+        with torch.no_grad():
+            generator.log_alpha.copy_(move(step))
+    return search.convergence
+
+
+def test_gates_that_close_early_and_stay() -> None:
+    found = drive(lambda step: torch.tensor([3.0] * 7 + [3.0 if step < 10 else -3.0] * 7))
+    assert found is not None
+    assert 10 <= found.since <= 14 and found.step <= 36
+
+
+def test_gates_that_were_closed_from_the_start_are_no_result() -> None:
+    assert drive(lambda step: torch.tensor([3.0] * 7 + [-3.0] * 7)) is None
+
+
+def test_gates_on_their_way_are_not_at_rest() -> None:
+    def move(step: int) -> Tensor:
+        late = 3.0 - 0.08 * step if step < 80 else -3.4  # no gate closes from step 10 to 57, but these six will
+        return torch.tensor([3.0] * 7 + [-3.0 if step > 9 else 3.0] + [late] * 6)
+
+    found = drive(move)
+    assert found is None or found.since >= 57
