@@ -54,11 +54,24 @@ def _small(name: str) -> nn.Module:
     return {"unet": UNet, "preactivation": PreActivationNet, "two_inputs": TwoInputNet}[name]()
 
 
+def _shallow(name: str) -> nn.Module:
+    """Return a public network with few blocks in every stage, which has what its family is special for."""
+    import_torchvision()
+    import timm
+    from timm.models.byobnet import model_cfgs
+
+    if name == "res2net":
+        return timm.create_model("res2net50_26w_4s", pretrained=False, layers=(1, 1, 1, 1))
+    blocks = [stage[:2] for stage in model_cfgs["mobileone_s0"].blocks]
+    return timm.create_model("mobileone_s0", pretrained=False, blocks=blocks)
+
+
 BUILDERS: dict[str, Callable[[str], nn.Module]] = {
     "torchvision": _torchvision,
     "timm": _timm,
     "depl0": _depl0,
     "small": _small,
+    "shallow": _shallow,
 }
 
 NETWORKS = [
@@ -67,6 +80,8 @@ NETWORKS = [
     Entry("depl0:lenet5", 28),
     # ours, for what no public network has
     Entry("small:unet"), Entry("small:preactivation", 32), Entry("small:two_inputs", 32),
+    # public networks that take long, with few blocks
+    Entry("shallow:res2net"), Entry("shallow:mobileone"),
     # torchvision
     Entry("torchvision:alexnet", 96), Entry("torchvision:vgg11", 32), Entry("torchvision:vgg13_bn", 32),
     Entry("torchvision:resnet18"), Entry("torchvision:resnet50"), Entry("torchvision:resnet101"),
