@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from depl0._counted_norm import NormSpec
 from depl0.analysis.propagate import Axis, LayerUse
 
 FROZEN = -1
@@ -67,6 +68,8 @@ class Plan:
     """layer -> the batch norm that alone reads its output"""
     filters: tuple[Axis, ...]
     """output axes of convolution and linear weights: the paper's groups of weights g_k"""
+    norms: Mapping[str, NormSpec] = field(default_factory=dict)
+    """norms over all channels; where channels are cut, one that counts those that are gone takes their place"""
     covered: tuple[str, ...] = ()
     """the inputs and modes in which a trial cut agreed with the network"""
     refused: tuple[str, ...] = ()
@@ -114,6 +117,7 @@ class Plan:
             "prunable_channels": self.prunable_channels,
             "covered": list(self.covered),
             "not_covered": list(self.refused),
+            "counted_norms": list(self.norms),
             "least_macs": self.least("macs"),
             "least_params": self.least("params"),
             "groups": [
@@ -136,6 +140,10 @@ class Plan:
         if self.least_cost is not None:
             least = f"{self.least('macs'):.1%} of the MACs, {self.least('params'):.1%} of the parameters"
             lines.append(f"the least that can be reached: {least}")
+        if self.norms:
+            kinds = f"{len(self.norms)} norms over all channels" if len(self.norms) > 1 else next(iter(self.norms))
+            verb = "count" if len(self.norms) > 1 else "counts"
+            lines.append(f"{kinds} still {verb} removed channels, as zeros, in the compact network (CountedNorm)")
         if self.covered:
             lines.append(f"tried on {', '.join(self.covered)}")
         if self.refused:
