@@ -313,7 +313,7 @@ class Dropouts(Classifier):
 # -- norms other than batch norm -----------------------------------------------------------------------------------
 
 
-@structure({"mlp.0": 16}, inputs=torch.randn(2, 7, 8), frozen={"into": "norm over all channels"})
+@structure({"into": 8, "mlp.0": 16}, inputs=torch.randn(2, 7, 8))
 class LayerNormMlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class GroupNorms(Classifier):
         return F.relu(self.two(F.relu(self.norm(self.one(x)))))
 
 
-@structure({"two": 6}, frozen={"one": "norm over all channels"})
+@structure({"one": 8, "two": 6})
 class GroupNormOverAll(Classifier):
     def __init__(self) -> None:
         super().__init__(6)

@@ -33,3 +33,18 @@ class TinyDigits(nn.Module):
         x = F.relu(self.norm(self.stem(images)))
         x = self.second(F.max_pool2d(self.first(x), 2))
         return self.classifier(x.mean((2, 3)))
+
+
+class TinyStream(nn.Module):
+    """A residual stream with layer norms, for digits of 8x8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, 6, 2, stride=2), nn.LayerNorm(6)
+        self.one, self.two, self.last = nn.Linear(6, 12), nn.Linear(12, 6), nn.LayerNorm(6)
+        self.classifier = nn.Linear(6, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images).flatten(2).transpose(1, 2)
+        x = x + self.two(F.relu(self.one(self.norm(x))))
+        return self.classifier(self.last(x).mean(1))

@@ -16,21 +16,24 @@ from depl0.files import VERSION
 from depl0.surgery import record_of
 from depl0.surgery.constant import ConstantLayer
 from tests.analysis.helpers import call, distance
-from tests.golden.network import TinyDigits
+from tests.golden.network import TinyDigits, TinyStream
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent.relative_to(HERE).as_posix() for path in HERE.glob("v*/*/compact.json"))
 
 
+def network_of(name: str) -> type[nn.Module]:
+    return TinyStream if name.endswith("norms") else TinyDigits
+
+
 def test_every_version_of_the_format_has_its_folders() -> None:
-    assert {f"v{version}/{name}" for version in range(1, VERSION + 1) for name in ("blocks", "channels")} <= set(
-        FOLDERS
-    )
+    assert {"v1/blocks", "v1/channels", "v2/norms"} <= set(FOLDERS)
+    assert {int(name[1]) for name in FOLDERS} == set(range(1, VERSION + 1))
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_golden_folder_gives_its_outputs(name: str) -> None:
-    compact = depl0.load(HERE / name, TinyDigits).eval()
+    compact = depl0.load(HERE / name, network_of(name)).eval()
     expected = load_file(HERE / name / "expected.safetensors")
     assert distance(expected["scores"], call(compact, expected["images"])) < 1e-6
     record = record_of(compact)
@@ -41,8 +44,9 @@ def test_golden_folder_gives_its_outputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_golden_folder_is_written_again_as_it_is(name: str, tmp_path: Path) -> None:
-    again = depl0.save(depl0.load(HERE / name, TinyDigits), tmp_path / "again")
+    again = depl0.save(depl0.load(HERE / name, network_of(name)), tmp_path / "again")
     before, after = (json.loads((folder / "compact.json").read_text()) for folder in (HERE / name, again))
+    assert after.get("norms") == before.get("norms") and after["version"] == before["version"]
     for field in ("network", "cost", "certificate", "inputs", "removed", "dense_shapes", "keep"):
         assert after[field] == before[field]
     old, new = (load_file(folder / "compact.safetensors") for folder in (HERE / name, again))

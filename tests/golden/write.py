@@ -9,20 +9,20 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import depl0
-from depl0.files import VERSION
 from tests.analysis.helpers import call, liven, random_gates
-from tests.golden.network import TinyDigits
+from tests.golden.network import TinyDigits, TinyStream
 
 HERE = Path(__file__).parent
 
 
-def gated_digits(closed: tuple[str, ...]) -> depl0.GatedModel:
-    """Return the tiny network with some gates closed: a third at random, and these groups as a whole."""
+def gated_digits(closed: tuple[str, ...], build: type[nn.Module] = TinyDigits) -> depl0.GatedModel:
+    """Return a tiny network with some gates closed: a third at random, and these groups as a whole."""
     torch.manual_seed(0)
     images = torch.randn(1, 1, 8, 8)
-    gated = depl0.attach(liven(TinyDigits(), images), images).eval()
+    gated = depl0.attach(liven(build(), images), images).eval()
     gates = random_gates(gated.plan.num_gates, 3)
     for group in gated.plan.groups:
         if group.name in closed:
@@ -32,12 +32,16 @@ def gated_digits(closed: tuple[str, ...]) -> depl0.GatedModel:
 
 
 def main() -> None:
-    for name, closed in (("channels", ()), ("blocks", ("first.conv1",))):
-        folder = HERE / f"v{VERSION}" / name
+    for name, closed, build in (
+        ("v1/channels", (), TinyDigits),
+        ("v1/blocks", ("first.conv1",), TinyDigits),
+        ("v2/norms", (), TinyStream),
+    ):
+        folder = HERE / name
         if folder.exists():
             print(f"{folder} is there already")
             continue
-        compact = gated_digits(closed).extract(remove_blocks=bool(closed)).eval()
+        compact = gated_digits(closed, build).extract(remove_blocks=bool(closed)).eval()
         depl0.save(compact, folder)
         images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(7))
         save_file({"images": images, "scores": call(compact, images)}, folder / "expected.safetensors")

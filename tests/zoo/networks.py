@@ -51,6 +51,11 @@ def _depl0(name: str) -> nn.Module:
 
 
 def _small(name: str) -> nn.Module:
+    if name == "vit":
+        import_torchvision()
+        import timm
+
+        return timm.models.VisionTransformer(32, 8, embed_dim=24, depth=2, num_heads=3, num_classes=5)
     return {"unet": UNet, "preactivation": PreActivationNet, "two_inputs": TwoInputNet}[name]()
 
 
@@ -82,6 +87,7 @@ NETWORKS = [
     Entry("small:unet"), Entry("small:preactivation", 32), Entry("small:two_inputs", 32),
     # public networks that take long, with few blocks
     Entry("shallow:res2net"), Entry("shallow:mobileone"),
+    Entry("small:vit", 32),
     # torchvision
     Entry("torchvision:alexnet", 96), Entry("torchvision:vgg11", 32), Entry("torchvision:vgg13_bn", 32),
     Entry("torchvision:resnet18"), Entry("torchvision:resnet50"), Entry("torchvision:resnet101"),
@@ -106,11 +112,13 @@ NETWORKS = [
     Entry("timm:cspresnet50"), Entry("timm:cspdarknet53"), Entry("timm:dla34"), Entry("timm:dpn68"),
     Entry("timm:hrnet_w18_small"), Entry("timm:inception_v4", 96), Entry("timm:inception_resnet_v2", 96),
     Entry("timm:xception41"), Entry("timm:selecsls42b"), Entry("timm:ese_vovnet19b_dw"), Entry("timm:gernet_s"),
-    Entry("timm:regnetz_b16"), Entry("timm:convnext_atto"), Entry("timm:convnextv2_atto", prunable=False),
+    Entry("timm:regnetz_b16"), Entry("timm:convnext_atto"), Entry("timm:convnextv2_atto"),
     Entry("timm:mobilevit_xxs"),
     Entry("timm:efficientformer_l1", 224), Entry("timm:poolformer_s12"), Entry("timm:mixer_s32_224", 224),
     Entry("timm:fbnetc_100"), Entry("timm:lcnet_050"), Entry("timm:tinynet_e"), Entry("timm:starnet_s1"),
     Entry("timm:inception_next_tiny"), Entry("timm:hgnet_tiny"), Entry("timm:repghostnet_050"),
+    Entry("timm:vit_tiny_patch16_224", 224), Entry("timm:deit3_small_patch16_224", 224),
+    Entry("timm:swin_tiny_patch4_window7_224", 224),
     Entry("timm:nf_resnet26", prunable=False), Entry("timm:levit_128s", 224),
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ FAMILIES = {
     "MobileNet": "torchvision:mobilenet_v2",
     "EfficientNet": "torchvision:efficientnet_b0",
     "RegNet": "torchvision:regnet_y_400mf",
-    "ConvNeXt": "timm:convnext_atto",
+    "ConvNeXt V2": "timm:convnextv2_atto",
     "Inception": "torchvision:googlenet",
     "ShuffleNet": "torchvision:shufflenet_v2_x0_5",
     "Res2Net": "shallow:res2net",

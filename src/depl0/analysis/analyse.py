@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
-from depl0.analysis import rules_layers, rules_moves  # noqa: F401 - their rules enter the list
+from depl0.analysis import rules_layers, rules_moves, rules_streams  # noqa: F401 - their rules enter the list
 from depl0.analysis.labels import Reason
+from depl0.analysis.norms import modules_called, norm_call, norms_of_plan
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
 from depl0.analysis.propagate import Axis, Propagation
@@ -53,7 +54,13 @@ def _walk(state: Propagation, graph: Graph) -> None:
     """Visit the operators in order of execution. One that is not understood freezes what goes into it."""
     shares_memory: dict[fx.Node, fx.Node] = {}
     position = {node: index for index, node in enumerate(graph.nodes)}
+    calls = modules_called(graph)
+    understood: set[fx.Node] = set()
     for node in graph.nodes:
+        if node in calls and norm_call(state, graph, calls[node]) is not None:
+            understood.update(calls[node])
+        if node in understood:
+            continue
         if node.op == "placeholder":
             state.values[node] = _placeholder(graph, node)
         elif node.op == "output":
@@ -137,6 +144,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         sites={axis: layer for axis, layer in sites.axes.items() if axis in axes},
         uses=tuple(use for use in state.layers if use.mode == "evaluation"),
         norm_after=_norms_after_layers(graphs),
+        norms=norms_of_plan(state, set(gate_of)),
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )
     if not groups:

@@ -44,6 +44,7 @@ RESHAPES = {
 }
 MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
          "concatenate", "stack"}  # fmt: skip
+CONCATENATIONS = {"cat", "concat", "concatenate"}
 LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
                     "unsafe_chunk"}  # fmt: skip
 UNTAGGED_POINTWISE = {

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from depl0._counted_norm import NormSpec
 from depl0.analysis.propagate import Axis, LayerUse
 
 FROZEN = -1
@@ -71,6 +72,8 @@ class Plan:
     """sites whose gates multiply and cut nothing (:mod:`depl0.analysis.alone`) -> gate number of every position"""
     uncut_filters: Mapping[Axis, Tensor] = field(default_factory=dict)
     """output axes of the layers that such gates belong to -> gate number of every position"""
+    norms: Mapping[str, NormSpec] = field(default_factory=dict)
+    """norms over all channels; where channels are cut, one that counts those that are gone takes their place"""
     covered: tuple[str, ...] = ()
     """the inputs and modes in which a trial cut agreed with the network"""
     refused: tuple[str, ...] = ()
@@ -118,6 +121,7 @@ class Plan:
             "prunable_channels": self.prunable_channels,
             "covered": list(self.covered),
             "not_covered": list(self.refused),
+            "counted_norms": list(self.norms),
             "least_macs": self.least("macs"),
             "least_params": self.least("params"),
             "groups": [
@@ -140,6 +144,10 @@ class Plan:
         if self.least_cost is not None:
             least = f"{self.least('macs'):.1%} of the MACs, {self.least('params'):.1%} of the parameters"
             lines.append(f"the least that can be reached: {least}")
+        if self.norms:
+            kinds = f"{len(self.norms)} norms over all channels" if len(self.norms) > 1 else next(iter(self.norms))
+            verb = "count" if len(self.norms) > 1 else "counts"
+            lines.append(f"{kinds} still {verb} removed channels, as zeros, in the compact network (CountedNorm)")
         if self.covered:
             lines.append(f"tried on {', '.join(self.covered)}")
         if self.refused:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, fx, nn
 
+from depl0._counted_norm import NormSpec
 from depl0.analysis.labels import Labels, Reason
 from depl0.analysis.recording import Graph, shape_of
 from depl0.analysis.values import Channels, Derived, Opaque, Stored, Value, labels_along, varying_dims
+
+if TYPE_CHECKING:
+    from depl0.analysis.norms import NormCall
 
 Axis: TypeAlias = tuple[str, int]
 """One dimension of one parameter or buffer."""
@@ -39,7 +43,8 @@ class Propagation:
     def __init__(self, model: nn.Module) -> None:
         self.labels = Labels()
         self.modules = dict(model.named_modules())
-        self.parameters = {name for name, _ in model.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.parameters = set(self._names.values())
         self.values: dict[fx.Node, Value] = {}
         self.axes: dict[Axis, Tensor] = {}
         self.fixed: dict[Axis, Reason] = {}
@@ -49,6 +54,16 @@ class Propagation:
         self.added_to_shortcut: list[Tensor] = []
         self.sized_by_code: list[tuple[Graph, fx.Node]] = []
         """nodes whose sizes may be literals in the user's code; only a trial run can tell"""
+        self.norms: dict[str, NormSpec] = {}
+        """module that is a norm over all channels -> what it computes"""
+        self.normed: dict[str, list[Tensor]] = {}
+        """such a module -> the channels of each of its calls"""
+        self.norm_calls: dict[fx.Node, NormCall] = {}
+        """result of such a call -> the call"""
+
+    def name_of(self, parameter: nn.Parameter) -> str:
+        """Return the first name of a parameter."""
+        return self._names[id(parameter)]
 
     # -- used by the rules ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import (
+    CONCATENATIONS,
     LITERAL_INDEXING,
     MOVES,
     RESHAPES,
@@ -97,19 +98,25 @@ def _joined_across_parts(state: Propagation, node: fx.Node, full: Tensor) -> Ten
 def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.Node) -> Channels | None:
     """Give channels to a parameter that is expanded into a map, the same at all positions: a layer without inputs."""
     value, vector, shape = state.values[source], state.vector_dim(source), shape_of(source)
-    if operator_name(node) != "expand" or not isinstance(value, Stored) or vector is None or shape == shape_of(node):
+    if operator_name(node) not in {"expand", "repeat"} or not isinstance(value, Stored) or vector is None:
         return None
-    if value.name not in state.parameters or (source.op == "placeholder" and len(shape) != 1):
+    whole = source.op == "placeholder" and len(shape) != 1  # a token of shape (1, 1, C), say
+    dim = vector + len(shape_of(node)) - len(shape)
+    if value.name not in state.parameters or shape_of(node)[dim] != shape[vector]:
         return None
-    labels = state.axes.get((value.name, 0))
+    if shape == shape_of(node) and not whole:
+        return None
+    axis, ndim = (vector, len(shape)) if whole else (0, 1)
+    labels = state.axes.get((value.name, axis))
     if labels is None:
         labels = state.labels.mint(shape[vector], layer_name(value.name))
-    state.bind(value.name, {0: labels}, 1, graph.layer[node])
-    return Channels(vector + len(shape_of(node)) - len(shape), labels)
+    state.bind(value.name, {axis: labels}, ndim, graph.layer[node])
+    return Channels(dim, labels)
 
 
-@rule(*MOVES)
-def _move(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+@rule(*(MOVES - CONCATENATIONS))
+def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Carry out a move on the labels."""
     source = tensor_inputs(node)[0]
     if isinstance(state.values[source], (Stored, Derived)) and operator_name(node) in {"squeeze", "unsqueeze"}:
         return _reshape(state, graph, node)

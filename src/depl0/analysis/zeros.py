@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from depl0.analysis.norms import freeze_unsilenced
 from depl0.analysis.operators import (
     IDENTITIES,
     LAYERS,
@@ -27,6 +28,7 @@ from depl0.analysis.operators import (
 )
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules_streams import silencing_axes, stored_axes
 from depl0.analysis.values import Channels, Stored
 
 _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}
@@ -66,6 +68,12 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
                 _mark(source, sources, marked)
             else:
                 sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
+        for node in graph.nodes:  # a norm that counts removed channels as zeros must get zeros
+            call = state.norm_calls.get(node)
+            if call is not None and silenceable[call.source]:
+                _mark(call.source, sources, marked)
+            elif call is not None:
+                freeze_unsilenced(state, call)
         for node in graph.nodes:
             if node in marked:
                 for axis in _affine_axes(state, node):
@@ -89,17 +97,28 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     name = operator_name(node)
     if not isinstance(state.values[node], Channels):
         return []
-    if name == "expand":  # of a parameter, which then is all there is to silence
-        return [(value.name, 0) for n in tensor_inputs(node) if isinstance(value := state.values[n], Stored)]
+    if node in state.norm_calls:
+        return list(state.norm_calls[node].axes)
+    if name in {"expand", "repeat"}:  # of a parameter, which then is all there is to silence
+        return [_own_axis(state, n) for n in tensor_inputs(node) if isinstance(state.values[n], Stored)]
+    if name == "embedding":
+        return [(value.name, 1) for n in tensor_inputs(node) if isinstance(value := state.values[n], Stored)]
     parts = layer_parts(node)
     if parts is not None:
         tensors = [(parts.weight, parts.out_dim), (parts.bias, 0)]
     elif name in _AFFINE_NORMS:
         tensors = [(arguments(node)["weight"], 0), (arguments(node)["bias"], 0)]
     else:
-        return []
+        return silencing_axes(state, node)
     stored = [(state.values[n], dim) for n, dim in tensors if isinstance(n, fx.Node)]
     return [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
+
+
+def _own_axis(state: Propagation, node: fx.Node) -> Axis:
+    """Return the long axis of a stored vector: its own where it is used as it is, else the only one that it has."""
+    value, vector = state.values[node], state.vector_dim(node)
+    assert isinstance(value, Stored) and vector is not None
+    return value.name, vector if node.op == "placeholder" else 0
 
 
 def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, bool]) -> list[fx.Node] | None:
@@ -109,10 +128,15 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
     """
     name = operator_name(node)
     value = state.values.get(node)
+    call = state.norm_calls.get(node)
+    if call is not None and isinstance(value, Channels):
+        return ([call.source] if call.keeps_zeros else []) if call.can_be_silenced else None
     if isinstance(value, list):
         return _channel_inputs(state, node) if name in _KEEPS_ZEROS else None
     if not isinstance(value, Channels):
         return []  # no removable channels: nothing to silence
+    if name == "embedding":
+        return []
     if name in LAYERS | PRODUCTS | _AFFINE_NORMS:
         return [] if _is_trainable_affine(state, node) else None
     if name in {"pad", "constant_pad_nd"}:
@@ -147,6 +171,8 @@ def _pointwise_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.N
     if name == "div":  # 0/0 is no zero, so no channel may be closed that is divided by something made of itself
         numerator = arguments(node)["self"]
         return [numerator] if labelled == [numerator] else None
+    if name in {"add", "sub"} and stored_axes(state, node):  # a parameter is added, which a gate can silence as well
+        return labelled
     if len(labelled) != len(tensors):  # meets a constant or a broadcast value that may not be zero
         return None
     return labelled if _is_zero_at_zero(node) else None

@@ -136,9 +136,9 @@ def remove(model: nn.Module, removals: Sequence[Removal]) -> None:
             norm = modules[removal.norm]
             assert isinstance(norm, _BatchNorm)
             constant = _through_norm(norm, constant)
-            _replace(model, removal.norm, nn.Identity())
+            replace_module(model, removal.norm, nn.Identity())
         trainable = weight.requires_grad and not removal.silent
-        _replace(model, removal.layer, ConstantLayer(layer, constant, trainable))
+        replace_module(model, removal.layer, ConstantLayer(layer, constant, trainable))
 
 
 def _through_norm(norm: _BatchNorm, constant: Tensor) -> Tensor:
@@ -149,7 +149,8 @@ def _through_norm(norm: _BatchNorm, constant: Tensor) -> Tensor:
     return scaled.to(constant.dtype)
 
 
-def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
+def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Put a module where another one is, under all its names."""
     replaced = model.get_submodule(path)
     module.train(replaced.training)
     for other, found in list(model.named_modules(remove_duplicate=False)):

@@ -10,6 +10,7 @@ from depl0.analysis.plan import Plan
 from depl0.costs.count import cost
 from depl0.surgery.certificate import certify
 from depl0.surgery.constant import removable, remove, workable
+from depl0.surgery.counting import count_norms
 from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
@@ -25,6 +26,7 @@ def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Mo
             if name in scaled:
                 parameter.copy_(scaled[name])
     slice_module(compact, kept_positions(plan, kept))
+    count_norms(compact, plan.norms)
     return compact, scaled
 
 
@@ -62,6 +64,7 @@ def extract(
         certificate=certificate,
         inputs=example.shapes(),
         probe=describe(example),
+        norms={**(earlier.norms if earlier else {}), **plan.norms},
     )
     remember(compact, record)
     return compact

@@ -21,6 +21,7 @@ from depl0.errors import CertificateError
 from depl0.surgery.cases import random_cases
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.compare import TOLERANCE, max_error
+from depl0.surgery.counting import count_norms
 from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
@@ -58,6 +59,7 @@ def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
     positions = kept_positions(plan, present)
     smaller = private_copy(host)
     slice_module(smaller, positions)
+    count_norms(smaller, plan.norms)
     kept: dict[str, dict[int, Tensor]] = {}
     for (name, dim), keep in positions.items():
         kept.setdefault(name, {})[dim] = keep
@@ -113,6 +115,7 @@ def certify_and_remember(
         compact_cost=smaller,
         certificate=certificate,
         probe=describe(example),
+        norms={**(earlier.norms if earlier else {}), **narrowed.plan.norms},
     )
     remember(narrowed.host, record)
 
@@ -176,5 +179,6 @@ def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> 
     for module in model.modules():
         if type(module) is type(former) and module is not former and state_shapes(module) == shapes:
             slice_module(module, narrowed.positions)
+            count_norms(module, narrowed.plan.norms)
             return True
     return False

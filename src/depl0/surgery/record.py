@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from depl0._counted_norm import NormSpec
 from depl0.analysis.propagate import Axis
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal, remove
+from depl0.surgery.counting import count_norms
 from depl0.surgery.slicing import slice_module
 
 _ATTRIBUTE = "_depl0_compact_record"
@@ -35,6 +37,8 @@ class CompactRecord:
     """shapes of the example inputs; empty where they were not just tensors, or not written down"""
     probe: Any = None
     """a description of inputs on which a loaded network is verified; None where there is none"""
+    norms: Mapping[str, NormSpec] = field(default_factory=dict)
+    """norms over all channels, of the dense network, that count removed channels"""
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -77,5 +81,6 @@ def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
 def apply_record(model: nn.Module, record: CompactRecord) -> None:
     """Give a fresh dense network the shape of the compact one, in place."""
     slice_module(model, record.positions)
+    count_norms(model, record.norms)
     with torch.no_grad():
         remove(model, record.removals)

@@ -93,5 +93,8 @@ def _correct_attributes(module: nn.Module) -> None:
     elif (type(module).__module__, type(module).__name__) == ("transformers.pytorch_utils", "Conv1D"):
         for name, size in zip(("nx", "nf"), module.get_parameter("weight").shape, strict=True):  # GPT-2's linear layer
             setattr(module, name, size)
+    elif (type(module).__module__, type(module).__name__) == ("timm.models.metaformer", "Scale"):
+        vector = module.get_parameter("scale")
+        setattr(module, "shape", (len(vector), *[1] * (len(module.shape) - 1)))  # type: ignore[arg-type]  # noqa: B010
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)

@@ -1,0 +1,144 @@
+"""Structures of residual streams: norms over all channels, tokens, embeddings."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.analysis.structures import Classifier, conv, structure
+
+TOKENS = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(3))
+
+
+@structure(
+    {"patches": 8, "mlp.0": 16},
+    sites={("token", 2), ("places", 1), ("patches.weight", 0), ("norm.weight", 0), ("norm.bias", 0)},
+)
+class TokenStream(nn.Module):
+    """A class token before the patches, a learned position added to both, and a layer norm before what reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, stride=4)
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, 8)), nn.Parameter(torch.randn(5, 8))
+        self.norm, self.last = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.places
+        return self.head(self.last(x + self.mlp(self.norm(x)))[:, 0])
+
+
+class RmsByHand(nn.Module):
+    """The norm of most language models."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.rand(width) + 0.5), 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+@structure(
+    {"embed": 8, "gate": 12}, inputs=torch.randint(0, 9, (2, 6)), sites={("embed.weight", 1), ("back.weight", 0)}
+)
+class EmbeddedStream(nn.Module):
+    """Root-mean-square norms, torch's own and one by hand, over embedded tokens; a gated MLP, and a tied head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.last = nn.Embedding(9, 8), nn.RMSNorm(8), RmsByHand(8)
+        self.gate, self.up, self.back = nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 8)
+        self.head = nn.Linear(8, 9, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        y = self.norm(x)
+        return self.head(self.last(x + self.back(F.silu(self.gate(y)) * self.up(y))))
+
+
+class ResponseNorm(nn.Module):
+    """The global response norm of ConvNeXt V2."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma, self.beta = (nn.Parameter(torch.randn(1, 1, 1, width)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        response = torch.norm(x, p=2, dim=(1, 2), keepdim=True)
+        return self.gamma * (x * (response / (response.mean(dim=-1, keepdim=True) + 1e-6))) + self.beta + x
+
+
+class NormOverSecond(nn.LayerNorm):
+    """A layer norm for images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)
+
+
+@structure({"stem": 6, "wide": 10}, sites={("stem.weight", 0), ("norm.weight", 0), ("response.beta", 3)})
+class ImageStream(Classifier):
+    """Layer norms over the second dimension, one of them without parameters, and a global response norm."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.stem, self.norm = conv(3, 6), NormOverSecond(6)
+        self.wide, self.response, self.back = nn.Linear(6, 10), ResponseNorm(10), nn.Linear(10, 6)
+        self.plain = NormOverSecond(6, elementwise_affine=False)
+        self.last = conv(6, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.norm(x).permute(0, 2, 3, 1)
+        y = self.back(self.response(F.gelu(self.wide(y)))).permute(0, 3, 1, 2)
+        return x + self.last(self.plain(x + y))
+
+
+@structure({"two": 12}, inputs=TOKENS, frozen={"one": "a norm over channels that cannot be made zero (at norm)"})
+class NormBehindSigmoid(nn.Module):
+    """A closed channel is one half when it comes into the norm, whatever its gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two, self.head = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 12), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.two(self.norm(torch.sigmoid(self.one(x))))))
+
+
+@structure({"two": 12}, inputs=TOKENS, frozen={"one": "a norm over channels that cannot be made zero (at norm)"})
+class FixedPlaces(nn.Module):
+    """Positions that are no parameter cannot be silenced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two, self.head = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 12), nn.Linear(12, 3)
+        self.register_buffer("places", torch.randn(1, 1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.two(self.norm(self.one(x) + self.places))))
+
+
+class NotQuiteANorm(nn.LayerNorm):
+    """Does something else to the largest channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.1 * x.amax(-1, keepdim=True)
+
+
+@structure({"two": 12}, inputs=TOKENS, frozen={"one": "over all channels"})
+class LooksLikeANorm(nn.Module):
+    """What gives other values than a norm is none, whatever its class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two, self.head = nn.Linear(8, 8), NotQuiteANorm(8), nn.Linear(8, 12), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.two(self.norm(self.one(x)))))
