@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
-from depl0.analysis import rules_layers, rules_moves  # noqa: F401 - their rules enter the list
+from depl0.analysis import rules_layers, rules_moves, rules_parts, rules_products  # noqa: F401 - their rules enter the list
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan

@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from depl0._host import ExampleInputs, check_host
 from depl0.config import GateChanges, GateConfig
+from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
 from depl0.generators import make_generator
 from depl0.planning import plan as make_plan
@@ -46,4 +47,6 @@ def attach(
         conditioning=config.conditioning,
         rng=rng,
     )
-    return GatedModel(model, plan, generator, example, config)
+    assert plan.dense_cost is not None and plan.dense_layers is not None  # counted by the plan, once
+    layers = {name: LayerCost(*counted) for name, counted in plan.dense_layers.items()}
+    return GatedModel(model, plan, generator, example, config, Cost(*plan.dense_cost, layers))

@@ -57,4 +57,10 @@ def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Pl
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
     params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
-    return replace(plan, dense_cost=(dense.params, dense.macs), least_cost=(round(params), round(macs)))
+    layers = {name: (layer.params, layer.macs) for name, layer in dense.layers.items()}
+    return replace(
+        plan,
+        dense_cost=(dense.params, dense.macs),
+        least_cost=(round(params), round(macs)),
+        dense_layers=layers,
+    )
