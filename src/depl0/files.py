@@ -220,8 +220,12 @@ def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -
 def record_to_json(record: CompactRecord) -> dict[str, Any]:
     """Return a record as plain lists and dicts."""
     keep: dict[str, dict[str, list[int]]] = {}
+    numbers: dict[str, dict[str, int]] = {}
     for (name, dim), positions in record.positions.items():
-        keep.setdefault(name, {})[str(dim)] = positions.tolist()
+        if name in record.dense_shapes:
+            keep.setdefault(name, {})[str(dim)] = positions.tolist()
+        else:
+            numbers.setdefault(name, {})[str(dim)] = len(positions)
     return {
         "network": record.network,
         "cost": {
@@ -234,6 +238,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
         **({"norms": {path: spec.to_dict() for path, spec in record.norms.items()}} if record.norms else {}),
+        **({"numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)}} if numbers else {}),
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
 
@@ -247,6 +252,9 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             for name, dims in header["keep"].items()
             for dim, keep in dims.items()
         }
+        for name, places in header.get("numbers", {}).items():
+            for place, count in places.items():
+                positions[str(name), int(place)] = torch.arange(_count(count))
         return CompactRecord(
             network=str(header["network"]),
             dense_shapes=shapes,
@@ -301,6 +309,12 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError(f"{str(value)[:50]!r} is no whole number that can be")
     return value
+
+
+def _count(value: Any) -> int:
+    if not 0 < _whole(value) < 2**20:
+        raise ValueError(f"{value} is no number of channels")
+    return int(value)
 
 
 def _positions(keep: Any, size: int) -> Tensor:

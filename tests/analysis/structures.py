@@ -772,7 +772,7 @@ class InPlaceWhole(Classifier):
         return y.mul_(0.5).relu_()
 
 
-@structure({"two": 6}, frozen={"one": "slice picks channels by number"})
+@structure({"two": 6}, frozen={"one": "in place"})
 class InPlaceSlice(Classifier):
     def __init__(self) -> None:
         super().__init__(6)

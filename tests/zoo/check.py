@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 import depl0
+from depl0.surgery.record import record_of
 from tests.zoo.networks import Entry, example
 
 
@@ -28,6 +29,9 @@ class Row:
     least: float
     seconds: float
     reasons: dict[str, int]
+    covered: tuple[str, ...] = ()
+    blocks: int | None = None
+    """layers that went with whole groups (remove_blocks); None where that was not tried"""
 
     def __str__(self) -> str:
         why = "; ".join(f"{text} [{count}]" for text, count in list(self.reasons.items())[:3])
@@ -72,11 +76,15 @@ def random_gates(count: int, seed: int) -> torch.Tensor:
     return torch.where(torch.rand(count, generator=rng) < 0.3, 0.0, gates)
 
 
-def check(entry: Entry, seed: int = 2) -> Row:
-    """Prune a network at random and return how far the compact one is from the gated one, in float32."""
+def check(entry: Entry, seed: int = 2, blocks: bool = False) -> Row:
+    """Prune a network at random and return how far the compact one is from the gated one, in float32.
+
+    Extraction has compared both in float64 before, on other batches and sizes and in training mode, where the network
+    takes them. ``blocks``: whole groups are closed and removed as well.
+    """
     torch.manual_seed(seed)
     model = entry.build()
-    inputs = example(entry)
+    inputs = example(entry, model)
     args = inputs if isinstance(inputs, tuple) else (inputs,)
     liven(model, args)
     start = time.perf_counter()
@@ -94,6 +102,7 @@ def check(entry: Entry, seed: int = 2) -> Row:
     kept = gated.kept_cost()
     assert (kept.params, kept.macs) == (counted.params, counted.macs), "kept_cost is not the compact network's cost"
     assert type(compact) is type(model)
+    removed = _remove_blocks(gated) if blocks else None
     return Row(
         name=entry.name,
         share=gated.plan.prunable_channels / gated.plan.channels,
@@ -103,7 +112,20 @@ def check(entry: Entry, seed: int = 2) -> Row:
         least=gated.plan.least(),
         seconds=seconds,
         reasons=gated.plan.frozen(),
+        covered=depl0.info(compact).certificate.covered,
+        blocks=removed,
     )
+
+
+def _remove_blocks(gated: depl0.GatedModel) -> int:
+    """Close every third group that is added to no shortcut, and extract without what that makes useless."""
+    gates = torch.ones(gated.plan.num_gates)
+    for group in [group for group in gated.plan.groups if not group.shared][::3]:
+        gates[group.gates] = 0
+    if not gated.reacts(gates):
+        return 0
+    gated.fix_gates(gates)
+    return len(record_of(gated.extract(remove_blocks=True)).removals)
 
 
 def _flat(outputs: Any) -> torch.Tensor:

@@ -8,7 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
-from depl0.analysis import rules_layers, rules_moves, rules_streams  # noqa: F401 - their rules enter the list
+from depl0.analysis import (  # noqa: F401 - their rules enter the list
+    rules_layers,
+    rules_moves,
+    rules_parts,
+    rules_products,
+    rules_streams,
+)
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import modules_called, norm_call, norms_of_plan
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from depl0.analysis.einsum import product_of
 from depl0.analysis.recording import arguments, operator_name
 
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
-PRODUCTS = {"addmm", "mm", "matmul"}
-"""products with a stored matrix are layers too; their weight is (inputs, outputs)"""
+PRODUCTS = {"addmm", "mm", "matmul", "einsum"}
+"""products with a stored matrix are layers too; but for einsum's, their weight is (inputs, outputs)"""
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 IDENTITIES = {
     "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
     "feature_dropout", "lift_fresh", "view_as_real_copy",
@@ -47,6 +49,7 @@ MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeez
 CONCATENATIONS = {"cat", "concat", "concatenate"}
 LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
                     "unsafe_chunk"}  # fmt: skip
+PARTS = {"slice", "narrow", "split", "split_with_sizes", "unsafe_split", "tensor_split"}
 UNTAGGED_POINTWISE = {
     "hardtanh", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "mish", "elu", "celu", "selu", "softplus",
     "leaky_relu", "log_sigmoid", "softsign", "rrelu", "threshold", "hardshrink", "softshrink",
@@ -71,6 +74,11 @@ def layer_parts(node: fx.Node) -> LayerParts | None:
     name = operator_name(node)
     if name not in LAYERS | PRODUCTS:
         return None
+    if name == "einsum":
+        product = product_of(node)
+        if product is None:
+            return None
+        return LayerParts(product.input, product.weight, None, product.weight_out, product.weight_in)
     given = arguments(node)
     if name in PRODUCTS:
         if name == "addmm":

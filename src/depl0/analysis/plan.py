@@ -82,6 +82,8 @@ class Plan:
     """parameters and MACs of the network"""
     least_cost: tuple[int, int] | None = None
     """parameters and MACs with all gates closed, as far as one channel of every layer allows"""
+    dense_layers: Mapping[str, tuple[int, int]] | None = None
+    """parameters and MACs of every module, as `depl0.cost` counts them"""
 
     def least(self, of: str = "macs") -> float:
         """Return the least share of the MACs or parameters that pruning can reach."""

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from depl0._counted_norm import NormSpec
 from depl0.analysis.labels import Labels, Reason
 from depl0.analysis.recording import Graph, shape_of
-from depl0.analysis.values import Channels, Derived, Opaque, Stored, Value, labels_along, varying_dims
+from depl0.analysis.values import Channels, Derived, Normed, Opaque, Stored, Value, labels_along, varying_dims
 
 if TYPE_CHECKING:
     from depl0.analysis.norms import NormCall
@@ -119,7 +119,7 @@ class Propagation:
         value, shape = self.values[node], shape_of(node)
         if isinstance(value, Channels):
             return value.full(shape)
-        if isinstance(value, (Stored, Derived)):
+        if isinstance(value, (Stored, Derived, Normed)):
             self.fix_stored(node, layer)
         reason = value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
         return self.labels.mint_frozen(1, reason).reshape([1] * len(shape)).expand(shape)
@@ -127,9 +127,10 @@ class Propagation:
     def fix_stored(self, node: fx.Node, layer: str) -> None:
         """Say that a stored tensor is used in a way that leaves no dimension free."""
         value, reason = self.values[node], Reason("a parameter is used in another way too", layer)
-        if isinstance(value, Stored):
+        if isinstance(value, (Stored, Normed)):
             for dim in range(len(shape_of(node))):
-                self.fixed.setdefault((value.name, dim), reason)
+                for name in (value.name,) if isinstance(value, Stored) else (value.name, value.length):
+                    self.fixed.setdefault((name, dim), reason)
         elif isinstance(value, Derived):
             for name, dim, _ in value.axes:
                 self.fixed.setdefault((name, dim), reason)

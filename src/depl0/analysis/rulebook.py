@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from depl0.analysis.labels import Reason
 from depl0.analysis.propagate import Propagation
 from depl0.analysis.recording import Graph, operator_name, shape_of
-from depl0.analysis.values import Channels, Opaque, Stored, Value
+from depl0.analysis.values import Channels, Normed, Opaque, Stored, Value
 
 Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
 RULES: dict[str, Rule] = {}
@@ -35,6 +35,21 @@ def stored_name(state: Propagation, node: object, ndim: int) -> str | None:
     return value.name if isinstance(value, Stored) and len(shape_of(node)) == ndim else None
 
 
+def weight_name(state: Propagation, node: object, ndim: int) -> str | None:
+    """Return the name of a layer's weight, also of one whose lengths are stored beside it (weight norm)."""
+    value = state.values.get(node) if isinstance(node, fx.Node) else None
+    return value.name if isinstance(value, Normed) else stored_name(state, node, ndim)
+
+
+def bind_weight(state: Propagation, node: fx.Node, dims: dict[int, Tensor], layer: str) -> None:
+    """Tie the dimensions of a layer's weight to labels, and those of its lengths."""
+    value, ndim = state.values[node], len(shape_of(node))
+    assert isinstance(value, (Stored, Normed))
+    state.bind(value.name, dims, ndim, layer)
+    if isinstance(value, Normed):
+        state.bind(value.length, {value.dim: dims[value.dim]} if value.dim in dims else {}, ndim, layer)
+
+
 def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
     """Freeze the inputs of a layer that cannot be sliced."""
     reason = Reason(text, graph.layer[node])
@@ -47,7 +62,9 @@ def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> 
 def layer_name(weight: str) -> str:
     """Name a layer after the module that owns its weight."""
     module, _, name = weight.rpartition(".")
-    return module if name == "weight" and module else weight
+    if name == "original1":  # of a parametrized weight
+        module, name = module.removesuffix(".parametrizations.weight"), "weight"
+    return module if name in {"weight", "weight_v"} and module else weight
 
 
 def reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:

@@ -18,6 +18,7 @@ from depl0.analysis.operators import (
 from depl0.analysis.propagate import LayerUse, Propagation, positions
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rulebook import (
+    bind_weight,
     layer_name,
     reason_of,
     refuse_layer,
@@ -25,8 +26,9 @@ from depl0.analysis.rulebook import (
     same,
     stored_name,
     unknown_rule,
+    weight_name,
 )
-from depl0.analysis.values import Channels, Value
+from depl0.analysis.values import Channels, Normed, Value
 
 # -- layers --------------------------------------------------------------------------------------------------------
 
@@ -43,7 +45,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
     x, weight, bias = given["input"], given["weight"], given["bias"]
     spatial = len(shape_of(weight)) - 2
-    name = stored_name(state, weight, spatial + 2)
+    name = weight_name(state, weight, spatial + 2)
     bias_name = stored_name(state, bias, 1)
     channel_dim = len(shape_of(x)) - 1 - spatial
     if name is None or (bias is not None and bias_name is None):
@@ -60,7 +62,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if groups == 1:
         out_dim, in_dim = (1, 0) if transposed else (0, 1)
         outgoing = state.labels.mint(out_channels, layer)
-        state.bind(name, {out_dim: outgoing, in_dim: incoming}, spatial + 2, layer)
+        bind_weight(state, weight, {out_dim: outgoing, in_dim: incoming}, layer)
         state.layers.append(
             LayerUse(layer, (name, out_dim), (name, in_dim), len(outgoing), len(incoming), kernel * places, *called)
         )
@@ -71,7 +73,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         for column in range(1, groups_in.shape[1]):
             state.labels.join(groups_in[:, 0], groups_in[:, column])
         outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)
-        state.bind(name, {0: incoming if transposed else outgoing}, spatial + 2, layer)
+        bind_weight(state, weight, {0: incoming if transposed else outgoing}, layer)
         state.layers.append(
             LayerUse(layer, (name, 0), None, weight_shape[0], 1, kernel * places * weight_shape[1], *called)
         )
@@ -84,7 +86,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
     x, weight, bias = given["input"], given["weight"], given["bias"]
-    name, bias_name = stored_name(state, weight, 2), stored_name(state, bias, 1)
+    name, bias_name = weight_name(state, weight, 2), stored_name(state, bias, 1)
     if name is None or (bias is not None and bias_name is None):
         return _refuse_weights(state, graph, node, -1, "the layer's weight is computed, not stored")
     if name not in state.parameters:
@@ -92,7 +94,7 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     layer, last = layer_name(name), len(shape_of(x)) - 1
     incoming = state.channels_at(x, last, layer)
     outgoing = state.labels.mint(shape_of(node)[last], layer)
-    state.bind(name, {0: outgoing, 1: incoming}, 2, layer)
+    bind_weight(state, weight, {0: outgoing, 1: incoming}, layer)
     if bias_name is not None:
         state.bind(bias_name, {0: outgoing}, 1, layer)
     places, called = positions(shape_of(x), last), (graph.mode, graph.layer[node])
@@ -100,7 +102,17 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return state.output_of(outgoing, last, layer)
 
 
-@rule(*PRODUCTS)
+@rule("_weight_norm")
+def _weight_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, ndim = arguments(node), len(shape_of(node))
+    names = [stored_name(state, given[key], ndim) for key in ("v", "g")]
+    dim = int(given["dim"])
+    if None in names or not set(names) <= state.parameters or not 0 <= dim < ndim:
+        return unknown_rule(state, graph, node)
+    return Normed(str(names[0]), str(names[1]), dim)
+
+
+@rule(*(PRODUCTS - {"einsum"}))
 def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """A product with a stored matrix is a linear layer whose weight lies the other way round."""
     given, parts = arguments(node), layer_parts(node)
@@ -158,7 +170,7 @@ def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 def _is_own_weight(state: Propagation, name: str, kind: type[nn.Module] | Any) -> bool:
     """Tell whether a parameter belongs to a module whose `groups` attribute we know how to change."""
-    return isinstance(state.modules.get(name.rpartition(".")[0]), kind)
+    return isinstance(state.modules.get(layer_name(name)) or state.modules.get(name.rpartition(".")[0]), kind)
 
 
 @rule("prelu")

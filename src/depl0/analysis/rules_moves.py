@@ -12,6 +12,7 @@ from depl0.analysis.operators import (
     CONCATENATIONS,
     LITERAL_INDEXING,
     MOVES,
+    PARTS,
     RESHAPES,
 )
 from depl0.analysis.propagate import Propagation, tensor_inputs
@@ -130,8 +131,8 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return state.recover(moved, graph.layer[node])
 
 
-@rule(*LITERAL_INDEXING)
-def _literal_indexing(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+@rule(*(LITERAL_INDEXING - PARTS))
+def literal_indexing_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """Indices are numbers in the user's code: allowed only where they leave the channels as they are."""
     source = tensor_inputs(node)[0]
     before = state.values[source]
@@ -139,30 +140,12 @@ def _literal_indexing(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     parts = list(moved) if isinstance(moved, (list, tuple)) else [moved]
     if isinstance(before, Channels):
         state.sized_by_code.append((graph, node))
-        split = _equal_parts(state, node, before, parts)
-        if split is not None:
-            return split
         for part in parts:
             dims = varying_dims(part)
             if len(dims) != 1 or not torch.equal(labels_along(part, dims[0]), before.labels):
                 return spread(node, refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number"))
     values = [state.recover(part, graph.layer[node]) for part in parts]
     return values if isinstance(moved, (list, tuple)) else values[0]
-
-
-def _equal_parts(
-    state: Propagation, node: fx.Node, before: Channels, parts: list[Tensor]
-) -> list[Channels | Opaque] | None:
-    """Tie the parts of a split into equal ones, as those of chunk; a trial tells whether their size is a number."""
-    if operator_name(node) not in {"split", "split_with_sizes", "unsafe_split"} or len(parts) < 2:
-        return None
-    sizes = {part.shape[before.dim] for part in parts}
-    if len(sizes) != 1 or sizes == {1} or sizes == {len(before.labels)}:
-        return None
-    rows = before.labels.reshape(len(parts), -1)
-    for row in range(1, len(parts)):
-        state.labels.join(rows[0], rows[row])
-    return [Channels(before.dim, rows[row]) for row in range(len(parts))]
 
 
 @rule("chunk")
@@ -172,7 +155,7 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
     parts = node.meta["val"]
     if not isinstance(value, Channels) or value.dim != dim:
-        return _literal_indexing(state, graph, node)
+        return literal_indexing_rule(state, graph, node)
     count = len(parts)
     if len(value.labels) % count or len(value.labels) == count:
         return spread(node, refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
@@ -180,12 +163,6 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     for row in range(1, count):
         state.labels.join(rows[0], rows[row])
     return [Channels(dim, rows[row]) for row in range(count)]
-
-
-@rule("tensor_split")
-def _tensor_split(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    by_number = isinstance(node.args[1], int)
-    return _chunk(state, graph, node) if by_number else _literal_indexing(state, graph, node)
 
 
 @rule("glu")

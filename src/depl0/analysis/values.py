@@ -47,7 +47,19 @@ class Derived:
     """(name, dimension, number of dimensions) of each stored tensor that goes into it"""
 
 
-Value: TypeAlias = "Channels | Opaque | Stored | Derived | list[Channels | Opaque] | None"
+@dataclass(frozen=True)
+class Normed:
+    """A stored weight at a length of its own: g·v/‖v‖, the length taken over all dimensions but one (weight norm)."""
+
+    name: str
+    """of v"""
+    length: str
+    """of g, the lengths"""
+    dim: int
+    """the dimension along which there are several lengths"""
+
+
+Value: TypeAlias = "Channels | Opaque | Stored | Derived | Normed | list[Channels | Opaque] | None"
 
 
 def varying_dims(full: Tensor) -> list[int]:

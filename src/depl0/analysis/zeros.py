@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from depl0.analysis.labels import Reason
 from depl0.analysis.norms import freeze_unsilenced
 from depl0.analysis.operators import (
     IDENTITIES,
@@ -22,6 +23,7 @@ from depl0.analysis.operators import (
     MOVES,
     POOLS,
     PRODUCTS,
+    RECURRENT,
     RESHAPES,
     is_pointwise,
     layer_parts,
@@ -29,7 +31,7 @@ from depl0.analysis.operators import (
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules_streams import silencing_axes, stored_axes
-from depl0.analysis.values import Channels, Stored
+from depl0.analysis.values import Channels, Normed, Stored
 
 _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}
 _KEEPS_ZEROS = (
@@ -58,14 +60,21 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
             silenceable[node] = found is not None and all(silenceable[source] for source in found)
         marked: set[fx.Node] = set()
         for node in graph.nodes:
+            if operator_name(node) in RECURRENT:
+                _silence_recurrent(state, node, sources, silenceable, marked)
             parts = layer_parts(node)
             if parts is None or parts.in_dim is None:
                 continue
             weight, source = state.values.get(parts.weight), parts.input
-            if not isinstance(state.values[source], Channels) or not isinstance(weight, Stored):
+            value = state.values[source]
+            if not isinstance(value, Channels) or not isinstance(weight, (Stored, Normed)):
                 continue
             if silenceable[source]:
                 _mark(source, sources, marked)
+            elif isinstance(weight, Normed) and weight.dim == parts.in_dim:
+                sites.axes.setdefault((weight.length, parts.in_dim), graph.layer[node])
+            elif isinstance(weight, Normed):
+                state.labels.freeze(value.labels, Reason("nothing before a weight norm can silence them"))
             else:
                 sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
         for node in graph.nodes:  # a norm that counts removed channels as zeros must get zeros
@@ -79,6 +88,24 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
                 for axis in _affine_axes(state, node):
                     sites.axes.setdefault(axis, graph.layer[node])
     return sites
+
+
+def _silence_recurrent(
+    state: Propagation,
+    node: fx.Node,
+    sources: dict[fx.Node, list[fx.Node] | None],
+    silenceable: dict[fx.Node, bool],
+    marked: set[fx.Node],
+) -> None:
+    """Silence what a recurrent layer reads; no gate can go on its own weights, which torch keeps a second list of."""
+    source = node.args[0]
+    value = state.values.get(source) if isinstance(source, fx.Node) else None
+    if not isinstance(source, fx.Node) or not isinstance(value, Channels):
+        return
+    if silenceable[source]:
+        _mark(source, sources, marked)
+    else:
+        state.labels.freeze(value.labels, Reason("nothing before a recurrent layer can silence them"))
 
 
 def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: set[fx.Node]) -> None:
@@ -111,7 +138,8 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     else:
         return silencing_axes(state, node)
     stored = [(state.values[n], dim) for n, dim in tensors if isinstance(n, fx.Node)]
-    return [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
+    lengths = [(value.length, dim) for value, dim in stored if isinstance(value, Normed)]
+    return lengths + [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
 
 
 def _own_axis(state: Propagation, node: fx.Node) -> Axis:
@@ -153,9 +181,16 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
 def _is_trainable_affine(state: Propagation, node: fx.Node) -> bool:
     """Tell whether a gate can be put on a node: it has a weight, and its weight and bias are parameters."""
     parts = layer_parts(node)
+    if parts is None and operator_name(node) not in _AFFINE_NORMS:
+        return False
     given: dict[str, Any] = arguments(node) if parts is None else {"weight": parts.weight, "bias": parts.bias}
     stored = [state.values[given[key]] for key in ("weight", "bias") if given[key] is not None]
-    known = all(isinstance(value, Stored) and value.name in state.parameters for value in stored)
+    known = all(
+        value.dim == (parts.out_dim if parts is not None else 0)
+        if isinstance(value, Normed)
+        else isinstance(value, Stored) and value.name in state.parameters
+        for value in stored
+    )
     return known and given["weight"] is not None
 
 

@@ -51,7 +51,7 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """
     copy = private_copy(check_host(model)).eval().requires_grad_(False)
     example = ExampleInputs.of(example_inputs)
-    with untouched(model), torch.random.fork_rng(devices=[]), _without_fused_attention():
+    with untouched(model), torch.random.fork_rng(devices=[]), _without_fused_layers(copy):
         own_macs, images = _macs_of_one(copy, example)
     seen: set[int] = set()
     layers: dict[str, LayerCost] = {}
@@ -86,12 +86,14 @@ def _counted(model: nn.Module, example: ExampleInputs) -> dict[str, int]:
 
 
 @contextmanager
-def _without_fused_attention() -> Iterator[None]:
-    """Run transformer layers step by step: inside their fused form the counter sees nothing."""
+def _without_fused_layers(model: nn.Module) -> Iterator[None]:
+    """Run transformer layers and LSTMs step by step: inside their fused forms the counter sees nothing."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    fused = bool(torch._C._get_mkldnn_enabled()) and not any(isinstance(module, nn.LSTM) for module in model.modules())
     try:
-        yield
+        with torch.backends.mkldnn.flags(enabled=fused):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
 

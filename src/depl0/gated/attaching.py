@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from depl0._host import ExampleInputs, check_host
 from depl0.config import GateChanges, GateConfig
+from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
 from depl0.gated.multiples import choose_multiple
 from depl0.generators import make_generator
@@ -47,7 +48,9 @@ def attach(
         conditioning=config.conditioning,
         rng=rng,
     )
-    gated = GatedModel(model, plan, generator, example, config)
+    assert plan.dense_cost is not None and plan.dense_layers is not None  # counted by the plan, once
+    layers = {name: LayerCost(*counted) for name, counted in plan.dense_layers.items()}
+    gated = GatedModel(model, plan, generator, example, config, Cost(*plan.dense_cost, layers))
     if config.round_to == "auto":
         gated.config = config.changed(round_to=choose_multiple(gated))
     return gated

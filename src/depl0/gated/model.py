@@ -59,12 +59,13 @@ class GatedModel(Gated):
         generator: Generator,
         example: ExampleInputs,
         config: GateConfig | None = None,
+        dense_cost: Cost | None = None,
     ) -> None:
         super().__init__()
         self.config = config or GateConfig()
         self.plan = plan
         self._host_plan = plan  # of the host as it stands, which may have been shrunk
-        self.dense_cost = cost(host, example)
+        self.dense_cost = dense_cost or cost(host, example)
         self._example = example
         self._followers = Followers()
         parameters = dict(host.named_parameters())

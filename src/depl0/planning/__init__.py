@@ -65,4 +65,10 @@ def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Pl
     uses = tuple(replace(use, macs_per_pair=use.macs_per_pair // dense.images) for use in plan.uses)
     plan = replace(plan, uses=uses)
     params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
-    return replace(plan, dense_cost=(dense.params, dense.macs), least_cost=(round(params), round(macs)))
+    layers = {name: (layer.params, layer.macs) for name, layer in dense.layers.items()}
+    return replace(
+        plan,
+        dense_cost=(dense.params, dense.macs),
+        least_cost=(round(params), round(macs)),
+        dense_layers=layers,
+    )

@@ -29,6 +29,7 @@ from depl0.surgery.compare import (
 from depl0.surgery.constant import Removal, remove
 from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.training_mode import training_difference
+from depl0.surgery.weight_norm import exact_lengths
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def certify(
     in its precision: a norm that is folded into a constant is rounded to the network's own precision, which is no
     difference between the two.
     """
+    exact = exact_lengths(host, scaled, positions)
     with untouched(host):
         try:
-            compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions)
+            compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions, exact)
         except _DiffersError as error:
             raise error.in_words(plan) from None
         covered, refused = [*compared.covered], [*compared.refused]
@@ -94,6 +96,7 @@ def _compare_copies(
     removals: Sequence[Removal],
     example: ExampleInputs,
     positions: Mapping[Axis, Tensor],
+    exact: Mapping[str, Tensor],
 ) -> tuple[Accepted, float, torch.dtype]:
     for dtype in (torch.float64, torch.float32, None):  # None: as it is, for a network of several precisions
         reference, candidate = (
@@ -101,6 +104,9 @@ def _compare_copies(
             converted(private_copy(compact).eval(), dtype),
         )
         remove(candidate, removals)
+        for name, parameter in candidate.named_parameters():
+            if name in exact:
+                parameter.data.copy_(exact[name])
         gated = gated_call(reference, {name: cast(tensor.detach(), dtype) for name, tensor in scaled.items()})
         try:
             with torch.no_grad():

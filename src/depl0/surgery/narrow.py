@@ -26,6 +26,7 @@ from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_positions, slice_module, sliced
+from depl0.surgery.weight_norm import exact_lengths
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def certify_and_remember(
     ``costs`` are parameters and MACs of the dense network and of the smaller host.
     """
     _, host = before
-    certificate = _certify(before, (narrowed.plan, narrowed.host), gates, example.on_device_of(host))
+    exact = exact_lengths(host, scaled_parameters(before[0], host, gates), narrowed.positions)
+    certificate = _certify(before, (narrowed.plan, narrowed.host), gates, example.on_device_of(host), exact)
     earlier = record_of(host)
     dense, smaller = costs
     record = CompactRecord(
@@ -121,9 +123,16 @@ def certify_and_remember(
 
 
 def _certify(
-    before: tuple[Plan, nn.Module], after: tuple[Plan, nn.Module], gates: Tensor, example: ExampleInputs
+    before: tuple[Plan, nn.Module],
+    after: tuple[Plan, nn.Module],
+    gates: Tensor,
+    example: ExampleInputs,
+    exact: Mapping[str, Tensor],
 ) -> Certificate:
-    """Compare two gated hosts on the example and a random input; no copies, because training waits for it."""
+    """Compare two gated hosts on the example and a random input; no copies, because training waits for it.
+
+    ``exact`` are tensors of the smaller one before they were rounded.
+    """
     (_, large), (_, small) = before, after
     with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(large, small):
 
@@ -132,7 +141,7 @@ def _certify(
             return cases, [_call(*before, gates, case, dtype) for case in cases]
 
         (cases, wanted), dtype = as_precise_as_possible(outputs)
-        worst = max_error(wanted, [_call(*after, gates, case, dtype) for case in cases], dtype)
+        worst = max_error(wanted, [_call(*after, gates, case, dtype, exact) for case in cases], dtype)
     if not worst <= TOLERANCE[dtype]:
         raise CertificateError(
             f"the smaller network differs from the one before by {worst:.2g} (allowed {TOLERANCE[dtype]:g}). "
@@ -142,9 +151,17 @@ def _certify(
     return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
 
 
-def _call(plan: Plan, host: nn.Module, gates: Tensor, case: ExampleInputs, dtype: torch.dtype) -> Any:
+def _call(
+    plan: Plan,
+    host: nn.Module,
+    gates: Tensor,
+    case: ExampleInputs,
+    dtype: torch.dtype,
+    exact: Mapping[str, Tensor] | None = None,
+) -> Any:
     tensors = {name: cast(tensor, dtype) for name, tensor in _tensors(host).items()}
-    scaled = {name: cast(tensor, dtype) for name, tensor in scaled_parameters(plan, host, gates).items()}
+    scaled = {**scaled_parameters(plan, host, gates), **(exact or {})}
+    scaled = {name: cast(tensor, dtype) for name, tensor in scaled.items()}
     overrides = {**tensors, **scaled}
     return case.call(lambda *args, **kwargs: call_with(host, overrides, args, kwargs))
 

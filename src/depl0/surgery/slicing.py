@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.parametrize import ParametrizationList
 
 from depl0._host import canonical_names
 from depl0.analysis.plan import FROZEN, Plan
 from depl0.analysis.propagate import Axis
+from depl0.surgery.numbers import set_numbers
+from depl0.surgery.weight_norm import keep_directions
 
 
 def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
@@ -32,7 +35,7 @@ def kept_positions(plan: Plan, kept: Tensor) -> dict[Axis, Tensor]:
 
 
 def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
-    """Keep only these positions of these axes, in place. Tied tensors stay tied."""
+    """Keep only these positions of these axes, in place. Tied tensors stay tied; numbers follow what they count."""
     by_tensor: dict[str, dict[int, Tensor]] = {}
     for (name, dim), keep in positions.items():
         by_tensor.setdefault(name, {})[dim] = keep
@@ -42,6 +45,11 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
     modules = dict(model.named_modules(remove_duplicate=False))
     touched: dict[nn.Module, None] = {}
     for canonical, dims in by_tensor.items():
+        keep_directions(modules, canonical, dims)
+    for canonical, dims in by_tensor.items():
+        if canonical not in aliases:
+            set_numbers(modules, canonical, {dim: len(keep) for dim, keep in dims.items()})
+            continue
         smaller: Tensor | None = None
         for name in aliases[canonical]:
             module_path, _, attribute = name.rpartition(".")
@@ -50,8 +58,16 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
                 smaller = _smaller(getattr(module, attribute), dims)
             setattr(module, attribute, smaller)
             touched[module] = None
+    for module in list(touched):
+        if isinstance(module, ParametrizationList):
+            touched.update((owner, None) for owner in modules.values() if _holds(owner, module))
     for module in touched:
         _correct_attributes(module)
+
+
+def _holds(owner: nn.Module, parametrization: nn.Module) -> bool:
+    held = getattr(owner, "parametrizations", None)
+    return isinstance(held, nn.ModuleDict) and any(member is parametrization for member in held.values())
 
 
 def sliced(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
@@ -69,13 +85,18 @@ def _smaller(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     return nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
 
 
+def _weight(module: _ConvNd | nn.Linear) -> Tensor:
+    """Return a layer's weight, or what it is going to be computed from at the next call (the former weight norm)."""
+    return module.get_parameter("weight_v") if "weight_v" in module._parameters else module.weight
+
+
 def _correct_attributes(module: nn.Module) -> None:
     """Set the attributes that torch's own layers read or print.
 
     A grouped convolution that has come down to one group is an ordinary one, and may since have lost more channels.
     """
     if isinstance(module, _ConvNd):
-        first, second = module.weight.shape[:2]
+        first, second = _weight(module).shape[:2]
         if module.transposed:
             module.groups = max(1, first // (module.in_channels // module.groups))
             module.in_channels, module.out_channels = first, second * module.groups
@@ -83,7 +104,7 @@ def _correct_attributes(module: nn.Module) -> None:
             module.groups = max(1, first // (module.out_channels // module.groups))
             module.out_channels, module.in_channels = first, second * module.groups
     elif isinstance(module, nn.Linear):
-        module.out_features, module.in_features = module.weight.shape
+        module.out_features, module.in_features = _weight(module).shape
     elif isinstance(module, _NormBase):
         vectors = [module.weight, module.bias, module.running_mean, module.running_var]
         module.num_features = next(len(vector) for vector in vectors if vector is not None)
@@ -96,5 +117,7 @@ def _correct_attributes(module: nn.Module) -> None:
     elif (type(module).__module__, type(module).__name__) == ("timm.models.metaformer", "Scale"):
         vector = module.get_parameter("scale")
         setattr(module, "shape", (len(vector), *[1] * (len(module.shape) - 1)))  # type: ignore[arg-type]  # noqa: B010
+    elif isinstance(module, nn.RNNBase):
+        module.input_size = module.get_parameter("weight_ih_l0").shape[1]
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)

@@ -1,0 +1,274 @@
+"""Parts by number, equations, weight norms, recurrent layers: pruned exactly, shrunk, saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import depl0
+from tests.analysis.helpers import call, distance, liven, random_gates, same_cost
+from tests.analysis.structures import Classifier, conv, image
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any, float, dict[str, int]]] = {}
+
+
+def network(least: float, groups: dict[str, int], inputs: Any = None) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Register a network, the least MACs that can be reached, and its groups."""
+
+    def add(cls: type[nn.Module]) -> type[nn.Module]:
+        NETWORKS[cls.__name__] = (cls, image() if inputs is None else inputs, least, groups)
+        return cls
+
+    return add
+
+
+# -- parts by number -------------------------------------------------------------------------------------------------
+
+
+@network(0.11, {"one": 4, "branch": 4, "two": 6})
+class Res2(Classifier):
+    """As in Res2Net: equal parts of a size that the block keeps, one of them added to the next."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.width = 4
+        self.one, self.branch, self.two = conv(3, 12), conv(4, 4), conv(12, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        first, second, third = torch.split(F.relu(self.one(x)), self.width, 1)
+        second = F.relu(self.branch(second))
+        return F.relu(self.two(torch.cat([first, second, third], 1)))
+
+
+@network(0.12, {"one": 4, "two": 6})
+class CrossStage(Classifier):
+    """As in CSP: the size of the parts is half of a number that the stage keeps."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.expanded = 8
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        left, right = F.relu(self.one(x)).split(self.expanded // 2, dim=1)
+        return F.relu(self.two(torch.cat([right, left], 1)))
+
+
+@network(0.12, {"one": 12, "two": 6})
+class UnequalSplit(Classifier):
+    """As in InceptionNeXt and MambaOut: the sizes of the parts are a tuple; each may lose what it likes."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.sizes = (7, 2, 3)
+        self.one, self.two = conv(3, 12), conv(12, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        a, b, c = torch.split(self.one(x), self.sizes, dim=1)
+        return F.relu(self.two(torch.cat([a, F.relu(b), F.max_pool2d(c, 3, 1, 1)], 1)))
+
+
+@network(0.09, {"one": 9, "part": 3, "two": 6})
+class PartialConvolution(Classifier):
+    """As in FasterNet: the rest is the difference of two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.dim, self.taken = 9, 3
+        self.one, self.part, self.two = conv(3, 9), conv(3, 3), conv(9, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        taken, rest = self.one(x).split([self.taken, self.dim - self.taken], 1)
+        return F.relu(self.two(torch.cat([self.part(taken), rest], 1)))
+
+
+@network(0.09, {"one": 9, "two": 6})
+class SliceByAttribute(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.first = 4
+        self.one, self.two = conv(3, 9), conv(9, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        return F.relu(self.two(torch.cat([x[:, self.first :], x[:, : self.first].tanh()], 1)))
+
+
+@network(0.15, {"one": 3, "two": 6})
+class SliceByShare(Classifier):
+    """As in temporal shifts: a quarter of the channels is treated otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 12), conv(12, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        fold = x.shape[1] // 4
+        return F.relu(self.two(torch.cat([x[:, :fold].roll(1, 2), x.narrow(1, fold, fold), x[:, 2 * fold :]], 1)))
+
+
+@network(0.15, {"one": 3, "two": 6})
+class SplitAtShares(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 12), conv(12, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        a, b = x.tensor_split([x.shape[1] // 4], dim=1)
+        return F.relu(self.two(torch.cat([b, a], 1)))
+
+
+@network(0.45, {"two": 6})
+class NumberInTheCode(Classifier):
+    """Nothing can be changed about a number that stands in the code itself."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 9), conv(9, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        a, b = F.relu(self.one(x)).split([6, 3], 1)
+        return F.relu(self.two(torch.cat([b, a], 1)))
+
+
+@network(0.45, {"two": 6})
+class NumberOfSomethingElse(Classifier):
+    """The attribute has the right value and is on the line, but also scales the outputs: it cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.part = 3
+        self.one, self.two = conv(3, 9), conv(9, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        a, b = F.relu(self.one(x)).split([self.part, 6], 1)
+        return F.relu(self.two(torch.cat([b, a], 1) / self.part))
+
+
+# -- equations -------------------------------------------------------------------------------------------------------
+
+
+@network(0.12, {"one": 8, "mix": 5, "project": 6})
+class Equations(Classifier):
+    """Channels in the middle, at the end behind an ellipsis, and the weight first."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one = conv(3, 8)
+        self.mix = nn.Parameter(torch.randn(5, 8) / 3)
+        self.project = nn.Parameter(torch.randn(5, 6) / 3)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = torch.einsum("bchw,oc->bohw", F.relu(self.one(x)), self.mix)
+        x = torch.einsum("co,...c->...o", self.project, F.relu(x).permute(0, 2, 3, 1))
+        return F.relu(x).permute(0, 3, 1, 2)
+
+
+# -- weight norm -----------------------------------------------------------------------------------------------------
+
+
+@network(0.15, {"one": 8, "up": 6, "two": 6})
+class WeightNorms(Classifier):
+    """Of a plain, a transposed and a depthwise convolution, and of a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one = parametrizations.weight_norm(conv(3, 8))
+        self.depthwise = parametrizations.weight_norm(conv(8, 8, groups=8))
+        self.up = parametrizations.weight_norm(nn.ConvTranspose2d(8, 6, 2, stride=2))
+        self.two = parametrizations.weight_norm(conv(6, 6))
+        self.norm = nn.BatchNorm2d(6)
+        self.head = parametrizations.weight_norm(self.head)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.leaky_relu(self.depthwise(F.relu(self.one(x))), 0.1)
+        return F.relu(self.two(F.relu(self.norm(self.up(x)))))
+
+
+@network(0.1, {"one": 8, "two": 6})
+class FormerWeightNorm(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one = nn.utils.weight_norm(conv(3, 8))
+        self.two = nn.utils.weight_norm(conv(8, 6))
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.leaky_relu(self.one(x), 0.2)))
+
+
+# -- recurrent layers ------------------------------------------------------------------------------------------------
+
+
+@network(0.5, {"one": 8, "two": 10})
+class Recurrent(nn.Module):
+    """Sequences of maps, read both ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = conv(3, 8), conv(8, 10)
+        self.lstm = nn.LSTM(10, 3, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(10, 4, num_layers=2)
+        self.head = nn.Linear(10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.two(F.relu(self.one(x)))).mean(2).transpose(1, 2)
+        return self.head(torch.cat([self.lstm(x)[0][:, -1], self.gru(x.transpose(0, 1))[0][-1]], 1))
+
+
+def built(name: str) -> tuple[nn.Module, Any]:
+    cls, inputs, _, _ = NETWORKS[name]
+    torch.manual_seed(0)
+    return liven(cls(), inputs), inputs
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_pruned_shrunk_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    host, inputs = built(name)
+    _, _, least, groups = NETWORKS[name]
+    gated = depl0.attach(host, inputs, generator="independent").eval()
+    plan = gated.plan
+    assert {group.name: group.size for group in plan.groups} == groups
+    assert plan.least() <= least
+    gates = random_gates(plan.num_gates, seed=1)
+    gates[:: len(gates) // 2] = 0
+    gated.fix_gates(gates)
+    compact = gated.extract().eval()
+    assert depl0.info(compact).certificate.max_error < 1e-7
+    assert distance(call(gated, inputs), call(compact, inputs)) < 1e-5
+    assert same_cost(gated.kept_cost(), depl0.cost(compact, inputs))
+    assert depl0.cost(compact, inputs).macs < gated.dense_cost.macs
+
+    depl0.save(compact, tmp_path)
+    loaded = depl0.load(tmp_path, lambda: built(name)[0]).eval()
+    assert distance(call(compact, inputs), call(loaded, inputs)) == 0
+
+    before = call(gated, inputs)
+    gated.close(gated.evaluation_gates() == 0)
+    assert gated.shrink().positions
+    assert distance(before, call(gated, inputs)) < 1e-5
+
+
+def test_attributes_follow_the_channels() -> None:
+    host, inputs = built("UnequalSplit")
+    gated = depl0.attach(host, inputs, generator="independent").eval()
+    gated.fix_gates(torch.tensor([1.0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 0] + [1.0] * 6))
+    compact = gated.extract()
+    assert compact.sizes == (5, 1, 1) and host.sizes == (7, 2, 3)
+    again = depl0.attach(compact, inputs, generator="independent").eval()
+    again.fix_gates(torch.tensor([1.0, 0, 1, 1, 1] + [1.0] * 6))
+    assert again.extract().sizes == (4, 1, 1)  # a part of one channel keeps it
+
+
+def test_lstms_are_counted() -> None:
+    cost = depl0.cost(nn.LSTM(6, 5, batch_first=True), torch.zeros(3, 4, 6))
+    assert cost.macs == 3 * 4 * 20 * (6 + 5)
