@@ -23,10 +23,10 @@ def remember_plans() -> None:
     known: dict[Any, Plan] = {}
     make = attaching.make_plan
 
-    def remembered(model: nn.Module, example_inputs: Any, *, groups: Any = "all") -> Plan:
+    def remembered(model: nn.Module, example_inputs: Any, *, groups: Any = "all", **others: Any) -> Plan:
         name = f"{type(model).__module__}.{type(model).__qualname__}"
-        if name not in NETWORKS or not isinstance(groups, str):
-            return make(model, example_inputs, groups=groups)
+        if name not in NETWORKS or not isinstance(groups, str) or any(others.values()):
+            return make(model, example_inputs, groups=groups, **others)
         leaves = [leaf for leaf in ExampleInputs.of(example_inputs).leaves() if isinstance(leaf, torch.Tensor)]
         key = (name, groups, model.training, *map(_looks, leaves), *map(_looks, model.state_dict().values()))
         if key not in known:
