@@ -70,7 +70,7 @@ def test_plain_weights(type_command: Type) -> None:
         (f"export {CHANNELS} --to onnx", "holds a compact TinyDigits, but not what builds the dense TinyDigits"),
         (
             f"export {CHANNELS} --to tflite --model {MAKE}",
-            "must be one of 'onnx', 'pt2', 'safetensors', got 'tflite'",
+            "must be one of 'onnx', 'pt2', 'safetensors', 'torch', got 'tflite'",
         ),
         (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "hint: --opset 14"),
         (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes whole numbers"),
@@ -96,3 +96,49 @@ def test_run_whose_class_cannot_be_imported(type_command: Type, tmp_path: Path) 
     assert "hint: pass what builds the dense network: --model FACTORY" in typed.err
     assert type_command(f"export run --to safetensors --model {MAKE}").code == 0
     assert (tmp_path / "run.safetensors").is_file()
+
+
+def a_run(folder: Path) -> Path:
+    """Write a run of the golden network on the digits, without training it."""
+    shutil.copytree(CHANNELS, folder / "compact")
+    recipe = with_overrides(catalog.get("digits"), {"model.spec": MAKE})
+    (folder / "recipe.toml").write_text(write_recipe(recipe))
+    return folder
+
+
+def test_int8_and_torch_of_a_run(type_command: Type, tmp_path: Path) -> None:
+    a_run(tmp_path / "run")
+    typed = type_command("export run --to onnx --int8 --max-drop 100 --calibration-images 64 --dynamic-batch")
+    assert typed.code == 0, typed.err
+    size = (tmp_path / "run.int8.onnx").stat().st_size
+    assert typed.out.startswith(f"run.int8.onnx: {size:,} bytes, read by another process\naccuracy ")
+    said = {entry.key: entry.value for entry in onnx.load("run.int8.onnx").metadata_props}
+    assert said["depl0.int8"] == "true" and said["depl0.calibration_images"] == "64"
+    assert f"{json.loads(said['depl0.accuracy']):.2f} % in int8" in typed.out
+    assert f"{json.loads(said['depl0.float_accuracy']):.2f} % in float" in typed.out
+
+    typed = type_command("export run --to torch small")
+    assert typed.code == 0, typed.err
+    assert typed.out.startswith("small: ") and (tmp_path / "small" / "model.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (f"export {CHANNELS} --to onnx --int8 --model {MAKE}", "int8 needs calibration images and a test set"),
+        ("export run --to onnx --int8 --data cifar10:nowhere", "the data of the run cannot be opened"),
+        ("export run --to onnx --int8 --max-drop -1", "max_drop must be a number of at least 0"),
+        ("export run --to pt2 --int8", "--int8 is for --to onnx"),
+        ("export run --to onnx --max-drop 2", "--max-drop is for --int8 only"),
+        ("export run --to torch --opset 18", "--opset is for --to onnx only"),
+        ("export run --to onnx --push-to-hub me/net", "--push-to-hub is for --to torch"),
+        ("export run --to torch a --out b", "exactly one may be"),
+        ("export run --to tflite", "must be one of 'onnx', 'pt2', 'safetensors', 'torch', got 'tflite'"),
+    ],
+)
+def test_bad_input_of_int8_and_torch(words: str, message: str, type_command: Type, tmp_path: Path) -> None:
+    a_run(tmp_path / "run")
+    typed = type_command(words)
+    assert typed.code in (1, 2) and typed.out == ""
+    assert message in typed.err and "Traceback" not in typed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -18,8 +18,6 @@ from depl0._atomic import write_flushed
 from depl0.errors import ExportError, InputError
 from depl0.export.targets import Request, Target
 
-TOLERANCE = 1e-5
-"""largest difference of an output from the network's own, relative to the largest value of that output"""
 READER_SECONDS = 600.0
 
 
@@ -45,17 +43,17 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
     data = target.encode(request)
     part = path.with_name(f".{path.stem}.part{target.suffix}")  # torch.export.load insists on the suffix
     try:
-        with _explained(path, len(data)):
+        with explained(path, len(data)):
             write_flushed(part, data)
-        error = _compare(wanted, _read(target, part, given))
-        with _explained(path, len(data)):
+        error = compare(wanted, read_by_another_process(target, part, given), target.tolerance)
+        with explained(path, len(data)):
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     return Exported(path, len(data), error)
 
 
-def _read(target: Target, file: Path, given: dict[str, Tensor]) -> dict[str, numpy.ndarray]:
+def read_by_another_process(target: Target, file: Path, given: dict[str, Tensor]) -> dict[str, numpy.ndarray]:
     """Run the format's reader in a new process: isolated (-I), so that it finds neither this folder nor PYTHONPATH."""
     with tempfile.TemporaryDirectory() as folder:
         inputs, answers = Path(folder) / "inputs.npz", Path(folder) / "answers.npz"
@@ -83,7 +81,7 @@ def _read(target: Target, file: Path, given: dict[str, Tensor]) -> dict[str, num
             return {name: found[name] for name in found.files}
 
 
-def _compare(wanted: dict[str, Tensor], found: dict[str, numpy.ndarray]) -> float:
+def compare(wanted: dict[str, Tensor], found: dict[str, numpy.ndarray], tolerance: float) -> float:
     """Return the largest relative error of all outputs; raise if it is too large."""
     if wanted.keys() != found.keys():
         raise ExportError(f"the file gives {len(found)} outputs, the network {len(wanted)}. The file is removed.")
@@ -101,17 +99,17 @@ def _compare(wanted: dict[str, Tensor], found: dict[str, numpy.ndarray]) -> floa
         error = difference / scale if scale > 0 else difference
         if not error <= worst:  # NaN counts as worse
             worst, where = error, name
-    if not worst <= TOLERANCE:
+    if not worst <= tolerance:
         raise ExportError(
             f"the file does not compute what the network computes: output {where} differs by {worst:.2g} "
-            f"(allowed {TOLERANCE:g}). The file is removed.",
+            f"(allowed {tolerance:g}). The file is removed.",
             hint="please report the network; --to another format may work.",
         )
     return worst
 
 
 @contextmanager
-def _explained(path: Path, size: int) -> Iterator[None]:
+def explained(path: Path, size: int) -> Iterator[None]:
     """Say what a write error means."""
     try:
         yield

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from depl0.errors import InputError
 from depl0.export.targets import NO_DEPL0, Request, Target, register
@@ -36,16 +36,17 @@ numpy.savez(answers, **{name: numpy.frombuffer(tensor["data"], numpy.uint8) for 
         for option, given in (("--opset", request.opset is not None), ("--dynamic-batch", request.dynamic_batch)):
             if given:
                 raise InputError(f"{option} is not for --to safetensors: it holds weights and no graph.")
-        data: bytes = save(_state(request), metadata=dict(request.metadata))
+        data: bytes = save(state_of(request.module), metadata=dict(request.metadata))
         return data
 
     def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Expect the weights themselves, byte by byte."""
-        return {}, {name: _bytes(tensor) for name, tensor in _state(request).items()}
+        return {}, {name: _bytes(tensor) for name, tensor in state_of(request.module).items()}
 
 
-def _state(request: Request) -> dict[str, Tensor]:
-    state = request.module.state_dict()
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the state dict on the CPU, every tensor with memory of its own."""
+    state = module.state_dict()
     return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
 
 

@@ -31,6 +31,20 @@ class Source:
     module: nn.Module
     example: tuple[Tensor, ...]
     metadata: dict[str, str]
+    make: Callable[[], nn.Module]
+    """builds the dense network"""
+    spec: str
+    """what says how the dense network is built"""
+    sizes: dict[str, int]
+    """what its constructor is offered: in_channels, image_size and, where it is known, num_classes"""
+    summary: dict[str, Any]
+    """what the run came to; empty for a folder without its run"""
+
+    @property
+    def spec_shown(self) -> str:
+        """Return the spec without the folder of a file on this machine."""
+        where, colon, name = self.spec.rpartition(":")
+        return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else self.spec
 
 
 def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | None = None) -> Source:
@@ -39,9 +53,12 @@ def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | N
     record = read_record(folder)
     summary = (RunFolder(recipe_file.parent).summary() if recipe_file else None) or {}
     example = _example(path, record, shape)
-    make = _factory(path, record, model, recipe_file, summary, example)
+    outputs, channels, side = _sizes(record, summary, example)
+    spec = model if model is not None else _spec_of_run(path, record, recipe_file)
+    make = _factory(path, spec, model is None, (outputs, channels, side))
     module = load(folder, make).eval()
-    return Source(module, example, _metadata(record, summary, example))
+    sizes = {"in_channels": channels, "image_size": side, **({} if outputs is None else {"num_classes": outputs})}
+    return Source(module, example, _metadata(record, summary, example), make, spec, sizes, summary)
 
 
 def _example(path: Path, record: CompactRecord, shape: tuple[int, ...] | None) -> tuple[Tensor, ...]:
@@ -54,36 +71,32 @@ def _example(path: Path, record: CompactRecord, shape: tuple[int, ...] | None) -
     return tuple(torch.zeros(1, *sizes[1:]) for sizes in record.inputs)
 
 
-def _factory(
-    path: Path,
-    record: CompactRecord,
-    model: str | None,
-    recipe_file: Path | None,
-    summary: Mapping[str, Any],
-    example: tuple[Tensor, ...],
-) -> Callable[[], nn.Module]:
-    """Return what builds the dense network: as the user says, or as the recipe of the run says."""
-    sizes = _sizes(record, summary, example)
-    if model is not None:
-        return factory(model, *sizes)
+def _spec_of_run(path: Path, record: CompactRecord, recipe_file: Path | None) -> str:
     if recipe_file is None:
         raise InputError(
             f"{path} holds a compact {record.network}, but not what builds the dense {record.network}.", hint=_FACTORY
         )
-    spec = read_recipe(recipe_file).model.spec
+    return read_recipe(recipe_file).model.spec
+
+
+def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, int]) -> Callable[[], nn.Module]:
+    """Return what builds the dense network: as the user says, or as the recipe of the run says."""
     try:
         return factory(spec, *sizes)
     except InputError as error:
+        if not of_run:
+            raise
         raise InputError(f"the network of {path} cannot be built. {error.message}", hint=_FACTORY) from error
 
 
 def _sizes(
     record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]
 ) -> tuple[int | None, int, int]:
-    """Return outputs, channels and image size; without a summary, the last tensor of a network tells its outputs."""
+    """Return outputs, channels and image size; without a summary, a network's last parameter tells its outputs."""
     shape = example[0].shape
     known = summary.get("input", {})
-    last = next((sizes for sizes in reversed(list(record.dense_shapes.values())) if sizes), (1,))
+    shapes = [sizes for name, sizes in record.dense_shapes.items() if sizes and name.endswith(("weight", "bias"))]
+    last = shapes[-1] if shapes else (1,)  # buffers, which come after all parameters, say nothing of it
     outputs = known.get("num_outputs", known.get("num_classes", last[0]))
     return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), int(shape[-1])
 

@@ -16,6 +16,8 @@ from depl0._registry import Registry
 from depl0.errors import ExportError
 
 RANDOM_CASES = 3
+TOLERANCE = 1e-5
+"""largest difference of an output from the network's own, relative to the largest value of that output"""
 OTHER_BATCHES = (1, 3)
 """batch sizes that a file with a free batch size is tried with"""
 
@@ -62,6 +64,7 @@ class Target(abc.ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
+    tolerance: ClassVar[float] = TOLERANCE
     reader: ClassVar[str]
     """Source of a program without depl0: its arguments are the file, an .npz of inputs and the .npz that it writes."""
 
@@ -76,10 +79,11 @@ class Target(abc.ABC):
         """
         cases = request.cases()
         answers = request.answers(cases)
-        return _numbered(cases), _numbered(answers)
+        return numbered(cases), numbered(answers)
 
 
-def _numbered(rows: list[tuple[Tensor, ...]] | list[list[Tensor]]) -> dict[str, Tensor]:
+def numbered(rows: list[tuple[Tensor, ...]] | list[list[Tensor]]) -> dict[str, Tensor]:
+    """Name tensors ``CASE.POSITION``."""
     return {f"{case}.{place}": tensor for case, row in enumerate(rows) for place, tensor in enumerate(row)}
 
 

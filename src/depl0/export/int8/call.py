@@ -1,0 +1,65 @@
+"""int8 files from Python: any network, calibration images, and a function that says what a network is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depl0._atomic import write_whole
+from depl0._host import ExampleInputs, check_host, evaluation_mode, run_checked
+from depl0.errors import InputError
+from depl0.export.int8.accept import Note, Quantized, Score, quantize_within
+from depl0.export.int8.onnx import OnnxQuantizer
+from depl0.export.int8.quantizer import IMAGES, calibration_inputs
+from depl0.export.onnx import export_onnx
+from depl0.tasks import ACCURACY, Metric
+
+
+def quantize_onnx(
+    module: nn.Module,
+    example: ExampleInputs | Tensor,
+    calibration: Iterable[Any],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    score: Score | None = None,
+    max_drop: float = 1.0,
+    metric: Metric = ACCURACY,
+    images: int = IMAGES,
+    opset: int | None = None,
+    dynamic_batch: bool = False,
+    metadata: Mapping[str, str] | Callable[[Quantized], Mapping[str, str]] | None = None,
+    note: Note = lambda text: None,
+) -> Quantized:
+    """Return any network as an int8 ONNX file; with ``path``, write it there as well.
+
+    ``calibration`` gives batches of inputs, normalised as in training. ``score`` is given something to call in the
+    network's place and returns its metric: the float and the int8 file are judged by it, and a file that loses more
+    than ``max_drop`` is refused. Without ``score`` nothing is measured and nothing refused. ``metadata`` may be a
+    function of the result.
+    """
+    check_max_drop(max_drop)
+    check_host(module)
+    inputs = calibration_inputs(calibration, images)
+    with evaluation_mode(module), torch.no_grad():
+        outputs = run_checked(module, ExampleInputs.of(example))
+    data = export_onnx(module, example, opset=opset, dynamic_batch=dynamic_batch)
+    quantizer = OnnxQuantizer(data, inputs, outputs)
+    found = quantize_within(quantizer, inputs, score, max_drop, metric, note)
+    if metadata is not None:
+        facts = metadata(found) if callable(metadata) else metadata
+        found = dataclasses.replace(found, data=quantizer.describe(found.data, facts))
+    if path is not None:
+        write_whole(Path(path), found.data)
+    return found
+
+
+def check_max_drop(value: float) -> None:
+    """Refuse a loss that is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise InputError(f"max_drop must be a number of at least 0, got {value!r} instead.")

@@ -1,0 +1,65 @@
+"""The int8 file of a run: quantised, judged on the test set, checked by another process, and only then there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from depl0._host import ExampleInputs
+from depl0.data import Data
+from depl0.export.checked import Exported, write_checked
+from depl0.export.int8.accept import Note, Quantized
+from depl0.export.int8.call import quantize_onnx
+from depl0.export.int8.of_run import int8_metadata, open_images, recipe_with_data, test_score, training_images
+from depl0.export.int8.onnx import Int8Onnx
+from depl0.export.int8.quantizer import IMAGES
+from depl0.export.source import Source
+from depl0.export.targets import Request
+from depl0.recipes.task import task_of
+from depl0.tasks import Metric, Task
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an int8 file is made."""
+
+    max_drop: float = 1.0
+    images: int = IMAGES
+    opset: int | None = None
+    dynamic_batch: bool = False
+    data: str | None = None
+    """where the run's data is now, if it has moved"""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """An int8 file that was written, and what it is worth."""
+
+    file: Exported
+    quantized: Quantized
+    metric: Metric
+
+
+def export_int8(path: Path, source: Source, out: Path, options: Options, note: Note = lambda text: None) -> Deployed:
+    """Write the compact network of a run as an int8 ONNX file."""
+    recipe = recipe_with_data(path, options.data)
+    return write_int8(source, out, open_images(recipe), task_of(recipe), options, note)
+
+
+def write_int8(source: Source, out: Path, data: Data, task: Task, options: Options, note: Note) -> Deployed:
+    """Quantise a network on training images, judge it on the test set, and write what is good enough."""
+    found = quantize_onnx(
+        source.module,
+        ExampleInputs(source.example, {}),
+        training_images(data),
+        score=test_score(data, task),
+        max_drop=options.max_drop,
+        metric=task.metric,
+        images=options.images,
+        opset=options.opset,
+        dynamic_batch=options.dynamic_batch,
+        metadata=lambda found: int8_metadata(source.metadata, found, task.metric, options.images),
+        note=note,
+    )
+    request = Request(source.module, source.example, {}, options.opset, options.dynamic_batch)
+    return Deployed(write_checked(Int8Onnx(found.data, found.run), request, out), found, task.metric)

@@ -1,0 +1,100 @@
+"""What every quantiser has in common: it encodes a network with some layers in int8, and runs what it has encoded."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from depl0.errors import InputError
+
+Run: TypeAlias = Callable[..., Any]
+"""takes inputs as the network's forward does, and returns what it returns, on the CPU"""
+
+IMAGES = 512
+"""images that ranges of activations are measured on"""
+
+
+class Quantizer(abc.ABC):
+    """A network whose ranges have been measured, ready to be written in int8."""
+
+    layers: tuple[str, ...]
+    """layers that can be written in int8, in order of execution"""
+
+    @abc.abstractmethod
+    def encode(self, in_float: Collection[str] = ()) -> bytes:
+        """Return the file, with all layers but these in int8."""
+
+    @abc.abstractmethod
+    def describe(self, data: bytes, metadata: Mapping[str, str]) -> bytes:
+        """Write metadata into a file that was encoded."""
+
+    @abc.abstractmethod
+    def in_float(self) -> Run:
+        """Return the network before quantisation, as a file of the same format runs it."""
+
+    @abc.abstractmethod
+    def open(self, data: bytes) -> Run:
+        """Return a file that was encoded, as something to call."""
+
+
+def calibration_inputs(batches: Iterable[Any], images: int = IMAGES) -> list[tuple[Tensor, ...]]:
+    """Return the first batches that hold so many images, each as the tensors that a network is called with.
+
+    A batch is a tensor, or a tuple or list of the network's arguments; the last one is cut.
+    """
+    if isinstance(batches, Tensor):
+        batches = [batches]
+    if not isinstance(batches, Iterable) or isinstance(batches, (dict, str)):
+        raise InputError(
+            f"calibration must give batches of inputs, got {type(batches).__name__} instead.",
+            hint="pass a list of tensors, each (batch, channels, height, width).",
+        )
+    found, left = [], images
+    for batch in _inputs(batches):
+        found.append(tuple(tensor[:left] for tensor in batch))
+        left -= len(batch[0])
+        if left <= 0:
+            break
+    if not found:
+        raise InputError(
+            "int8 needs images to measure the ranges of activations on, and there are none.",
+            hint="pass some hundred training images, normalised as in training.",
+        )
+    return found
+
+
+def _inputs(batches: Iterable[Any]) -> Iterator[tuple[Tensor, ...]]:
+    for number, batch in enumerate(batches):
+        tensors = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+        if not tensors or not all(isinstance(tensor, Tensor) and tensor.dim() > 0 for tensor in tensors):
+            raise InputError(
+                f"batch {number} of the calibration images must be a tensor or a tuple of tensors, got "
+                f"{type(batch).__name__} instead.",
+                hint="leave labels out: batches are what the network is called with.",
+            )
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+            raise InputError(f"batch {number} of the calibration images holds values that are not finite.")
+        if len(tensors[0]) > 0:
+            yield tuple(tensor.detach().cpu() for tensor in tensors)
+
+
+def of_size(inputs: tuple[Tensor, ...], size: int | None) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    """Cut a batch to the size that a file takes; the last part is filled up, and how many rows count is said."""
+    count = len(inputs[0])
+    for start in range(0, count, size or count):
+        part = tuple(tensor[start : start + (size or count)] for tensor in inputs)
+        rows = len(part[0])
+        if size is not None and rows < size:
+            part = tuple(tensor[[*range(rows), *[rows - 1] * (size - rows)]] for tensor in part)
+        yield part, rows
+
+
+def unflatten(leaves: Iterable[Tensor], like: Any) -> Any:
+    """Give a file's outputs the structure of the network's own."""
+    every, structure = pytree.tree_flatten(like)
+    tensors = iter(leaves)
+    return pytree.tree_unflatten([next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in every], structure)

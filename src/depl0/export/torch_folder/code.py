@@ -1,0 +1,107 @@
+"""``model.py`` of an exported folder: builds the compact network from plain PyTorch and loads it strictly."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+from depl0._user_code import load_callable, wanted
+from depl0.export.torch_folder import parts
+from depl0.export.torch_folder.inlining import Inliner, import_order, is_installed
+from depl0.export.torch_folder.structure import Structure
+from depl0.models import registry
+
+_NEEDED = ("import json", "from pathlib import Path", "from torch import Tensor, nn", "import torch")
+_LOAD = "from safetensors.torch import load_file"
+
+
+def model_code(spec: str, sizes: Mapping[str, int], structure: Structure, title: str) -> str:
+    """Return the text of ``model.py`` for a network that a spec describes."""
+    imports, definitions, call = _constructor(spec, sizes)
+    used = [parts.resize]
+    steps = ['    resize(network, config.get("shapes", {}), config.get("attributes", {}))']
+    if structure.positions:
+        used.append(parts.keep)
+        steps.append('    keep(network, config["positions"])')
+    if structure.constants:
+        used = [parts.ConstantLayer, parts.replace, *used]  # type: ignore[list-item]
+        steps += [
+            '    for path in config.get("identities", []):',
+            "        replace(network, path, nn.Identity())",
+            '    for path, sizes in config["constants"].items():',
+            "        replace(network, path, ConstantLayer(**sizes))",
+        ]
+    sources = [inspect.getsource(part).rstrip() for part in used]
+    head = _sorted_imports([*_NEEDED, _LOAD, *imports.splitlines()])
+    body = [definitions] if definitions else []
+    return "\n\n\n".join(
+        [
+            f'"""{title}\n\nNeeds torch and safetensors{_libraries(spec)}. Use it as: network = load().\n"""\n\n'
+            f"from __future__ import annotations\n\n{head}\n\nFOLDER = Path(__file__).resolve().parent",
+            *body,
+            *sources,
+            _BUILD.format(call=call, steps="\n".join(steps)),
+        ]
+    )
+
+
+_BUILD = '''def build() -> nn.Module:
+    """Build the compact network with the sizes of config.json; its weights are not loaded yet."""
+    config = json.loads((FOLDER / "config.json").read_text())
+    network = {call}
+{steps}
+    return network
+
+
+def load(file: str | Path = FOLDER / "model.safetensors") -> nn.Module:
+    """Build the compact network, load its weights, and put it in evaluation mode."""
+    network = build()
+    network.load_state_dict(load_file(str(file)), strict=True)
+    return network.eval()
+'''
+
+
+def _constructor(spec: str, sizes: Mapping[str, int]) -> tuple[str, str, str]:
+    """Return import lines, definitions and the call that builds the dense network."""
+    where, colon, name = spec.rpartition(":")
+    if where == "torchvision":
+        call = f"torchvision.models.get_model({name!r}, weights=None, num_classes={sizes['num_classes']})"
+        return "import torchvision", "", call
+    if where == "timm":
+        classes, channels = sizes["num_classes"], sizes["in_channels"]
+        call = f"timm.create_model({name!r}, pretrained=False, num_classes={classes}, in_chans={channels})"
+        return "import timm", "", call
+    if not colon:
+        make = registry.MODELS.find(spec)
+        module, name, arguments = inspect.getmodule(make), spec, wanted(make, sizes)
+    else:
+        own = load_callable(spec, "model")
+        module, arguments = own.module, own.wanted(sizes)
+    assert module is not None
+    call = f"{name}({', '.join(f'{key}={value}' for key, value in arguments.items())})"
+    if is_installed(module):
+        return f"from {module.__name__} import {name}", "", call
+    inliner = Inliner(module)
+    inliner.add(module, name)
+    return *inliner.text(), call
+
+
+def _libraries(spec: str) -> str:
+    library = spec.partition(":")[0]
+    return f", and {library} for the network itself" if library in ("torchvision", "timm") else ""
+
+
+def _sorted_imports(lines: list[str]) -> str:
+    """Join imports from one module, Python's own first, without repetitions."""
+    names: dict[str, dict[str, None]] = {}
+    plain: dict[str, None] = {}
+    for line in lines:
+        if line.startswith("from "):
+            module, _, what = line.removeprefix("from ").partition(" import ")
+            names.setdefault(module, {}).update(dict.fromkeys(what.split(", ")))
+        else:
+            plain[line] = None
+    joined = [*plain, *(f"from {module} import {', '.join(sorted(what))}" for module, what in names.items())]
+    ordered = sorted(joined, key=import_order)
+    split = sum(not import_order(line)[0] for line in ordered)
+    return "\n".join([*ordered[:split], *([""] if 0 < split < len(ordered) else []), *ordered[split:]])

@@ -1,0 +1,79 @@
+"""How a compact network differs from the dense one that its constructor builds: ``config.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from depl0.surgery.constant import ConstantLayer
+from depl0.surgery.record import record_of, state_shapes
+
+FORMAT, VERSION = "depl0-torch", 1
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is to be done to a fresh dense network."""
+
+    shapes: dict[str, list[int]]
+    """tensors that are smaller"""
+    attributes: dict[str, dict[str, int]]
+    """sizes that layers know of themselves"""
+    constants: dict[str, dict[str, Any]]
+    """layers that have become constants"""
+    identities: list[str]
+    """norms that were folded into a constant"""
+    positions: dict[str, dict[str, list[int]]]
+    """what is kept of buffers that are not saved"""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``config.json`` says of the structure; what is empty is left out."""
+        return {key: value for key, value in vars(self).items() if value}
+
+
+def structure_of(compact: nn.Module, dense: nn.Module) -> Structure:
+    """Compare a compact network with a fresh dense one."""
+    record = record_of(compact)
+    assert record is not None, "the network was loaded from a folder of a compact network"
+    removed = {removal.layer for removal in record.removals}
+    identities = [removal.norm for removal in record.removals if removal.norm is not None]
+    gone = removed | set(identities)
+    saved, wanted, found = compact.state_dict(), state_shapes(dense), state_shapes(compact)
+    shapes, positions = {}, {}
+    for name, shape in found.items():
+        if name.rpartition(".")[0] in gone or shape == wanted[name]:
+            continue
+        if name in saved:
+            shapes[name] = list(shape)
+        else:
+            kept = {str(dim): p.tolist() for (tensor, dim), p in record.positions.items() if tensor == name}
+            positions[name] = kept
+    modules = dict(compact.named_modules(remove_duplicate=False))
+    constants = {path: _constant(modules[path]) for path in sorted(removed)}
+    return Structure(shapes, _attributes(compact, dense, gone), constants, sorted(identities), positions)
+
+
+def _attributes(compact: nn.Module, dense: nn.Module, gone: set[str]) -> dict[str, dict[str, int]]:
+    """Return the whole numbers in which modules differ: channels, groups, features."""
+    before = dict(dense.named_modules(remove_duplicate=False))
+    differing = {}
+    for path, module in compact.named_modules(remove_duplicate=False):
+        if path in gone or any(path.startswith(f"{layer}.") for layer in gone):
+            continue
+        other = vars(before[path])
+        values = {
+            name: value
+            for name, value in vars(module).items()
+            if type(value) is int and type(other.get(name)) is int and other[name] != value
+        }
+        if values:
+            differing[path] = values
+    return differing
+
+
+def _constant(layer: nn.Module) -> dict[str, Any]:
+    assert isinstance(layer, ConstantLayer)
+    spatial = None if layer.spatial is None else [list(sizes) for sizes in layer.spatial]
+    return {"channels": len(layer.constant), "spatial": spatial}

@@ -1,0 +1,177 @@
+"""int8 files: what is in them, when they are refused, and that nothing is left when something fails."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime.quantization
+import pytest
+import torch
+from torch import Tensor, nn
+
+from depl0.errors import ExportError, InputError
+from depl0.export import Request, export_onnx, quantize_onnx, write_checked
+from depl0.export.int8 import Int8Onnx, Quantizer, calibration_inputs, quantize_within
+from tests.analysis.helpers import call, liven
+from tests.export.test_checked import largest_file
+from tests.export.test_onnx import Bessel
+from tests.golden.network import TinyDigits
+
+IMAGES = torch.randn(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return liven(TinyDigits(), IMAGES)
+
+
+def test_file_holds_int8_weights_and_computes_nearly_the_same(network: nn.Module, tmp_path: Path) -> None:
+    network.train()
+    found = quantize_onnx(
+        network, IMAGES[:1], [IMAGES], tmp_path / "a.onnx", dynamic_batch=True, metadata={"key": "value"}
+    )
+    network.eval()
+    assert (tmp_path / "a.onnx").read_bytes() == found.data and found.before is None
+    proto = onnx.load_from_string(found.data)
+    onnx.checker.check_model(proto, full_check=True)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name in ("stem.weight", "first.conv1.weight", "second.conv2.weight", "classifier.weight"):
+        assert tensors[name].data_type == onnx.TensorProto.INT8
+        scale = next(n.input[1] for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == name)
+        assert list(tensors[scale].dims) == [network.get_parameter(name).shape[0]]  # one for each output channel
+    assert "BatchNormalization" not in {node.op_type for node in proto.graph.node}
+    assert {entry.key: entry.value for entry in proto.metadata_props} == {"key": "value"}
+    wanted = call(network, IMAGES)
+    assert float((found.run(IMAGES) - wanted).norm() / wanted.norm()) < 0.05
+
+
+def test_fixed_batch_size_is_run_in_parts(network: nn.Module) -> None:
+    free = quantize_onnx(network, IMAGES[:1], [IMAGES], dynamic_batch=True).run
+    fixed = quantize_onnx(network, IMAGES[:3], [IMAGES]).run
+    torch.testing.assert_close(fixed(IMAGES[:7]), free(IMAGES[:7]))
+
+
+class Outlier(nn.Sequential):
+    """One channel is so large that the others are lost when both are rounded alike."""
+
+    def __init__(self) -> None:
+        layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.Conv2d(6, 6, 1), nn.Conv2d(6, 4, 1)]
+        super().__init__(*layers, nn.Flatten(), nn.Linear(64, 3))
+        with torch.no_grad():
+            for parameter in (self[2].weight, self[2].bias):
+                parameter[0] *= 1e4
+            self[3].weight[:, 0] *= 1e-6
+
+
+def test_layers_that_lose_most_stay_in_float_and_are_named() -> None:
+    torch.manual_seed(0)
+    model = Outlier()
+    wanted = call(model, IMAGES)
+
+    def score(run: Any) -> float:
+        return 100 - 100 * float((run(IMAGES) - wanted).norm() / wanted.norm())
+
+    found = quantize_onnx(model, IMAGES[:1], [IMAGES], dynamic_batch=True, score=score, max_drop=5.0)
+    assert sorted(found.in_float) == ["2", "3"]
+    assert found.before == pytest.approx(100, abs=0.01) and found.after is not None and found.after > 95
+    kinds = {tensor.name: tensor.data_type for tensor in onnx.load_from_string(found.data).graph.initializer}
+    assert kinds["0.weight"] == onnx.TensorProto.INT8 and "2.weight" not in kinds  # a float weight's name is shortened
+    with pytest.raises(ExportError, match=r"accuracy 100.00 % in float, \S+ % in int8 at best with 2 layers left"):
+        quantize_onnx(model, IMAGES[:1], [IMAGES], dynamic_batch=True, score=score, max_drop=0.0)
+
+
+class Fake(Quantizer):
+    """A network whose int8 layers each cost so many points."""
+
+    def __init__(self, costs: Mapping[str, float]) -> None:
+        self.costs, self.layers = costs, tuple(costs)
+
+    def encode(self, in_float: Collection[str] = ()) -> bytes:
+        return ",".join(layer for layer in self.layers if layer not in in_float).encode()
+
+    def describe(self, data: bytes, metadata: Mapping[str, str]) -> bytes:
+        return data
+
+    def in_float(self) -> Any:
+        return lambda *inputs: torch.tensor([90.0])
+
+    def open(self, data: bytes) -> Any:
+        lost = sum(self.costs[layer] for layer in data.decode().split(",") if layer)
+        return lambda *inputs: torch.tensor([90.0 - lost])
+
+
+def points(run: Any) -> float:
+    return float(run(IMAGES))
+
+
+def test_as_few_layers_as_needed_stay_in_float() -> None:
+    noted: list[str] = []
+    costs = {"a": 0.1, "b": 2.0, "c": 0.3, "d": 1.0, "e": 0.0, "f": 0.2}
+    found = quantize_within(Fake(costs), [(IMAGES,)], points, 1.0, note=noted.append)
+    assert found.in_float == ("b", "d") and found.after == pytest.approx(89.4)
+    assert noted[0].startswith("all in int8: accuracy 90.00 % in float, 86.40 % in int8")
+    found = quantize_within(Fake(costs), [(IMAGES,)], points, 4.0)
+    assert found.in_float == ()
+    with pytest.raises(
+        ExportError, match=r"89\.40 % in int8 at best with 2 layers .*\(b, d\); --max-drop allows 0\.10"
+    ):
+        quantize_within(Fake(costs), [(IMAGES,)], points, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "images to measure the ranges of activations on, and there are none"),
+        ([torch.zeros(0, 1, 8, 8)], "and there are none"),
+        ([{"images": IMAGES}], "batch 0 of the calibration images must be a tensor"),
+        ([IMAGES, IMAGES / 0], "batch 1 of the calibration images holds values that are not finite"),
+        (7, "must give batches of inputs, got int"),
+    ],
+)
+def test_calibration_images_that_cannot_be_used(network: nn.Module, batches: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        quantize_onnx(network, IMAGES[:1], batches)
+
+
+def test_only_as_many_calibration_images_as_asked_for() -> None:
+    assert [len(batch[0]) for batch in calibration_inputs(iter([IMAGES, IMAGES, IMAGES]), 40)] == [32, 8]
+
+
+def test_failures_say_what_failed_and_write_nothing(
+    network: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.onnx"
+    with pytest.raises(ExportError, match=r"no operator for aten\.special_bessel_j0"):
+        quantize_onnx(nn.Sequential(nn.Conv2d(1, 2, 3), Bessel()), IMAGES[:1], [IMAGES], path)
+    with pytest.raises(ExportError, match="no convolution and no linear layer"):
+        quantize_onnx(nn.ReLU(), IMAGES[:1], [IMAGES], path)
+    with pytest.raises(InputError, match="max_drop must be a number of at least 0, got -1"):
+        quantize_onnx(network, IMAGES[:1], [IMAGES], path, max_drop=-1)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise ValueError("no ranges today")
+
+    monkeypatch.setattr(onnxruntime.quantization, "create_calibrator", fail)
+    with pytest.raises(ExportError, match="cannot quantise the network: ValueError: no ranges today"):
+        quantize_onnx(network, IMAGES[:1], [IMAGES], path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_is_checked_by_another_process_and_a_full_disk_leaves_nothing(network: nn.Module, tmp_path: Path) -> None:
+    found = quantize_onnx(network, IMAGES[:1], [IMAGES])
+    target, request = Int8Onnx(found.data, found.run), Request(network, (IMAGES[:1],))
+    with largest_file(1000), pytest.raises(ExportError, match=r"is full: a\.onnx needs [\d,]+ bytes"):
+        write_checked(target, request, tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+    done = write_checked(target, request, tmp_path / "a.onnx")
+    assert done.size == len(found.data) < len(export_onnx(network, IMAGES[:1]))
+
+    def other(images: Tensor) -> Tensor:
+        return 2 * found.run(images)
+
+    with pytest.raises(ExportError, match=r"differs by .* \(allowed 0\.05\)"):
+        write_checked(Int8Onnx(found.data, other), request, tmp_path / "b.onnx")

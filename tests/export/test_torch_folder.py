@@ -1,0 +1,231 @@
+"""A folder that plain PyTorch loads: what is in it, that it computes the same without depl0, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import depl0
+from depl0.errors import ExportError, InputError
+from depl0.export import export_folder, open_source, push_to_hub
+from depl0.export.source import Source
+from depl0.export.torch_folder import folder as folder_module
+from depl0.export.torch_folder.structure import structure_of
+from depl0.models.spec import build_model
+from tests.analysis.helpers import call, liven, random_gates
+from tests.export.test_checked import largest_file
+from tests.torchvision_shim import import_torchvision
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+TINY = f"{GOLDEN / 'network.py'}:TinyDigits"
+FILES = ["README.md", "config.json", "model.py", "model.safetensors"]
+
+# Where the installed torchvision does not fit the installed torch.
+SHIM = (Path(__file__).parents[1] / "torchvision_shim.py").read_text()
+SHIM += """
+try:
+    import_torchvision()
+except ImportError:
+    pass
+"""
+# Nothing of depl0 can be found: neither its folder nor the finder of an editable installation is on the path.
+STRANGER = """
+import sys
+sys.path = [entry for entry in sys.path if "depl0" not in entry]
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+sys.modules["depl0"] = None
+try:
+    import depl0
+except ImportError:
+    pass
+else:
+    raise SystemExit("depl0 can be imported")
+sys.path.insert(0, sys.argv[1])
+import torch
+from model import load
+from safetensors.torch import load_file
+given = load_file(sys.argv[2])
+with torch.no_grad():
+    error = (load()(given["images"]) - given["scores"]).abs().max()
+print(float(error))
+"""
+
+
+def compact_source(spec: str, shape: tuple[int, ...], folder: Path) -> Source:
+    """Prune a network at random, save it, and open it as ``depl0 export`` does."""
+    torch.manual_seed(0)
+    image = torch.randn(2, *shape)
+    host = liven(build_model(spec, 10, shape[0], shape[1]), image)
+    gated = depl0.attach(host, image[:1]).eval()
+    gated.fix_gates(random_gates(gated.plan.num_gates, 3))
+    return open_source(depl0.save(gated.extract(), folder / "small"), spec)
+
+
+def error_without_depl0(source: Source, folder: Path, tmp_path: Path) -> float:
+    images = torch.randn(3, *source.example[0].shape[1:])
+    save_file({"images": images, "scores": call(source.module, images)}, tmp_path / "given.safetensors")
+    command = [sys.executable, "-I", "-W", "ignore", "-c", STRANGER, folder, tmp_path / "given.safetensors"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+
+def test_network_of_ours_loads_without_depl0(tmp_path: Path) -> None:
+    source = compact_source("resnet20", (3, 32, 32), tmp_path)
+    done = export_folder(source, tmp_path / "out")
+    assert sorted(path.name for path in done.path.iterdir()) == FILES
+    assert done.size == sum(path.stat().st_size for path in done.path.iterdir())
+    code = (done.path / "model.py").read_text()
+    assert "import depl0" not in code and "from depl0" not in code and str(tmp_path) not in code
+    assert "def resnet20(" in code and "def resnet56(" not in code
+    assert error_without_depl0(source, done.path, tmp_path) < 1e-4
+
+
+@pytest.mark.parametrize("spec", ["torchvision:squeezenet1_1", "timm:test_resnet"])
+def test_networks_of_libraries_are_built_by_them(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_torchvision()
+    monkeypatch.setattr(folder_module._Folder, "reader", SHIM + folder_module._Folder.reader)
+    done = export_folder(compact_source(spec, (3, 32, 32), tmp_path), tmp_path / "out")
+    code = (done.path / "model.py").read_text()
+    assert f"import {spec.partition(':')[0]}\n" in code and "class " not in code and done.max_error < 1e-5
+
+
+def test_network_without_a_block_and_its_card(tmp_path: Path) -> None:
+    source = open_source(GOLDEN / "v1" / "blocks", TINY)
+    metric = {"name": "accuracy", "unit": "%", "higher_is_better": True}
+    summary = {"metric": metric, "dense": {"accuracy": 97.5}, "compact": {"accuracy": 96.25}, "budget": 0.5}
+    metadata = {**source.metadata, "depl0.data": "digits", "depl0.class_names": '["a: b", "c"]'}
+    source = Source(**{**vars(source), "summary": {**summary, "budget_of": "macs"}, "metadata": metadata})
+    done = export_folder(source, tmp_path / "out", 'my "net"')
+    config = json.loads((done.path / "config.json").read_text())
+    assert config["constants"].keys() == {"first.conv1", "first.conv2"} and config["identities"] == ["first.bn2"]
+    card = (done.path / "README.md").read_text()
+    assert str(GOLDEN) not in card and "network.py:TinyDigits" in card
+    assert "| accuracy | 97.50 % | 96.25 % |" in card and "- budget: 0.5 of the macs" in card
+    parsed = huggingface_hub.ModelCard(card).data
+    assert parsed.library_name == "pytorch" and parsed.datasets == ["digits"]
+    [result] = parsed.eval_results
+    assert (result.metric_type, result.metric_value, result.dataset_name) == ("accuracy", 96.25, "digits")
+
+
+USER = """
+import math
+import layers as whole
+from layers import Scaled as Layer
+from torch import nn
+
+UNUSED = math.pi
+WIDTHS = [4]
+WIDTHS.append(6)
+
+
+def make(num_classes):
+    return nn.Sequential(Layer(1, WIDTHS[0]), nn.ReLU(), Layer(*WIDTHS), nn.Flatten(), nn.Linear(96, num_classes))
+"""
+LAYERS = '''
+import torch
+from torch import nn
+
+
+class Scaled(nn.Module):
+    """A convolution, and a buffer that is not saved."""
+
+    def __init__(self, before, after):
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, 3)
+        self.norm = nn.BatchNorm2d(after)
+        self.register_buffer("scale", torch.arange(1.0, after + 1).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, x):
+        return self.norm(self.conv(x)) * self.scale
+'''
+
+
+def test_code_of_several_files_becomes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "layers", raising=False)
+    (tmp_path / "nets.py").write_text(USER)
+    (tmp_path / "layers.py").write_text(LAYERS)
+    spec = f"{tmp_path / 'nets.py'}:make"
+    source = compact_source(spec, (1, 8, 8), tmp_path)
+    assert structure_of(source.module, source.make()).positions.keys() == {"0.scale", "2.scale"}
+    done = export_folder(source, tmp_path / "out")
+    code = (done.path / "model.py").read_text()
+    assert "UNUSED" not in code and "import math" not in code and "WIDTHS.append(6)" in code
+    assert error_without_depl0(source, done.path, tmp_path) < 1e-5
+
+    (tmp_path / "nets2.py").write_text(USER.replace("Layer(*WIDTHS)", "whole.Scaled(*WIDTHS)"))
+    other = Source(**{**vars(source), "spec": f"{tmp_path / 'nets2.py'}:make"})
+    with pytest.raises(ExportError, match=r"cannot be put in one file: .* imports the module layers as a whole"):
+        export_folder(other, tmp_path / "out2")
+    assert not (tmp_path / "out2").exists()
+
+
+def test_nothing_is_left_when_something_fails(tmp_path: Path) -> None:
+    source = open_source(GOLDEN / "v1" / "channels", TINY)
+    with largest_file(1000), pytest.raises(ExportError, match=r"is full: out needs [\d,]+ bytes\. Nothing is left"):
+        export_folder(source, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    other = Source(**{**vars(source), "spec": f"{GOLDEN / 'network.py'}:Block", "sizes": {}})
+    with pytest.raises(ExportError, match="cannot be used by a process without depl0, and is removed"):
+        export_folder(other, tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    with pytest.raises(InputError, match="is not empty; --to torch writes a new folder"):
+        export_folder(source, tmp_path / "full")
+    with pytest.raises(InputError, match="is a file; --to torch writes a folder"):
+        export_folder(source, tmp_path / "full" / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+class StandIn:
+    """A hub on this machine."""
+
+    def __init__(self, token: str) -> None:
+        self.token, self.seen = token, []
+
+    def create_repo(self, **options: Any) -> None:
+        self.seen.append(("create", self.token, options))
+
+    def upload_folder(self, **options: Any) -> None:
+        self.seen.append(("upload", sorted(options["allow_patterns"]), options["repo_id"]))
+
+
+def test_upload_to_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in FILES:
+        (tmp_path / name).write_text("")
+    hub = StandIn("secret")
+    module = SimpleNamespace(HfApi=lambda token: hub, get_token=lambda: "secret")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    assert push_to_hub(tmp_path, "me/small") == "https://huggingface.co/me/small"
+    created, uploaded = hub.seen
+    assert created == ("create", "secret", {"repo_id": "me/small", "private": True, "exist_ok": True})
+    assert uploaded == ("upload", FILES, "me/small")
+
+    def fail(**options: Any) -> None:
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setattr(hub, "upload_folder", fail)
+    with pytest.raises(ExportError, match="could not be uploaded to me/small: ConnectionError: nobody answers"):
+        push_to_hub(tmp_path, "me/small")
+    module.get_token = lambda: None
+    with pytest.raises(InputError, match=r"no token for the Hugging Face Hub\.\nhint: run hf auth login"):
+        push_to_hub(tmp_path, "me/small")
+    with pytest.raises(InputError, match="OWNER/NAME, got 'small'"):
+        push_to_hub(tmp_path, "small")
+    (tmp_path / "model.py").unlink()
+    with pytest.raises(InputError, match=r"is no exported folder: it has no model\.py"):
+        push_to_hub(tmp_path, "me/small")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    (tmp_path / "model.py").write_text("")
+    with pytest.raises(InputError, match=r"huggingface_hub is needed .*\nhint: pip install 'depl0\[hub\]'"):
+        push_to_hub(tmp_path, "me/small")
