@@ -1,7 +1,7 @@
 """Draw the README's picture, accuracy against MACs: ``python scripts/comparison_figure.py``.
 
-It reads what ``depl0 compare`` wrote to docs/results/comparison (any number of ``*.json``, one budget each) and writes
-docs/images/comparison.png and .svg. With one budget there is one line a method; with several, one curve a method.
+It reads docs/results/comparison/comparison.json, which ``depl0 compare`` wrote, and writes docs/images/comparison.png
+and .svg. With one budget there is one row for each method; with several, one curve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from depl0.reports.figures.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, SKY, new_figure, style
 
 ROOT = Path(__file__).parents[1]
-RESULTS, IMAGES = ROOT / "docs" / "results" / "comparison", ROOT / "docs" / "images"
+RESULTS = ROOT / "docs" / "results" / "comparison" / "comparison.json"
+IMAGES = ROOT / "docs" / "images"
 OURS = ("dep-l0", "reconstruction")
 """what depl0 does by default: with training, and without"""
 COLOURS = (GREEN, BLUE, PURPLE, ORANGE, SKY, RED, INK, "#8a8f00", "#7f4a1e", "#5b6770")
@@ -34,21 +35,14 @@ class Point:
     n: int
 
 
-def read(folder: Path = RESULTS) -> tuple[list[Point], float, str]:
+def read(path: Path = RESULTS) -> tuple[list[Point], float, str]:
     """Return every method's points, the dense network's accuracy, and what was pruned."""
-    found: dict[tuple[str, float], Point] = {}
-    dense, title = 0.0, ""
-    for path in sorted(folder.glob("*.json")):
-        study = json.loads(path.read_text())
-        if study.get("study") != "comparison":
-            continue
-        data = str(study["data"]).partition(":")[0]
-        title = f"{study['model']} on {data}, {study['epochs']} + {study['finetune_epochs']} epochs"
-        for row in study["methods"]:
-            if row.get("accuracy"):
-                dense = row["dense_accuracy"]["mean"]
-                found[row["method"], study["budget"]] = _point(row)
-    return sorted(found.values(), key=lambda point: (-point.accuracy, point.method)), dense, title
+    study = json.loads(path.read_text())
+    rows = [row for row in study["methods"] if row.get("accuracy")]
+    data = str(study["data"]).partition(":")[0]
+    title = f"{study['model']} on {data}, {study['epochs']} + {study['finetune_epochs']} epochs"
+    points = sorted(map(_point, rows), key=lambda point: (-point.accuracy, point.method))
+    return points, rows[0]["dense_accuracy"]["mean"], title
 
 
 def _point(row: dict[str, Any]) -> Point:

@@ -11,7 +11,7 @@ from depl0.cli.app import app
 from depl0.recipes.catalog import names
 from tests.docs.pages import NAMES, commands
 
-STANDS_FOR = {"…": "digits", "S": "0", "N": "1", "M": "1"}
+STANDS_FOR = {"S": "0", "N": "1", "M": "1"}
 WITH_COMMANDS = [name for name in NAMES if any(commands(name))]
 
 
@@ -19,7 +19,9 @@ def parsed(words: list[str]) -> dict[str, Any]:
     """Return the parameters that the command line makes of some words, without running the command."""
     command: Any = typer.main.get_command(app)
     path = ["depl0"]
-    words = [STANDS_FOR.get(word, word) for word in words if word != "--debug"]
+    if words[1:2] == ["…"]:
+        words[1] = "digits"
+    words = [STANDS_FOR.get(word, word) for word in words if word not in ("…", "--debug")]
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words[0]]
         path.append(words.pop(0))
