@@ -1,7 +1,7 @@
 """The recipes that come with depl0, by name.
 
 A recipe is a function that returns a complete :class:`Recipe`. Each has three variants: the plain name is the paper's
-generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has gates that know nothing of each other.
+generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has independent gates.
 
 The five networks of the paper hold the settings of its appendix A, and the penalty weights λ that its authors published
 with their code. What the paper does not say is the usual choice: crops and flips of CIFAR images, the crops of
