@@ -20,7 +20,7 @@ from depl0.tasks import metric_in
 
 REFERENCE = "independent"
 GENERATORS = (REFERENCE, "fc", "fc-relu", "fc-tanh", "conv1d", "conv1d-deep", "lstm")
-"""Independent gates, and the architectures of appendix B."""
+"""Gates that know nothing of each other, and the architectures of appendix B."""
 
 
 def with_data_folder(recipe: Recipe, folder: str) -> Recipe:
