@@ -5,6 +5,7 @@
 # make fuzz    try eight times as many broken files as make test does, more than 40,000 (about ten minutes)
 # make browser install Chromium, a system package, for the tests of reports (without it they are skipped)
 # make bench   measure attach + extract, and the speed of data
+# make docs    build the documentation's site into build/site, every link checked
 # make lint    ruff, mypy and import-linter
 # make format  let ruff sort, mend and format
 # make clean   remove .venv and all caches
@@ -22,7 +23,7 @@ MAKEFLAGS += --no-print-directory
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
-.PHONY: test check demo zoo fuzz bench lint format clean install browser
+.PHONY: test check demo zoo fuzz bench docs lint format clean install browser
 
 test: lint
 	@$(PYTEST) --doctest-modules src tests
@@ -54,6 +55,12 @@ bench: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attach_speed.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/data_speed.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/checkpoint_cost.py
+
+docs: $(STAMP)
+	@$(BIN)/python scripts/method_figures.py
+	@$(BIN)/python scripts/comparison_figure.py
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in build/site: open build/site/index.html"
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

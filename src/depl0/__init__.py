@@ -1,4 +1,4 @@
-"""depl0: make convolutional networks really smaller.
+"""depl0: prune convolutional networks to a budget.
 
 >>> import torch, depl0
 >>> model = depl0.models.build("lenet5")

@@ -65,4 +65,4 @@ class ExportError(Depl0Error):
 
 
 class DivergedError(TrainingError):
-    """Numbers of a training are no numbers any more."""
+    """A training produced NaN or infinite values."""

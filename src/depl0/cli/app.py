@@ -40,7 +40,7 @@ from depl0.errors import (
 
 app = typer.Typer(
     name="depl0",
-    help="Make convolutional networks really smaller: learn which channels to close, cut them out, prove it.",
+    help="Prune convolutional networks: learn which channels to close, cut them out, verify the result.",
     epilog="With --debug, any command shows the traceback of an error.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -52,7 +52,7 @@ def write_results(folder: Path, name: str, result: dict[str, Any], text: str) ->
 
 @app.command("tts", cls=GroupedCommand)
 def tts_command(
-    out: Annotated[Path, typer.Option(help="Folder of the runs and the result; the same one to go on.")],
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the result; give the same one to resume.")],
     recipe: Annotated[str, typer.Option(help="Recipe that the runs share (name or TOML file).")] = "custom",
     model: Annotated[str | None, typer.Option(help="Network to train; the recipe's own if left out.")] = "resnet20",
     data: Annotated[str | None, typer.Option(help="Data; the recipe's own if left out.")] = "cifar10:data",

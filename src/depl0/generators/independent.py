@@ -1,4 +1,4 @@
-"""Gates that know nothing of each other (L0-HC)."""
+"""Independent gates (L0-HC)."""
 
 from __future__ import annotations
 

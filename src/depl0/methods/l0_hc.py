@@ -1,4 +1,4 @@
-"""L0-HC: gates that know nothing of each other."""
+"""L0-HC: independent gates."""
 
 from __future__ import annotations
 

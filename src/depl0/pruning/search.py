@@ -149,7 +149,7 @@ class _State:
 
 @final
 class Search:
-    """Takes the gates of a network to its budget while somebody trains it.
+    """Brings a gated network to its budget inside a training loop of your own.
 
     ::
 
@@ -168,7 +168,7 @@ class Search:
     Args:
         gated: the network with gates.
         steps: how many training steps the search has (calls of :meth:`step`, one for each step of the optimizers).
-        optimizers: the optimizers that train the host's weights; they are taken along when the network becomes smaller,
+        optimizers: the optimizers that train the host's weights; their state is cut along with the network,
             with momentum and the like. Learning-rate schedulers hold on to them and need nothing.
         averages: modules that hold a copy of the gated network or of its host (``torch.optim.swa_utils.AveragedModel``,
             timm's ``ModelEma``); they are cut alike.

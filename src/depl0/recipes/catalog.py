@@ -1,7 +1,7 @@
 """The recipes that come with depl0, by name.
 
 A recipe is a function that returns a complete :class:`Recipe`. Each has three variants: the plain name is the paper's
-generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has gates that know nothing of each other.
+generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has independent gates.
 
 The paper's experiments to the letter are in :mod:`depl0.recipes.published`. Its five networks are here too, with the
 schedule of its appendix A, but cut while they train, and with the λ of the authors' code on expected parameters. What

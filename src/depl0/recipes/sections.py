@@ -165,8 +165,8 @@ class GatesSection(Section):
     """The gates and the generator that gives them.
 
     Attributes:
-        method: ``dep-l0``; ``l0-hc``, whose gates know nothing of each other; or one that scores channels, to compare
-            with (:mod:`depl0.methods`). The latter need a budget and take no notice of the generator.
+        method: ``dep-l0``; ``l0-hc``, whose gates are independent; or one that scores channels, to compare with
+            (:mod:`depl0.methods`). The latter need a budget and do not use the generator.
         method_weight: the weight of what the method adds to the loss; left out: the method's own (``slimming``: 1e-4).
         generator: the network that gives every group's log α.
         direction: the order in which the generator walks the groups.
@@ -315,7 +315,7 @@ class WeightOptimizerSection(Section):
         weight_decay: on all weights of the network.
         schedule: how the rate changes during the search.
         milestones: the epochs at which a ``step`` schedule multiplies the rate by ``factor``.
-        factor: see there.
+        factor: what a ``step`` schedule multiplies the rate by at each milestone.
         warmup_epochs: the first epochs, during which the rate rises from 0.
     """
 
@@ -339,13 +339,13 @@ class WeightOptimizerSection(Section):
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GateOptimizerSection(Section):
-    """Adam, for the generator; it knows no weight decay.
+    """Adam, for the generator, without weight decay.
 
     Attributes:
         lr: the first learning rate; left out: chosen from the length of the search.
         schedule: how the rate changes during the search.
         milestones: the epochs at which a ``step`` schedule multiplies the rate by ``factor``.
-        factor: see there.
+        factor: what a ``step`` schedule multiplies the rate by at each milestone.
         betas: Adam's two decays.
     """
 
@@ -392,7 +392,7 @@ class FinetuneSection(Section):
         schedule: how the rate changes during fine-tuning; ``continued``: as in the search, whose schedule then covers
             both, so that there is one curve from the first step to the last, and ``lr`` is not looked at.
         milestones: the epochs of fine-tuning at which a ``step`` schedule multiplies the rate by ``factor``.
-        factor: see there.
+        factor: what a ``step`` schedule multiplies the rate by at each milestone.
         weight_decay: left out: that of ``weight_optimizer``. Its momentum is used too.
         gated: true: train the gated network with its gates frozen, as the paper does on ImageNet, and extract
             afterwards. False: extract first and train the compact network.
@@ -427,7 +427,7 @@ class RunSection(Section):
         checkpoint_minutes: least time between two checkpoints; 0: one after every epoch.
         checkpoint_steps: steps between two checkpoints; left out: ``checkpoint_minutes`` decides.
         keep_checkpoints: how many of the newest checkpoints are kept.
-        on_nan: what happens when numbers are no numbers any more: ``stop``, or ``rollback`` to the last checkpoint
+        on_nan: what happens on non-finite values: ``stop``, or ``rollback`` to the last checkpoint
             with half the learning rates.
         sync_bn: whether batch norms see the batch of all processes, not their own part alone.
         channels_last: how the weights of convolutions lie in memory: ``on``, ``off``, or ``auto``, which measures both

@@ -1,4 +1,4 @@
-"""How a training step is executed: devices, processes, layouts, and what to do when numbers go wrong."""
+"""How a training step is executed: devices, processes, layouts, and what to do on non-finite values."""
 
 from depl0._optional import check_installed
 

@@ -1,4 +1,4 @@
-"""A smaller host that goes on training: channels of gates that are gone are cut out, all others are what they were.
+"""A smaller host that continues to train: channels of gates that are gone are cut out, all others are what they were.
 
 Unlike extraction this folds nothing, because the other gates are still random. A gate keeps its number in the flat
 vector, so the generator and everything that reads its vector need not know that the host has become smaller.

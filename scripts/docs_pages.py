@@ -1,0 +1,185 @@
+"""What the documentation's site is made of beside the pages in docs/: reference pages, written from the code itself.
+
+MkDocs calls the functions whose names begin with ``on_`` (mkdocs.yml, ``hooks``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+
+
+# -- called by MkDocs --------------------------------------------------------------------------------------------------
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leave pages out of the navigation that this version does not have."""
+    made = {"reference/recipe.md", "reference/commands.md", "examples/index.md", "changelog.md", "contributing.md"}
+    config.nav = _existing(config.nav or [], Path(config.docs_dir), made)
+    return config
+
+
+def _existing(entries: list[Any], folder: Path, made: set[str]) -> list[Any]:
+    kept: list[Any] = []
+    for entry in entries:
+        ((title, value),) = entry.items()
+        if isinstance(value, list):
+            kept.append({title: _existing(value, folder, made)})
+        elif value in made or (folder / value).is_file():
+            kept.append(entry)
+    return kept
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are written from the code, the examples, and the two pages at the repository's root."""
+    pages = {"reference/recipe.md": recipe_page(), "reference/commands.md": commands_page()}
+    pages |= {"contributing.md": _text("CONTRIBUTING.md"), "changelog.md": _text("CHANGELOG.md")}
+    pages |= {"examples/index.md": _text("examples/README.md")}
+    for script in sorted((ROOT / "examples").glob("*.py")):
+        pages[f"examples/{script.stem}.md"] = f"# {script.name}\n\n```python\n{script.read_text()}```\n"
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links that leave docs/ in the repository into links to their pages."""
+    return relink(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Take the marks of reStructuredText out of docstrings."""
+    html = re.sub(r":\w+:<code>~?(.*?)</code>", r"<code>\1</code>", html)
+    return re.sub(r"\s*::</p>|<p>::</p>", lambda found: "" if found[0].startswith("<p>") else ":</p>", html)
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def relink(markdown: str, page: str) -> str:
+    """Return a page's text with links as the site has them.
+
+    >>> relink("[a](../examples/own_loop.py) [b](../CHANGELOG.md)", "integrations.md")
+    '[a](examples/own_loop.md) [b](changelog.md)'
+    """
+    up = "../" * page.count("/")
+    if page.startswith("examples/"):
+        markdown = re.sub(r"\]\((\w+)\.py\)", r"](\1.md)", markdown)
+    if page in ("contributing.md", "changelog.md") or page.startswith("examples/"):
+        markdown = re.sub(r"\]\((?:\.\./)?docs/", f"]({up}", markdown)
+    markdown = re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py\)", rf"]({up}examples/\1.md)", markdown)
+    markdown = re.sub(r"\]\((?:\.\./)+examples/?\)", f"]({up}examples/index.md)", markdown)
+    return re.sub(r"\]\((?:\.\./)+(CONTRIBUTING|CHANGELOG)\.md", lambda found: f"]({up}{found[1].lower()}.md", markdown)
+
+
+# -- every field of a recipe -------------------------------------------------------------------------------------------
+
+
+def recipe_page() -> str:
+    """Return the page with every field of every section of a recipe."""
+    from depl0.recipes.sections import SECTIONS
+
+    parts = [
+        "# Recipe fields\n",
+        "A recipe is a TOML file with these sections. `depl0 recipes show NAME` prints one; any field can be "
+        "set on the command line: `--set search.label_smoothing=0.1`. A field without a default must be given.\n",
+    ]
+    for title, section in SECTIONS.items():
+        parts.append(
+            f"## `[{title}]`\n\n{_inline(_summary(section))}\n\n| field | default | what it is |\n|---|---|---|"
+        )
+        parts += [f"| `{name}` | {default} | {_cell(text)} |" for name, default, text in recipe_fields(section)]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def recipe_fields(section: type) -> Iterator[tuple[str, str, str]]:
+    """Yield name, default and description of every field of a section; the description is empty if it has none."""
+    described = {name: text for base in reversed(section.__mro__) for name, text in attributes(base).items()}
+    for field in dataclasses.fields(section):
+        yield field.name, _default(field), described.get(field.name, "")
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """Return what a class's docstring says of its attributes."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    found = re.search(r"^Attributes:\n(.*?)(?=^\S|\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    if not found:
+        return {}
+    entries = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", found[1], flags=re.DOTALL | re.MULTILINE)
+    return {name: " ".join(entry.split()) for name, entry in entries}
+
+
+def _summary(section: type) -> str:
+    return inspect.cleandoc(section.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is dataclasses.MISSING:
+        return "" if field.default_factory is dataclasses.MISSING else f"`{field.default_factory()!r}`"
+    if field.default is None:
+        return "left out"
+    shown = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"`{str(shown).lower() if isinstance(shown, bool) else shown}`" if shown != "" else "empty"
+
+
+# -- every command -----------------------------------------------------------------------------------------------------
+
+
+def commands_page() -> str:
+    """Return the page with every command, its arguments and options."""
+    parts = [
+        "# Commands\n",
+        "`depl0 COMMAND --help` prints the same. Results go to standard output, progress and errors to standard error. "
+        "Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped on request: run the same command with `--resume`.\n",
+    ]
+    for path, command in commands():
+        parts.append(_command(path, command))
+    return "\n".join(parts)
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command with its full name, as the command line has them."""
+    from depl0.cli.app import app
+
+    yield from _walk("depl0", typer.main.get_command(app))
+
+
+def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    below = getattr(command, "commands", {})
+    if not below or (command.callback is not None and path != "depl0"):
+        yield path, command
+    for name, inner in below.items():
+        yield from _walk(f"{path} {name}", inner)
+
+
+def _command(path: str, command: Any) -> str:
+    lines = [f"## {path}\n", _inline(command.help or ""), ""]
+    context = command.make_context(path, [], resilient_parsing=True)
+    records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    rows = [f"| `{name}` | {_cell(text)} |" for name, text in filter(None, records) if not name.endswith("--help")]
+    if rows:
+        lines += ["| | |", "|---|---|", *rows]
+    return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return _inline(text).replace("|", "\\|")
+
+
+def _inline(text: str) -> str:
+    """Turn the markup of docstrings into Markdown."""
+    text = re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", text)
+    return re.sub(r"``(.+?)``", r"`\1`", " ".join(text.split()))

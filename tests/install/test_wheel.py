@@ -1,0 +1,133 @@
+"""A wheel works outside the repository, on every Python that it is said to work on and that is here."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLAIMED = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+
+USE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch, depl0
+assert depl0.__file__.startswith(sys.argv[1]), depl0.__file__
+compact = depl0.attach(depl0.models.build("lenet5"), torch.zeros(2, 1, 28, 28)).extract()
+depl0.save(compact, "small")
+depl0.load("small", lambda: depl0.models.build("lenet5"))
+from importlib import resources
+assert resources.files("depl0.reports").joinpath("page", "report.html").is_file()
+from depl0.cli.app import main
+raise SystemExit(main(["recipes"]))
+"""
+
+CHECK = '''
+import ast, importlib.util, pathlib, sys
+
+def names(tree):
+    """Yield what a file imports from the standard library, outside of branches."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            if node.module.partition(".")[0] in sys.stdlib_module_names:
+                yield from ((node.module, alias.name) for alias in node.names)
+
+wrong = []
+for path in pathlib.Path(sys.argv[1]).rglob("*.py"):
+    text = path.read_text(encoding="utf-8")
+    compile(text, str(path), "exec", dont_inherit=True)
+    for module, name in names(ast.parse(text)):
+        found = importlib.import_module(module)
+        is_module = hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}")
+        if not hasattr(found, name) and not is_module:
+            wrong.append(f"{path.name}: from {module} import {name}")
+raise SystemExit("\\n".join(wrong) or 0)
+'''
+
+
+def interpreter(version: str) -> str | None:
+    """Return a Python of this version, if there is one."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [shutil.which(f"python{version}"), *map(str, versions.glob(f"{version}.*/bin/python"))]
+    for path in filter(None, found):
+        done = subprocess.run(
+            [path, "-c", "import sys; print(sys.version)"], capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0 and done.stdout.startswith(version):
+            return path
+    return None
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that is built from a copy of the repository."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    words = "wheel --quiet --no-deps --no-index --no-build-isolation --disable-pip-version-check --wheel-dir"
+    command = [sys.executable, "-m", "pip", *words.split(), str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    folder = wheel.parent / "installed"
+    words = f"install --quiet --no-deps --no-index --no-compile --disable-pip-version-check --target {folder} {wheel}"
+    subprocess.run([sys.executable, "-m", "pip", *words.split()], check=True, cwd=wheel.parent)
+    return folder
+
+
+def test_it_works_outside_the_repository(installed: Path, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", USE, str(installed)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "resnet56-cifar10" in done.stdout
+
+
+@pytest.mark.parametrize("version", CLAIMED)
+def test_every_claimed_python_can_read_it(version: str, installed: Path) -> None:
+    """Syntax and names of the standard library: torch itself is there for one Python alone."""
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"Python {version} is not installed")
+    done = subprocess.run([python, "-c", CHECK, str(installed / "depl0")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_claims_agree(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        described = email.message_from_bytes(archive.read(name))
+    assert CLAIMED[0] == "3.10"
+    assert described["Requires-Python"] == f">={CLAIMED[0]}"
+
+
+def test_links_work_on_a_package_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        page = archive.read(name).decode()
+    assert "Three ways in" in page
+    assert re.findall(r"\]\((?!https?:|#)[^)]*\)", page) == []
