@@ -156,8 +156,8 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _placed(images: Tensor, targets: Targets, settings: DataSettings, target: Target) -> Part:
-    if settings.image_size is not None:
-        images = resize(images, settings.image_size)
+    if settings.sides is not None:
+        images = resize(images, settings.sides)
     return images.to(target.device).contiguous(), mapped(targets, lambda tensor: tensor.to(target.device))
 
 

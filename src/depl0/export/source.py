@@ -14,9 +14,10 @@ from torch import Tensor, nn
 import depl0
 from depl0.errors import InputError
 from depl0.files import load, read_record
-from depl0.models.spec import factory
+from depl0.models.spec import ImageSize, factory, image_size
 from depl0.recipes.toml import read_recipe
 from depl0.runs.folder import RunFolder, find_compact
+from depl0.runs.places import located
 from depl0.surgery.record import CompactRecord
 from depl0.tasks import metric_in
 
@@ -70,7 +71,7 @@ def _factory(
         raise InputError(
             f"{path} holds a compact {record.network}, but not what builds the dense {record.network}.", hint=_FACTORY
         )
-    spec = read_recipe(recipe_file).model.spec
+    spec = located(read_recipe(recipe_file), recipe_file.parent).model.spec
     try:
         return factory(spec, *sizes)
     except InputError as error:
@@ -79,13 +80,14 @@ def _factory(
 
 def _sizes(
     record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]
-) -> tuple[int | None, int, int]:
+) -> tuple[int | None, int, ImageSize]:
     """Return outputs, channels and image size; without a summary, the last tensor of a network tells its outputs."""
     shape = example[0].shape
     known = summary.get("input", {})
     last = next((sizes for sizes in reversed(list(record.dense_shapes.values())) if sizes), (1,))
     outputs = known.get("num_outputs", known.get("num_classes", last[0]))
-    return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), int(shape[-1])
+    size = image_size(*map(int, shape[-2:])) if len(shape) == 4 else int(shape[-1])
+    return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), size
 
 
 def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> dict[str, str]:

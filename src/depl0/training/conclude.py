@@ -12,6 +12,7 @@ from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.pruning.latency_budget import measured_share
+from depl0.runs.places import located
 from depl0.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
 from depl0.runtime import memory_format
 from depl0.runtime.processes import check_same
@@ -29,7 +30,7 @@ def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: T
     for network in (compact, gated.host):  # measured as they are when they come from a file
         memory_format.set_contiguous(network)
     score = evaluate(engine, compact, session.data.test.epoch(0), session.task)
-    dense = model_factory(session.recipe, session.data)().to(engine.device)
+    dense = model_factory(located(session.recipe, session.folder.path), session.data)().to(engine.device)
     more = measured(dense, compact, example)
     figures = {
         "dense": Figures(session.state.dense_score, gated.dense_cost, more["dense"]),

@@ -17,6 +17,7 @@ from depl0.pruning.search import Cut
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.runs.folder import RunFolder, open_run
+from depl0.runs.places import located
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import make_engine
 from depl0.surgery.record import apply_record, remember
@@ -41,12 +42,13 @@ def prune(
     if done is not None:
         return folder, done
     engine = make_engine(recipe, folder.path)
+    written, recipe = recipe, located(recipe, folder.path)  # a run may be continued from another folder
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     make_host = model_factory(recipe, data)
     gated, example, start = gated_network(recipe, engine, data, make_host)
     host, macs = gated.host, gated.dense_cost.macs
     with open_session(
-        recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
+        written, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
         session.trained = start.trained
         for note in (*start.notes, *budget_warnings(recipe, gated)):
