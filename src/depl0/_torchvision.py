@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -22,7 +22,7 @@ _declared: list[torch.library.Library] = []
 
 
 @cache
-def import_torchvision() -> ModuleType:
+def import_torchvision() -> Any:
     """Give the torchvision module; raise ImportError when it is not installed."""
     try:
         import torchvision

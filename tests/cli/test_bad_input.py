@@ -70,7 +70,9 @@ def test_wrong_usage(type_command: Type, tmp_path: Path, options: str, words: li
     typed = type_command(options)
     assert typed.code == 2, typed.err
     assert typed.out == ""
-    assert typed.err.startswith("error: ")
+    *before, error = typed.err.partition("error: ")[::2]
+    assert all(line.endswith(" …") for text in before for line in text.splitlines()), typed.err
+    assert error
     assert "Traceback" not in typed.err
     for word in words:
         assert word in typed.err

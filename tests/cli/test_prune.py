@@ -41,12 +41,19 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
         "accuracy", "MACs", "parameters", "latency, batch 1",
     ]  # fmt: skip
     assert "files in run" in typed.out
+    assert typed.out.splitlines()[-2:] == [
+        "look at it:  depl0 report run", "use it:      depl0 export run --to onnx",
+    ]  # fmt: skip
+    header = typed.err.splitlines()[2:8]
+    assert [line.split()[0] for line in header] == ["network", "data", "device", "folder", "plan", "time"]
+    assert "2 epochs of search, cut to 0.25 of the MACs, 1 epoch of fine-tuning" in header[4]
+    assert [line[21:] for line in (run / "log.txt").read_text().splitlines()[:6]] == header
     for phase in ("dense 3/3", "search 2/2", "finetune 1/1", "gates frozen"):
         assert phase in typed.err and phase not in typed.out
 
     assert sorted(path.name for path in run.iterdir()) == [
-        ".lock", "checkpoints", "compact", "environment.json", "gates.jsonl", "metrics.jsonl", "recipe.toml",
-        "summary.json", "tensorboard",
+        ".lock", "checkpoints", "compact", "environment.json", "gates.jsonl", "log.txt", "metrics.jsonl",
+        "recipe.toml", "summary.json", "tensorboard",
     ]  # fmt: skip
     recipe = read_recipe(run / "recipe.toml")
     assert (recipe.name, recipe.search.epochs, recipe.data.limit_train) == ("digits", 2, 256)

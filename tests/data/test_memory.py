@@ -161,7 +161,7 @@ def test_statistics_are_those_of_the_pixels():
 
 def test_resizing_keeps_even_images_even():
     images = torch.arange(0, 250, 10, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 2, 5, 7)
-    resized = resize(images, 9)
+    resized = resize(images, (9, 9))
     assert resized.shape == (25, 2, 9, 9)
     assert torch.equal(resized, images[:, :, :1, :1].expand(-1, -1, 9, 9))
-    assert resize(resized, 9) is resized
+    assert resize(resized, (9, 9)) is resized

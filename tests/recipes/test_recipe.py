@@ -56,7 +56,7 @@ def test_the_defaults():
         "limit_train": 0,
         "epoch_images": 0,
         "validation": 0.0,
-        "workers": 0,
+        "workers": None,
     }
     assert dataclasses.asdict(r.gates) == {
         "method": "dep-l0",
@@ -165,6 +165,7 @@ TABLE = (
 )
 LIST = "a list in which every entry is"
 WHOLE = "a whole number of at least"
+SIDES = "a list of 2 in which every entry is a whole number of at least 1"
 SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
 
 REFUSED = [
@@ -210,11 +211,12 @@ REFUSED = [
     (DataSection, "data.std", [0.0], "a list that is not empty in which every entry is a number above 0, or left out"),
     (DataSection, "data.augment", "flip", "one of 'default', 'none', 'crop', 'crop-flip', 'imagenet'"),
     (DataSection, "data.crop_padding", -1, f"{WHOLE} 0"),
-    (DataSection, "data.image_size", 0, f"{WHOLE} 1, or left out"),
+    (DataSection, "data.image_size", 0, f"{WHOLE} 1, or {SIDES}, or left out"),
+    (DataSection, "data.image_size", [8], f"{WHOLE} 1, or {SIDES}, or left out"),
     (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),
     (DataSection, "data.epoch_images", -1, f"{WHOLE} 0"),
     (DataSection, "data.validation", 1.0, "a number of at least 0 and below 1"),
-    (DataSection, "data.workers", -1, f"{WHOLE} 0"),
+    (DataSection, "data.workers", -1, f"{WHOLE} 0, or left out"),
     (GatesSection, "gates.method", "l1", METHODS),
     (GatesSection, "gates.method_weight", -1, "a number of at least 0, or left out"),
     (GatesSection, "gates.direction", "up", "one of 'forward', 'backward'"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from depl0.runs.log import Logged
 from depl0.runs.progress import Live, Plain, Quiet, Reporter, make_reporter
 from depl0.tasks import Metric
 
@@ -65,6 +67,32 @@ def test_a_live_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     for words in ("a [note]", "in between", "search", "epoch 2", "loss 0.512", "91.70 %", "51.2%", "49.8%"):
         assert words in shown
     assert capsys.readouterr().out == ""
+
+
+def test_lines_inside_a_long_epoch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    monkeypatch.setattr("depl0.runs.progress.time.monotonic", lambda: now[0])
+    reporter = Plain()
+    reporter.begin("search", epochs=4, steps=390, done=0)
+    step = {"epoch": 1, "step": 20, "steps": 390, "loss": 2.0, "train_accuracy": 25.0, "lr": 0.05}
+    for seconds, place in ((10.0, 20), (31.0, 60), (40.0, 80), (62.0, 120)):
+        now[0] = seconds
+        reporter.progress({**step, "step": place})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[4] for line in lines] == ["60/390", "120/390"]
+    assert lines[0] == "search epoch 1 step 60/390  loss 2.000  accuracy 25.00 % (training)  lr 0.05"
+
+
+def test_everything_is_in_the_log_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tell(Logged(Quiet(), tmp_path / "log.txt"))
+    assert capsys.readouterr() == ("", "")
+    lines = [line[21:] for line in (tmp_path / "log.txt").read_text().splitlines()]
+    assert lines == [
+        "a [note]",
+        "search: 4 epochs of 3 steps, 3 of them done",
+        "search 2/4  loss 0.512  accuracy 91.70 %  MACs expected 51.2% kept 49.8%",
+        "in between",
+    ]
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,10 @@ from depl0.latency.backends import Call, Skipped, open_session
 from depl0.latency.compare import Omitted, Timing, time_calls
 from depl0.latency.fresh import built_small as make_built_small
 from depl0.methods.untrained import attach_untrained, cut_untrained
-from depl0.models.spec import factory
+from depl0.models.spec import factory, image_size
 from depl0.recipes.toml import read_recipe
 from depl0.runs.folder import find_compact
+from depl0.runs.places import located
 from depl0.training.setup import open_data_for
 
 
@@ -90,10 +91,10 @@ def run_subject(path: Path, model: str | None, sizes: Sizes, built_small: bool) 
         shape = (sizes.channels, *[sizes.image_size or 32] * 2)
         make = factory(model, sizes.classes, sizes.channels, shape[1])
     elif recipe_file is not None:
-        recipe = read_recipe(recipe_file)
+        recipe = located(read_recipe(recipe_file), recipe_file.parent)
         info = open_data_for(recipe, "cpu").info
         shape = (info.image_shape[0], *(([sizes.image_size] * 2) if sizes.image_size else info.image_shape[1:]))
-        make = factory(recipe.model.spec, info.num_outputs, info.image_shape[0], info.image_shape[1])
+        make = factory(recipe.model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]))
     else:
         raise InputError(
             f"{path} is a compact network without its run.",

@@ -26,7 +26,7 @@ COMPACTIONS = ("progressive", "once", "never")
 PRECISIONS = ("fp32", "bf16", "fp16")
 ON_NAN = ("stop", "rollback")
 GROUPS = {
-    "Data": ("model", "weights", "pretrained", "strict", "data", "task", "limit_train"),
+    "Data": ("model", "weights", "pretrained", "strict", "data", "task", "limit_train", "workers"),
     "Budget": ("budget", "of", "round_to", "penalty_weight", "groups", "remove_blocks"),
     "Channels": ("method", "generator", "direction", "conditioning", "gate_lr", "quick", "compensate"),
     "Training": (
@@ -134,6 +134,9 @@ def chosen_recipe(
     compile_: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Run training steps through torch.compile.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that read images; left out: as many as cores are free.", min=0)
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
@@ -172,6 +175,7 @@ def chosen_recipe(
             "run.device": device,
             "run.precision": precision,
             "data.limit_train": limit_train,
+            "data.workers": workers,
             "run.checkpoint_steps": checkpoint_steps,
             "run.checkpoint_minutes": checkpoint_minutes,
             "run.keep_checkpoints": keep,

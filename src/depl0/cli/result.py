@@ -36,6 +36,8 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
     error = summary["certificate"]["max_error"]
     lines.append(f"compact network = gated network: largest difference {error:.1e} ({summary['certificate']['dtype']})")
     lines.append(f"{summary['seconds']:.0f} s in all; files in {folder}")
+    lines.append(f"look at it:  depl0 report {folder}")
+    lines.append(f"use it:      depl0 export {folder} --to onnx")
     return "\n".join(lines)
 
 

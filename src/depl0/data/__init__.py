@@ -12,7 +12,7 @@ from __future__ import annotations
 from depl0._registry import import_modules_of
 from depl0.data.base import Batches, Data, DataInfo, Target
 from depl0.data.download import get
-from depl0.data.registry import names, open_data, register
+from depl0.data.registry import names, open_data, register, with_path
 from depl0.data.settings import AUGMENTATIONS, DataSettings
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "names",
     "open_data",
     "register",
+    "with_path",
 ]
 
 import_modules_of(__name__)

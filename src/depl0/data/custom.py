@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from depl0._user_code import UserCallable, is_importable, load_callable
 from depl0.data.base import Data, Target
+from depl0.data.datasets import open_datasets
+from depl0.data.examples import is_hugging_face, is_hugging_face_dict, splits_of
+from depl0.data.loaders import open_loaders
 from depl0.data.memory import Arrays, Part, check_images, check_labels, open_arrays, statistics
 from depl0.data.settings import DataSettings
 from depl0.data.targets import are_classes, read_targets
@@ -19,6 +23,7 @@ from depl0.errors import DataError
 
 SPEC = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 WANTED = "((train_images, train_labels), (test_images, test_labels)) or a depl0.data.Data"
+ALSO = "two Datasets, two DataLoaders or a DatasetDict of Hugging Face do as well; docs/data.md shows them all."
 
 
 def find(spec: str) -> UserCallable | None:
@@ -32,10 +37,10 @@ def find(spec: str) -> UserCallable | None:
 def open_custom(make: UserCallable, settings: DataSettings, target: Target) -> Data:
     """Call the user's function, and make batches of what it gives.
 
-    It may take any of the keywords ``settings``, ``device``, ``rank`` and ``world``. It gives either a
-    :class:`~depl0.data.Data`, or uint8 images (number, channels, height, width) and targets, both for training and for
-    testing; these are then handled like a built-in data set, and normalised by their own mean and standard deviation
-    unless the settings have others.
+    It may take any of the keywords ``settings``, ``device``, ``rank`` and ``world``. It gives a pair, for training and
+    for testing, of arrays (uint8 images (number, channels, height, width) and targets), of torch Datasets, of
+    DataLoaders or of splits of Hugging Face; or all of these splits; or a :class:`~depl0.data.Data`. Arrays are handled
+    like a built-in data set, and normalised by their own mean and standard deviation unless the settings have others.
 
     Targets that are one whole number for each image are class numbers, from 0 to the largest. All others are left to
     the task: numbers (number,) or (number, length) as floats, label maps (number, height, width), and dicts or tuples
@@ -48,10 +53,18 @@ def open_custom(make: UserCallable, settings: DataSettings, target: Target) -> D
     if isinstance(made, Data):
         return made
     pairs: Any = made
+    if is_hugging_face_dict(made):
+        pairs = splits_of(pairs, spec)
+    if isinstance(pairs, tuple | list) and len(pairs) == 2:
+        train, test = pairs
+        if isinstance(train, DataLoader) or isinstance(test, DataLoader):
+            return open_loaders(spec, train, test, settings, target)
+        if all(isinstance(part, Dataset) or is_hugging_face(part) for part in pairs):
+            return open_datasets(spec, train, test, settings, target)
     try:
         (train_images, train_labels), (test_images, test_labels) = pairs
     except (TypeError, ValueError):
-        raise DataError(f"{spec} must give {WANTED}, got {type(made).__name__} instead.") from None
+        raise DataError(f"{spec} must give {WANTED}, got {type(made).__name__} instead.", hint=ALSO) from None
     refuse = partial(_no_array, spec)
     train = _tensor(spec, train_images), read_targets(train_labels, refuse)
     test = _tensor(spec, test_images), read_targets(test_labels, refuse)

@@ -24,6 +24,7 @@ from depl0.data.pixels import Normalise, normalisation
 from depl0.data.registry import register
 from depl0.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, held_out, limited, random_stream
 from depl0.data.settings import DataSettings
+from depl0.data.workers import chosen_workers
 from depl0.errors import DataError, Depl0Error, InputError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -87,21 +88,21 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
     if divided is not None:
         train, validation = (train.selected(part) for part in divided)
 
-    size = settings.image_size or IMAGE_SIZE
+    size = settings.sides or (IMAGE_SIZE, IMAGE_SIZE)
     decoded_train = DecodedFiles(train, size, settings.seed if augment == "imagenet" else None)
-    normalise = Normalise(mean, std, target.device)
+    normalise, workers = Normalise(mean, std, target.device), chosen_workers(settings.workers, target.world)
     shuffled = Shuffled(len(train.paths), settings, target)
 
     def in_order(files: Files) -> Batches:
         schedule = InOrder(len(files.paths), settings, target)
-        return FileBatches(DecodedFiles(files, size, None), schedule, normalise, settings.workers, target.device)
+        return FileBatches(DecodedFiles(files, size, None), schedule, normalise, workers, target.device)
 
     return Data(
         DataInfo(
             name="folder",
             num_classes=len(classes),
             class_names=classes,
-            image_shape=(3, size, size),
+            image_shape=(3, *size),
             train_size=len(train.paths),
             test_size=len(test.paths),
             validation_size=0 if validation is None else len(validation.paths),
@@ -109,7 +110,7 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
             mean=mean,
             std=std,
         ),
-        train=FileBatches(decoded_train, shuffled, normalise, settings.workers, target.device),
+        train=FileBatches(decoded_train, shuffled, normalise, workers, target.device),
         test=in_order(test),
         validation=None if validation is None else in_order(validation),
     )
@@ -129,7 +130,7 @@ def scan(path: Path) -> tuple[tuple[str, ...], Files, Files]:
     classes, test_classes = (_classes(part) for part in parts)
     if classes != test_classes:
         only = {
-            part.name: sorted(set(ours) - set(others)) for part, ours, others in _sides(parts, classes, test_classes)
+            part.name: sorted(set(ours) - set(others)) for part, ours, others in _both(parts, classes, test_classes)
         }
         found = "; ".join(f"only in {name}: {_few(extra)}" for name, extra in only.items() if extra)
         raise DataError(
@@ -158,29 +159,36 @@ def random_part(width: int, height: int, rng: np.random.Generator) -> tuple[int,
     return left, top, left + w, top + h
 
 
-def random_resized_crop(image: Any, size: int, rng: np.random.Generator) -> Any:
-    """Resize a random part of a Pillow image to a square, and mirror it half of the time."""
+def random_resized_crop(image: Any, size: int | tuple[int, int], rng: np.random.Generator) -> Any:
+    """Resize a random part of a Pillow image to a square, or a height and width; mirror it half of the time."""
     pil = require("PIL.Image", "pillow", "to decode image files")
     width, height = image.size
-    part = image.crop(random_part(width, height, rng)).resize((size, size), pil.Resampling.BILINEAR)
+    part = image.crop(random_part(width, height, rng)).resize(_sides(size)[::-1], pil.Resampling.BILINEAR)
     return part.transpose(pil.Transpose.FLIP_LEFT_RIGHT) if rng.integers(2) else part
 
 
-def resized_middle(image: Any, size: int) -> Any:
-    """Resize the shorter side of a Pillow image to 8/7 of the wanted size, and cut out the middle."""
+def resized_middle(image: Any, size: int | tuple[int, int]) -> Any:
+    """Resize a Pillow image so that 7/8 of it, in one direction, are the wanted size, and cut out the middle."""
     pil = require("PIL.Image", "pillow", "to decode image files")
-    shorter = round(size * RESIZE_RATIO)
-    width, height = image.size
-    scaled = (shorter, int(shorter * height / width)) if width <= height else (int(shorter * width / height), shorter)
-    left, top = round((scaled[0] - size) / 2), round((scaled[1] - size) / 2)
-    return image.resize(scaled, pil.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    (tall, wide), (width, height) = _sides(size), image.size
+    least_wide, least_tall = round(wide * RESIZE_RATIO), round(tall * RESIZE_RATIO)
+    if width * tall <= height * wide:  # narrower than what is wanted
+        scaled = (least_wide, int(least_wide * height / width))
+    else:
+        scaled = (int(least_tall * width / height), least_tall)
+    left, top = round((scaled[0] - wide) / 2), round((scaled[1] - tall) / 2)
+    return image.resize(scaled, pil.Resampling.BILINEAR).crop((left, top, left + wide, top + tall))
+
+
+def _sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
 
 
 @final
 class DecodedFiles(Dataset[Item | Depl0Error]):
     """Decodes one file when asked for its epoch and number; with a seed, a random part of it."""
 
-    def __init__(self, files: Files, size: int, seed: int | None) -> None:
+    def __init__(self, files: Files, size: int | tuple[int, int], seed: int | None) -> None:
         self._files = files
         self._size = size
         self._seed = seed
@@ -320,7 +328,7 @@ def _files(part: Path, classes: Sequence[str]) -> Files:
     return Files(tuple(paths), tuple(labels))
 
 
-def _sides(
+def _both(
     parts: Sequence[Path], train: tuple[str, ...], test: tuple[str, ...]
 ) -> Iterator[tuple[Path, tuple[str, ...], tuple[str, ...]]]:
     yield parts[0], train, test

@@ -168,8 +168,8 @@ def _selected(part: Part, chosen: Indices) -> Part:
 
 
 def _placed(images: Tensor, targets: Targets, settings: DataSettings, target: Target) -> Part:
-    if settings.image_size is not None:
-        images = resize(images, settings.image_size)
+    if settings.sides is not None:
+        images = resize(images, settings.sides)
     return images.to(target.device).contiguous(), mapped(targets, lambda tensor: tensor.to(target.device))
 
 

@@ -44,6 +44,7 @@ class Normalise:
     """Turns uint8 images into floats: (x / 255 − mean) / std, channel by channel."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
+        self.mean, self.std = tuple(mean), tuple(std)
         spread = torch.tensor(std, dtype=torch.float64)
         shift = -torch.tensor(mean, dtype=torch.float64) / spread
         self._scale = (1 / (255 * spread)).view(-1, 1, 1).to(device, torch.float32)
@@ -69,13 +70,13 @@ def normalisation(
     return tuple(chosen[0]), tuple(chosen[1])
 
 
-def resize(images: Tensor, size: int) -> Tensor:
-    """Resize uint8 images to squares, bilinear and without aliasing."""
-    if images.shape[2:] == (size, size):
+def resize(images: Tensor, sides: tuple[int, int]) -> Tensor:
+    """Resize uint8 images to a height and width, bilinear and without aliasing."""
+    if images.shape[2:] == sides:
         return images
-    resized = images.new_empty(*images.shape[:2], size, size)
+    resized = images.new_empty(*images.shape[:2], *sides)
     for start in range(0, len(images), RESIZE_CHUNK):
         chunk = images[start : start + RESIZE_CHUNK].to(torch.float32)
-        chunk = functional.interpolate(chunk, (size, size), mode="bilinear", antialias=True)
+        chunk = functional.interpolate(chunk, sides, mode="bilinear", antialias=True)
         resized[start : start + RESIZE_CHUNK] = chunk.round_().clamp_(0, 255).to(torch.uint8)
     return resized

@@ -103,6 +103,12 @@ def _with_validation(data: Data, settings: DataSettings, spec: str) -> Data:
     return data
 
 
+def with_path(spec: str, change: Callable[[str], str]) -> str:
+    """Return a spec with another path of its files, where it has one: ``cifar10:DIR``."""
+    name, colon, path = spec.partition(":")
+    return f"{name}:{change(path)}" if colon and name in DATA and DATA[name].needs_path else spec
+
+
 def _unknown(spec: str, name: str) -> InputError:
     near = [_written(known) for known in nearest(name, DATA, most=2)]
     hint = question(near) or "a function of your own is my_package.data:make."

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import field
 from typing import final
 
-from depl0._checks import ListOf, Maybe, Number, OneOf, Whole
+from depl0._checks import Either, ListOf, Maybe, Number, OneOf, Whole
 from depl0._settings import Settings, allow
 
 AUGMENTATIONS = ("default", "none", "crop", "crop-flip", "imagenet")
@@ -26,13 +26,14 @@ class DataFields(Settings):
             mirrored half of the time; ``"imagenet"``, a random part of random shape, resized, and mirrored half of the
             time (``folder:`` only); ``"default"``, what is usual for the data set.
         crop_padding: zeros on each side of the image before it is cropped.
-        image_size: height and width that images are resized to; None is the data set's own.
+        image_size: the side of squares, or height and width, that images are resized to; None is the data set's own.
         limit_train: use only so many training images, the same ones for every seed; 0 is all.
         epoch_images: training images that make an epoch; 0 is all. Short epochs share one pass over the data, so that
             a search of a few hundred steps sees as many different images as a long one.
         validation: the share of these training images that is held out, the same ones for every seed, and evaluated
             without augmentation: choices are made on it, and the test images are left for the end; 0 is none.
-        workers: processes that decode image files; 0 decodes in this one. Data sets in memory need none.
+        workers: processes that read images which are not in memory; 0 reads them in this one, None takes as many as the
+            machine has cores to spare, eight at most.
     """
 
     batch_size: int = field(default=128, metadata=allow(Whole(at_least=1)))
@@ -43,11 +44,18 @@ class DataFields(Settings):
     )
     augment: str = field(default="default", metadata=allow(OneOf(AUGMENTATIONS)))
     crop_padding: int = field(default=4, metadata=allow(Whole(at_least=0)))
-    image_size: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=1))))
+    image_size: int | tuple[int, int] | None = field(
+        default=None, metadata=allow(Maybe(Either(Whole(at_least=1), ListOf(entry=Whole(at_least=1), length=2))))
+    )
     limit_train: int = field(default=0, metadata=allow(Whole(at_least=0)))
     epoch_images: int = field(default=0, metadata=allow(Whole(at_least=0)))
     validation: float = field(default=0.0, metadata=allow(Number(at_least=0, below=1)))
-    workers: int = field(default=0, metadata=allow(Whole(at_least=0)))
+    workers: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=0))))
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Return the height and width that images are resized to; None: nothing is resized."""
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
     def settings(self, seed: int) -> DataSettings:
         """Return the same with a seed."""

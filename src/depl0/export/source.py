@@ -14,9 +14,10 @@ from torch import Tensor, nn
 import depl0
 from depl0.errors import InputError
 from depl0.files import load, read_record
-from depl0.models.spec import factory
+from depl0.models.spec import ImageSize, factory, image_size
 from depl0.recipes.toml import read_recipe
 from depl0.runs.folder import RunFolder, find_compact
+from depl0.runs.places import located
 from depl0.surgery.record import CompactRecord
 from depl0.tasks import metric_in
 
@@ -35,7 +36,7 @@ class Source:
     """builds the dense network"""
     spec: str
     """what says how the dense network is built"""
-    sizes: dict[str, int]
+    sizes: dict[str, int | tuple[int, int]]
     """what its constructor is offered: in_channels, image_size and, where it is known, num_classes"""
     summary: dict[str, Any]
     """what the run came to; empty for a folder without its run"""
@@ -76,10 +77,10 @@ def _spec_of_run(path: Path, record: CompactRecord, recipe_file: Path | None) ->
         raise InputError(
             f"{path} holds a compact {record.network}, but not what builds the dense {record.network}.", hint=_FACTORY
         )
-    return read_recipe(recipe_file).model.spec
+    return located(read_recipe(recipe_file), recipe_file.parent).model.spec
 
 
-def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, int]) -> Callable[[], nn.Module]:
+def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, ImageSize]) -> Callable[[], nn.Module]:
     """Return what builds the dense network: as the user says, or as the recipe of the run says."""
     try:
         return factory(spec, *sizes)
@@ -91,14 +92,15 @@ def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, 
 
 def _sizes(
     record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]
-) -> tuple[int | None, int, int]:
+) -> tuple[int | None, int, ImageSize]:
     """Return outputs, channels and image size; without a summary, a network's last parameter tells its outputs."""
     shape = example[0].shape
     known = summary.get("input", {})
     shapes = [sizes for name, sizes in record.dense_shapes.items() if sizes and name.endswith(("weight", "bias"))]
     last = shapes[-1] if shapes else (1,)  # buffers, which come after all parameters, say nothing of it
     outputs = known.get("num_outputs", known.get("num_classes", last[0]))
-    return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), int(shape[-1])
+    size = image_size(*map(int, shape[-2:])) if len(shape) == 4 else int(shape[-1])
+    return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), size
 
 
 def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> dict[str, str]:

@@ -37,6 +37,15 @@ ImageSize = int | tuple[int, int]
 """of square images, or height and width"""
 
 
+def image_size(height: int, width: int) -> ImageSize:
+    """Return what callables are told of their images: the side of squares, or height and width.
+
+    >>> image_size(8, 8), image_size(8, 6)
+    (8, (8, 6))
+    """
+    return height if height == width else (height, width)
+
+
 def build_model(spec: str, num_classes: int | None, in_channels: int, image_size: ImageSize) -> nn.Module:
     """Build the network that ``spec`` describes, for these images and classes.
 

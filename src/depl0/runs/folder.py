@@ -23,6 +23,7 @@ from depl0.runs import content
 from depl0.runs.checkpoint import fitting, has_checkpoints, load_newest
 from depl0.runs.lines import Lines
 from depl0.runs.lock import HOLDER, LOCK
+from depl0.runs.places import started_in
 
 FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan")
 """fields that may change when a run goes on: they say how it is looked after, not what it does"""
@@ -48,7 +49,7 @@ class RunFolder:
         """Make the folder and say what is going to happen in it."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._write("recipe.toml", write_recipe(recipe))
-        self._write("environment.json", _json(environment()))
+        self._write("environment.json", _json({**environment(), **started_in(self.path)}))
         self._write("metrics.jsonl", "")
         self.gates.restore("")
 

@@ -15,6 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from depl0.tasks import ACCURACY, Metric
 
+EVERY_SECONDS = 30.0
+"""between two lines inside an epoch"""
+
 
 class Reporter(abc.ABC):
     """Is told what a run does."""
@@ -30,6 +33,9 @@ class Reporter(abc.ABC):
     @abc.abstractmethod
     def step(self) -> None:
         """One training step is done."""
+
+    def progress(self, line: dict[str, Any]) -> None:  # noqa: B027 - most reporters need not listen
+        """Inside an epoch: where training is, its rate, and loss and metric on the training images so far."""
 
     @abc.abstractmethod
     def epoch(self, line: dict[str, Any]) -> None:
@@ -69,15 +75,17 @@ class Quiet(Reporter):
 
 @final
 class Plain(Reporter):
-    """One line an epoch."""
+    """One line an epoch, and one every so often inside long ones."""
 
     def __init__(self) -> None:
         self._phase, self._epochs, self._start = "", 0, 0.0
         self._first_epoch: int | None = None
         self._metric = ACCURACY
+        self._last = time.monotonic()
 
     def note(self, text: str) -> None:
         """Print a line."""
+        self._last = time.monotonic()
         print(text, file=sys.stderr, flush=True)
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
@@ -87,6 +95,11 @@ class Plain(Reporter):
 
     def step(self) -> None:
         """Say nothing."""
+
+    def progress(self, line: dict[str, Any]) -> None:
+        """Print a line if the last one is a while ago."""
+        if time.monotonic() - self._last >= EVERY_SECONDS:
+            self.note(f"{self._phase} {describe_step(line, self._metric)}")
 
     def epoch(self, line: dict[str, Any]) -> None:
         """Print the epoch."""
@@ -102,7 +115,7 @@ class Plain(Reporter):
 
 @final
 class Live(Reporter):
-    """A progress bar with the last epoch's numbers."""
+    """A progress bar with the numbers of the epoch so far, or of the last one."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -128,6 +141,11 @@ class Live(Reporter):
         if self._progress is not None:
             self._progress.advance(self._task)
 
+    def progress(self, line: dict[str, Any]) -> None:
+        """Show where the epoch is."""
+        if self._progress is not None:
+            self._progress.update(self._task, numbers=describe_step(line, self._metric))
+
     def epoch(self, line: dict[str, Any]) -> None:
         """Show the epoch's numbers."""
         if self._progress is not None:
@@ -149,6 +167,30 @@ def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
     if line.get("expected") and line.get("kept"):
         parts.append(f"MACs expected {line['expected']['macs_share']:.1%} kept {line['kept']['macs_share']:.1%}")
     return "  ".join(parts)
+
+
+def describe_step(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
+    """Put where an epoch is in one line.
+
+    >>> describe_step({"epoch": 2, "step": 40, "steps": 390, "lr": 0.05, "loss": 1.2, "train_accuracy": 55.0})
+    'epoch 2 step 40/390  loss 1.200  accuracy 55.00 % (training)  lr 0.05'
+    """
+    value = metric.show(line[f"train_{metric.name}"])
+    numbers = f"loss {line['loss']:.3f}  {metric.label} {value} (training)  lr {line['lr']:.3g}"
+    return f"epoch {line['epoch']} step {line['step']}/{line['steps']}  {numbers}"
+
+
+def duration(seconds: float) -> str:
+    """Say how long something takes, as roughly as one can know.
+
+    >>> [duration(seconds) for seconds in (3, 45, 150, 5400, 100_000)]
+    ['a few seconds', 'about 45 s', 'about 2 min', 'about 1.5 h', 'about 28 h']
+    """
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 120:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.2g} h"
 
 
 def _clock(seconds: float) -> str:

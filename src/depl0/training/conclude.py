@@ -14,6 +14,7 @@ from depl0.gated import GatedModel
 from depl0.latency.measure import Speedup
 from depl0.pruning.latency_budget import measured_share
 from depl0.runs.gate_log import settled_epoch
+from depl0.runs.places import located
 from depl0.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
 from depl0.runtime import memory_format
 from depl0.runtime.processes import check_same
@@ -31,7 +32,7 @@ def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: T
     for network in (compact, gated.host):  # measured as they are when they come from a file
         memory_format.set_contiguous(network)
     scores = final_scores(engine, compact, session.data, session.task)
-    dense = model_factory(session.recipe, session.data)().to(engine.device)
+    dense = model_factory(located(session.recipe, session.folder.path), session.data)().to(engine.device)
     more, faster = measured(dense, compact, example)
     figures = {
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),

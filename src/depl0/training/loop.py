@@ -158,11 +158,25 @@ def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Sum
     names = [scheduled.name for scheduled in phase.optimizers]
     where = f"{phase.name}, epoch {epoch + 1}, learning rate {phase.optimizers[0].optimizer.param_groups[0]['lr']:g}"
     session.guard.look(session.engine, phase.model, session.global_step, names, where)
+    session.reporter.progress(_progress(session, phase, epoch, step, sums))
     stop, due = any_process(session.engine, session.stop_asked, _checkpoint_is_due(session))
     if stop or (due and not last):
         _save(session, phase, epoch, step, sums)
     if stop:
         raise _interrupted(session)
+
+
+def _progress(session: Session, phase: Phase, epoch: int, step: int, sums: Sums) -> dict[str, Any]:
+    """Return where an epoch is, of this process's own images; the look before has waited for the device already."""
+    loss, _, count = sums.losses.tolist()
+    return {
+        "epoch": epoch + 1,
+        "step": step,
+        "steps": session.data.train.steps,
+        "loss": loss / count,
+        f"train_{session.task.metric.name}": session.task.value(sums.measured),
+        "lr": phase.optimizers[0].optimizer.param_groups[0]["lr"],
+    }
 
 
 def _interrupted(session: Session) -> RunInterruptedError:

@@ -14,6 +14,8 @@ from depl0.recipes.sanity import warnings_for
 from depl0.recipes.task import task_of
 from depl0.runs.background import BackgroundSaver
 from depl0.runs.folder import RunFolder, open_run
+from depl0.runs.log import Logged
+from depl0.runs.places import located
 from depl0.runs.progress import Quiet, Reporter
 from depl0.runtime.processes import alone_in, explained
 from depl0.training.layout import choose_layout
@@ -35,8 +37,10 @@ def open_session(
 ) -> Iterator[Session]:
     """Give the session of a run, taken up where it stopped if it ``goes_on``; no other process is in the folder."""
     with alone_in(folder.path, engine), explained(engine, folder.path):
-        shown = reporter if reporter and engine.is_main_process else Quiet()
-        session = Session(recipe, engine, data, task_of(recipe), folder, shown)
+        shown: Reporter = reporter if reporter and engine.is_main_process else Quiet()
+        if engine.is_main_process:
+            shown = Logged(shown, folder.path / "log.txt")
+        session = Session(recipe, engine, data, task_of(located(recipe, folder.path)), folder, shown)
         if goes_on:
             session.resume()
         else:

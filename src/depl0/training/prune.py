@@ -17,12 +17,14 @@ from depl0.pruning.search import Cut
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import distill_share
 from depl0.runs.folder import RunFolder, open_run
+from depl0.runs.places import located
 from depl0.runs.progress import Reporter
 from depl0.runtime.engine import make_engine
 from depl0.surgery.record import apply_record, remember
 from depl0.training.conclude import conclude, record_for
 from depl0.training.distill import Distillation
 from depl0.training.evaluate import final_scores
+from depl0.training.header import header, time_left
 from depl0.training.loop import run_phase
 from depl0.training.opening import open_session
 from depl0.training.phases import finetune, plain_phase
@@ -42,17 +44,25 @@ def prune(
     if done is not None:
         return folder, done
     engine = make_engine(recipe, folder.path)
+    written, recipe = recipe, located(recipe, folder.path)  # a run may be continued from another folder
+    say = reporter.note if reporter and engine.is_main_process else lambda text: None
+    say(f"opening {recipe.data.spec} …")
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     make_host = model_factory(recipe, data)
+    say(f"analysing {recipe.model.spec} …")
     gated, example, start = gated_network(recipe, engine, data, make_host)
     host, macs = gated.host, gated.dense_cost.macs
     with open_session(
-        recipe, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
+        written, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
     ) as session:
         session.trained = start.trained
+        session.reporter.note(header(session, gated))
         for note in (*start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
         session.distillation = _teacher(session, host)
+        time_needed = time_left(session, host)
+        if time_needed is not None:
+            session.reporter.note(time_needed)
         while True:
             try:
                 choose_rounding(session, gated)

@@ -15,13 +15,13 @@ from depl0.config import GateConfig
 from depl0.data import Data, open_data
 from depl0.gated import GatedModel, attach
 from depl0.methods import METHODS, Method, Scored
-from depl0.models.spec import factory
+from depl0.models.spec import factory, image_size
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.runtime.engine import seed_everything
 from depl0.runtime.sync_norm import check_norms
 from depl0.tasks import check_network
-from depl0.training.start import Start, image_size, start_network
+from depl0.training.start import Start, start_network
 
 
 def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, world: int = 1) -> Data:
@@ -31,7 +31,8 @@ def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, wor
 
 def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:
     """Return the function that builds the dense network of a recipe for its data."""
-    return factory(recipe.model.spec, data.info.num_outputs, data.info.image_shape[0], image_size(data))
+    channels, height, width = data.info.image_shape
+    return factory(recipe.model.spec, data.info.num_outputs, channels, image_size(height, width))
 
 
 def gated_network(

@@ -11,7 +11,7 @@ from torch import nn
 
 from depl0.data import Data
 from depl0.models.pretrained import has_published, names_weights, published_weights
-from depl0.models.spec import ImageSize, factory
+from depl0.models.spec import factory, image_size
 from depl0.recipes.recipe import Recipe
 from depl0.runtime.engine import seed_everything
 from depl0.weights import NewHead, fill, load_weights
@@ -29,18 +29,14 @@ class Start:
     """what people should know of it"""
 
 
-def image_size(data: Data) -> ImageSize:
-    """Return the side of square images, or height and width."""
-    _, height, width = data.info.image_shape
-    return height if height == width else (height, width)
-
-
 def start_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Module]) -> Start:
     """Build the network of a recipe with the weights that it starts from; random values follow the run's seed."""
     model, info = recipe.model, data.info
     is_users = ":" in model.spec and not has_published(model.spec)
     if is_users and model.pretrained:
-        make_host = factory(model.spec, info.num_outputs, info.image_shape[0], image_size(data), pretrained=True)
+        make_host = factory(
+            model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]), pretrained=True
+        )
     loads_itself = is_users and not model.weights and comes_trained(make_host, recipe.run.seed)
     seed_everything(recipe.run.seed)
     host = make_host()
