@@ -2,8 +2,8 @@
 
     python benchmarks/gates_per_example.py OUT
 
-Trains the small network on digits with a fixed λ on the authors' penalty, from the same seeds, once with gates drawn for
-each batch (what depl0 does: gates multiply the affine parameters) and once with gates drawn for each image (gates
+Trains the small network on digits with a fixed λ on the authors' penalty, from the same seeds, once with gates drawn
+for each batch (what depl0 does: gates multiply the affine parameters) and once with gates drawn for each image (gates
 multiply the feature maps). Writes docs/results/gates-per-example: README.md and gates_per_example.json.
 """
 
@@ -117,9 +117,10 @@ def page(result: dict[str, Any]) -> str:
     lines = [
         "# Gates for each batch, or for each image",
         "",
-        f"`small_cnn` on digits, {EPOCHS} epochs of batch {BATCH}, λ = {WEIGHT:g} on the share of the authors' penalty, "
-        f"mean ± standard deviation over {SEEDS} seeds.",
-        f"Noise: the spread of the loss's gradient in log α over draws of gates, after {WARM} epochs (median over gates).",
+        f"`small_cnn` on digits, {EPOCHS} epochs of batch {BATCH}, λ = {WEIGHT:g} on the share of the authors' "
+        f"penalty, mean ± standard deviation over {SEEDS} seeds.",
+        f"Noise: the spread of the loss's gradient in log α over draws of gates after {WARM} epochs, median over gates;",
+        "the networks differ by then, so it says nothing about the draws alone.",
         "",
         "| generator | gates drawn for each | accuracy | parameters left | gates open | noise |",
         "|---|---|---|---|---|---|",
@@ -130,11 +131,8 @@ def page(result: dict[str, Any]) -> str:
         spread = statistics.mean(run["gradient_noise"] for run in runs)
         lines.append(f"| {generator} | {drawn} | {' | '.join(cells)} | {spread:.2g} |")
     made = result["made_with"]
-    lines += [
-        "",
-        f"Made with torch {made['torch']}, commit {made['commit']}, by `benchmarks/gates_per_example.py`.",
-        "",
-    ]
+    written = f"Written by `benchmarks/gates_per_example.py` with torch {made['torch']}, commit {made['commit']}."
+    lines += ["", written, ""]
     return "\n".join(lines)
 
 

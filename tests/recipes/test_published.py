@@ -139,6 +139,9 @@ def test_resnet56_has_28_gated_layers() -> None:
     widths = [16] * 9 + [32] * 9 + [64] * 9
     blocks = [f"layer{1 + block // 9}.{block % 9}.conv1" for block in range(27)]
     assert layers == [("conv1", 16), *zip(blocks, widths, strict=True)]
+    inputs = [3, *[16] * 10, *[32] * 9, *[64] * 8]
+    weights = [9 * into * size for into, (_, size) in zip(inputs, layers, strict=True)]
+    assert (weights[0], sum(weights)) == (432, 412_848)  # as docs/paper.md has it
 
 
 def test_vgg16_has_4224_filters_in_13_layers() -> None:

@@ -45,7 +45,7 @@ def _with_one(plan: Plan, layer: str, parameters: frozenset[str]) -> Plan:
             hint="groups='inner' leaves groups that are added to a shortcut without gates.",
         )
     size = plan.layers[place[layer]].channels
-    index = sum(place[group.name] < place[layer] for group in plan.groups)
+    index = sum(place.get(group.name, -1) < place[layer] for group in plan.groups)
     before = [*plan.groups[:index], Group(layer, size, 0, (layer,), shared=True), *plan.groups[index:]]
     groups = _numbered(before)
     offset = groups[index].offset

@@ -50,9 +50,9 @@ def _shared() -> dict[str, Any]:
 
 def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) -> Recipe:
     """Give VGG16 on CIFAR images."""
-    steps = {"schedule": "step", "milestones": (60, 120, 180, 240), "factor": 0.2}
+    steps: dict[str, Any] = {"schedule": "step", "milestones": (60, 120, 180, 240), "factor": 0.2}
     # The authors' scheduler for the gates changes the rate of the weights instead, so the gates' rate stays.
-    gate_steps: dict[str, Any] = steps if source == "paper" else {"schedule": "constant"}
+    gate_steps = steps if source == "paper" else {"schedule": "constant"}
     return Recipe(
         name=_name(base, source, variant),
         model=ModelSection(spec="vgg16"),
@@ -98,7 +98,9 @@ def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
     # In the authors' code a rate holds one epoch longer, the last one until after the first epoch of fine-tuning.
     late = 0 if source == "paper" else 1
     milestones = (30 + late, 60 + late)
-    last = {"lr": 1e-4, "schedule": "constant"} if source == "paper" else {"lr": 1e-3, "schedule": "step"}
+    last: dict[str, Any] = {"lr": 1e-4, "schedule": "constant"}
+    if source == "authors":
+        last = {"lr": 1e-3, "schedule": "step", "milestones": (1,), "factor": 0.1}
     return Recipe(
         name=_name(base, source, variant),
         model=ModelSection(spec="resnet50"),
@@ -110,7 +112,7 @@ def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
             lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="step", milestones=milestones, factor=0.1
         ),
         gate_optimizer=GateOptimizerSection(lr=GATE_LR, schedule="step", milestones=milestones, factor=0.2),
-        finetune=FinetuneSection(epochs=10, gated=True, milestones=(1,) * late, factor=0.1, **last),
+        finetune=FinetuneSection(epochs=10, gated=True, **last),
         **_shared(),
     )
 
