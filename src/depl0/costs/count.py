@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from depl0._copies import untouched
@@ -63,11 +64,12 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
 
 @contextmanager
 def _without_fused_attention() -> Iterator[None]:
-    """Run transformer layers step by step: inside their fused form the counter sees nothing."""
+    """Run transformer layers and attention step by step: inside their fused forms the counter may see nothing."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
