@@ -66,6 +66,7 @@ class CountedNorm(nn.Module):
     def __init__(self, norm: nn.Module, spec: NormSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.eps = spec.eps  # nn.TransformerEncoderLayer looks at it
         for name, parameter in norm._parameters.items():
             self.register_parameter(name, parameter)
         self.train(norm.training)

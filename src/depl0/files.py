@@ -24,6 +24,7 @@ from depl0._atomic import write_whole
 from depl0._checksum import checksum
 from depl0._counted_norm import NormSpec
 from depl0._host import canonical_names, first_line
+from depl0._pruned_attention import AttentionSpec
 from depl0.errors import FormatError, InputError
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal
@@ -32,7 +33,7 @@ from depl0.surgery.record import CompactRecord, apply_record, record_of, remembe
 
 FORMAT = "depl0-compact"
 VERSION = 2
-"""what this version reads; a folder without norms that count is written as version 1, which older ones read too"""
+"""what this version reads; a folder without replaced norms or attention is written as 1, which older ones read too"""
 
 
 def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
@@ -45,7 +46,11 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
         )
     tensors = _own_tensors(compact)
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    header = {"format": FORMAT, "version": VERSION if record.norms else 1, **record_to_json(record)}
+    header = {
+        "format": FORMAT,
+        "version": VERSION if record.norms or record.attentions else 1,
+        **record_to_json(record),
+    }
     if record.probe is not None:
         header["proof"]["outputs"] = _outputs_to_prove(compact, record)
     header["sha256"] = checksum(header, values)
@@ -237,7 +242,11 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "removed": [vars(removal) for removal in record.removals],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
-        **({"norms": {path: spec.to_dict() for path, spec in record.norms.items()}} if record.norms else {}),
+        **{
+            key: {path: spec.to_dict() for path, spec in replaced.items()}
+            for key, replaced in (("norms", record.norms), ("attentions", record.attentions))
+            if replaced
+        },
         **({"numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)}} if numbers else {}),
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
@@ -275,6 +284,9 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
             probe=_probe(header.get("proof")),
             norms={str(path): NormSpec.from_dict(spec) for path, spec in header.get("norms", {}).items()},
+            attentions={
+                str(path): AttentionSpec.from_dict(spec) for path, spec in header.get("attentions", {}).items()
+            },
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(

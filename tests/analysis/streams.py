@@ -142,3 +142,80 @@ class LooksLikeANorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(F.relu(self.two(self.norm(self.one(x)))))
+
+
+@structure(
+    {"embed": 8, "attention.in_proj_weight": 4, "attention.in_proj_weight.values": 4},
+    inputs=torch.randint(0, 9, (2, 6)),
+    sites={("attention.in_proj_weight", 0), ("attention.out_proj.weight", 0), ("embed.weight", 1)},
+)
+class BuiltInAttention(nn.Module):
+    """torch's own attention under a mask, with tokens first and the weights computed; every width is pruned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.last = nn.Embedding(9, 8), nn.LayerNorm(8), nn.LayerNorm(8)
+        self.attention, self.head = nn.MultiheadAttention(8, 2), nn.Linear(8, 3)
+        self.register_buffer("future", torch.ones(6, 6, dtype=torch.bool).triu(1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens).transpose(0, 1)
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, attn_mask=self.future)[0]
+        return self.head(self.last(x).transpose(0, 1))
+
+
+class FusedAttention(nn.Module):
+    """Queries, keys and values from one layer, as in timm, with everything sized by numbers."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.scale = 2, 4, scale
+        self.qkv, self.proj = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.attn_drop, self.proj_drop = nn.Dropout(0.1), nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).reshape(batch, length, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = self.attn_drop(((q * self.scale) @ k.transpose(-2, -1)).softmax(-1))
+        return self.proj_drop(self.proj((weights @ v).transpose(1, 2).reshape(batch, length, 8)))
+
+
+@structure(
+    {"into": 8, "one.qkv": 4, "one.qkv.values": 4, "two.qkv": 4, "two.qkv.values": 4}, inputs=torch.randn(2, 6, 5)
+)
+class FusedAttentions(nn.Module):
+    """Scores that are scaled as usual, and otherwise: the scale of the dense network stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.norm, self.head = nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+        self.one, self.two = FusedAttention(0.5), FusedAttention(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x)
+        x = x + self.one(self.norm(x))
+        return self.head(x + self.two(x))
+
+
+class NormalisedQueries(FusedAttention):
+    """Has the parts of an attention that is known, and does something else with them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).reshape(batch, length, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = (F.normalize(q, dim=-1) @ k.transpose(-2, -1)).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).reshape(batch, length, 8))
+
+
+@structure({"into": 8}, inputs=torch.randn(2, 6, 5), frozen={"attention.qkv": "over channels"})
+class LooksLikeAttention(nn.Module):
+    """What gives other values is not attention, whatever its parts; the stream around it can go all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.attention, self.head = nn.Linear(5, 8), NormalisedQueries(0.5), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x)
+        return self.head(x + self.attention(x))

@@ -1013,7 +1013,10 @@ class Attention(nn.Module):
         return self.head(x + self.back(F.gelu(self.mlp(x)))).mean(1)
 
 
-@structure({"encoder.linear1": 12}, inputs=torch.randn(2, 6, 8))
+@structure(
+    {"encoder.self_attn.in_proj_weight": 4, "encoder.self_attn.in_proj_weight.values": 4, "encoder.linear1": 12},
+    inputs=torch.randn(2, 6, 8),
+)
 class BuiltInTransformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from depl0.analysis import (  # noqa: F401 - their rules enter the list
     rules_products,
     rules_streams,
 )
+from depl0.analysis.attention import attention_call, attentions_called, attentions_of_plan
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import modules_called, norm_call, norms_of_plan
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
@@ -60,11 +61,13 @@ def _walk(state: Propagation, graph: Graph) -> None:
     """Visit the operators in order of execution. One that is not understood freezes what goes into it."""
     shares_memory: dict[fx.Node, fx.Node] = {}
     position = {node: index for index, node in enumerate(graph.nodes)}
-    calls = modules_called(graph)
+    calls, attentions = modules_called(graph), attentions_called(state, graph)
     understood: set[fx.Node] = set()
     for node in graph.nodes:
         if node in calls and norm_call(state, graph, calls[node]) is not None:
             understood.update(calls[node])
+        if node in attentions and attention_call(state, graph, *attentions[node]):
+            understood.update(attentions[node][1])
         if node in understood:
             continue
         if node.op == "placeholder":
@@ -151,6 +154,8 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         uses=tuple(use for use in state.layers if use.mode == "evaluation"),
         norm_after=_norms_after_layers(graphs),
         norms=norms_of_plan(state, set(gate_of)),
+        attentions=attentions_of_plan(state, axes),
+        products=tuple(state.products),
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )
     if not groups:

@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from depl0._counted_norm import NormSpec
-from depl0.analysis.propagate import Axis, LayerUse
+from depl0._pruned_attention import AttentionSpec
+from depl0.analysis.propagate import Axis, LayerUse, Product
 
 FROZEN = -1
 """The gate number of a position that has no gate."""
@@ -74,6 +75,10 @@ class Plan:
     """output axes of the layers that such gates belong to -> gate number of every position"""
     norms: Mapping[str, NormSpec] = field(default_factory=dict)
     """norms over all channels; where channels are cut, one that counts those that are gone takes their place"""
+    attentions: Mapping[str, AttentionSpec] = field(default_factory=dict)
+    """self-attention modules; where channels are cut, one whose widths are independent takes their place"""
+    products: tuple[Product, ...] = ()
+    """what the attention scores and their use cost"""
     covered: tuple[str, ...] = ()
     """the inputs and modes in which a trial cut agreed with the network"""
     refused: tuple[str, ...] = ()
@@ -124,6 +129,7 @@ class Plan:
             "covered": list(self.covered),
             "not_covered": list(self.refused),
             "counted_norms": list(self.norms),
+            "pruned_attentions": list(self.attentions),
             "least_macs": self.least("macs"),
             "least_params": self.least("params"),
             "groups": [
@@ -150,6 +156,11 @@ class Plan:
             kinds = f"{len(self.norms)} norms over all channels" if len(self.norms) > 1 else next(iter(self.norms))
             verb = "count" if len(self.norms) > 1 else "counts"
             lines.append(f"{kinds} still {verb} removed channels, as zeros, in the compact network (CountedNorm)")
+        if self.attentions:
+            several = len(self.attentions) > 1
+            kinds = f"{len(self.attentions)} attention modules are" if several else "attention is"
+            they = "they lose" if several else "it loses"
+            lines.append(f"{kinds} replaced where {they} channels (PrunedAttention)")
         if self.covered:
             lines.append(f"tried on {', '.join(self.covered)}")
         if self.refused:

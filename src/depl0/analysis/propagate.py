@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, fx, nn
 
 from depl0._counted_norm import NormSpec
+from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.labels import Labels, Reason
 from depl0.analysis.recording import Graph, shape_of
 from depl0.analysis.values import Channels, Derived, Normed, Opaque, Stored, Value, labels_along, varying_dims
 
 if TYPE_CHECKING:
+    from depl0.analysis.attention import AttentionCall
     from depl0.analysis.norms import NormCall
 
 Axis: TypeAlias = tuple[str, int]
@@ -35,6 +38,15 @@ class LayerUse:
     mode: str
     path: str
     """the module that makes the call; not the layer itself where its weight is used by other code"""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Multiply-accumulates of activations with each other, for every position of an axis."""
+
+    axis: Axis
+    size: int
+    macs: float
 
 
 class Propagation:
@@ -60,10 +72,22 @@ class Propagation:
         """such a module -> the channels of each of its calls"""
         self.norm_calls: dict[fx.Node, NormCall] = {}
         """result of such a call -> the call"""
+        self._attentions: dict[str, AttentionSpec | None] = {}
+        self.attended: dict[str, tuple[str, str]] = {}
+        """self-attention module -> its first and its last weight"""
+        self.attention_calls: dict[fx.Node, AttentionCall] = {}
+        """result of a call of such a module -> the call"""
+        self.products: list[Product] = []
 
     def name_of(self, parameter: nn.Parameter) -> str:
         """Return the first name of a parameter."""
         return self._names[id(parameter)]
+
+    def attention_of(self, path: str, recognise: Callable[[nn.Module], AttentionSpec | None]) -> AttentionSpec | None:
+        """Return what a module computes if it is self-attention; every module is looked at once."""
+        if path not in self._attentions:
+            self._attentions[path] = recognise(self.modules[path])
+        return self._attentions[path]
 
     # -- used by the rules ---------------------------------------------------------------------------------------
 

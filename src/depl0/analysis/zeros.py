@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from depl0.analysis.attention import has_channels
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import freeze_unsilenced
 from depl0.analysis.operators import (
@@ -77,6 +78,17 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
                 state.labels.freeze(value.labels, Reason("nothing before a weight norm can silence them"))
             else:
                 sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
+        for node in graph.nodes:
+            attention = state.attention_calls.get(node)
+            if attention is None:
+                continue
+            for axis in attention.inner_axes:
+                sites.axes.setdefault(axis, attention.path)
+            if has_channels(state, attention):
+                if silenceable[attention.source]:
+                    _mark(attention.source, sources, marked)
+                else:
+                    sites.axes.setdefault(attention.in_axis, attention.path)
         for node in graph.nodes:  # a norm that counts removed channels as zeros must get zeros
             call = state.norm_calls.get(node)
             if call is not None and silenceable[call.source]:
@@ -124,6 +136,8 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     name = operator_name(node)
     if not isinstance(state.values[node], Channels):
         return []
+    if node in state.attention_calls:
+        return list(state.attention_calls[node].out_axes)
     if node in state.norm_calls:
         return list(state.norm_calls[node].axes)
     if name in {"expand", "repeat"}:  # of a parameter, which then is all there is to silence
@@ -156,6 +170,8 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
     """
     name = operator_name(node)
     value = state.values.get(node)
+    if node in state.attention_calls:
+        return []  # its last layer is where the gate goes
     call = state.norm_calls.get(node)
     if call is not None and isinstance(value, Channels):
         return ([call.source] if call.keeps_zeros else []) if call.can_be_silenced else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from depl0._copies import untouched
@@ -87,12 +88,12 @@ def _counted(model: nn.Module, example: ExampleInputs) -> dict[str, int]:
 
 @contextmanager
 def _without_fused_layers(model: nn.Module) -> Iterator[None]:
-    """Run transformer layers and LSTMs step by step: inside their fused forms the counter sees nothing."""
+    """Run transformer layers, attention and LSTMs step by step: inside their fused forms the counter sees nothing."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     fused = bool(torch._C._get_mkldnn_enabled()) and not any(isinstance(module, nn.LSTM) for module in model.modules())
     try:
-        with torch.backends.mkldnn.flags(enabled=fused):
+        with torch.backends.mkldnn.flags(enabled=fused), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)

@@ -63,12 +63,15 @@ class ExpectedCost(ConstantTensors):
             assert len(bound) <= 2, f"{name} has more than two channel dimensions"
             axes = [table.index((name, dim), sizes[dim]) for dim in bound]
             terms.append((axes[0], axes[1] if len(axes) == 2 else table.one, float(per_pair), 0.0))
-        constant_macs = dense_macs
+        constant_macs = float(dense_macs)
         for use in plan.uses:
             out = table.index(use.out_axis, use.out_size)
             into = table.one if use.in_axis is None else table.index(use.in_axis, use.in_size)
             constant_macs -= use.macs_per_pair * use.out_size * (1 if use.in_axis is None else use.in_size)
             terms.append((out, into, 0.0, float(use.macs_per_pair)))
+        for product in plan.products:
+            constant_macs -= product.macs * product.size
+            terms.append((table.index(product.axis, product.size), table.one, 0.0, product.macs))
         self._register(plan, table, terms, [float(constant_params), float(constant_macs)], shapes)
 
     def _register(

@@ -1,4 +1,4 @@
-"""Put norms that count removed channels in the place of norms over all channels."""
+"""Put what works with fewer channels in the place of norms over all channels and of attention."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from depl0._counted_norm import CountedNorm, NormSpec
+from depl0._pruned_attention import AttentionSpec, PrunedAttention
 from depl0.surgery.constant import replace_module
 
 
@@ -22,3 +23,22 @@ def count_norms(model: nn.Module, norms: Mapping[str, NormSpec]) -> None:
 def _may_be_narrower(module: nn.Module, spec: NormSpec) -> bool:
     name = spec.scale or spec.shift
     return name is None or module.get_parameter(name).numel() < spec.width
+
+
+def prune_attentions(model: nn.Module, attentions: Mapping[str, AttentionSpec]) -> None:
+    """Replace the attention modules that have lost channels, in place, and tell those that were replaced before."""
+    modules = dict(model.named_modules())
+    for path, spec in attentions.items():
+        module = modules[path]
+        if isinstance(module, PrunedAttention):
+            module.measure()
+        elif _has_lost_channels(module, spec):
+            replace_module(model, path, PrunedAttention(module, spec))
+
+
+def _has_lost_channels(module: nn.Module, spec: AttentionSpec) -> bool:
+    weight, out = module.get_parameter(spec.weight), module.get_parameter(f"{spec.out}.weight")
+    width = spec.heads * spec.head_dim
+    narrower = len(weight) < 3 * width or out.shape[1] < width
+    # the code of torch's own module takes the width of its input for that of its heads
+    return narrower or (spec.form == "torch" and (weight.shape[1] < width or len(out) < width))

@@ -10,7 +10,7 @@ from depl0.analysis.plan import Plan
 from depl0.costs.count import cost
 from depl0.surgery.certificate import certify
 from depl0.surgery.constant import removable, remove, workable
-from depl0.surgery.counting import count_norms
+from depl0.surgery.counting import count_norms, prune_attentions
 from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
@@ -27,6 +27,7 @@ def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Mo
                 parameter.copy_(scaled[name])
     slice_module(compact, kept_positions(plan, kept))
     count_norms(compact, plan.norms)
+    prune_attentions(compact, plan.attentions)
     return compact, scaled
 
 
@@ -65,6 +66,7 @@ def extract(
         inputs=example.shapes(),
         probe=describe(example),
         norms={**(earlier.norms if earlier else {}), **plan.norms},
+        attentions={**(earlier.attentions if earlier else {}), **plan.attentions},
     )
     remember(compact, record)
     return compact

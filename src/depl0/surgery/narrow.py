@@ -21,7 +21,7 @@ from depl0.errors import CertificateError
 from depl0.surgery.cases import random_cases
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.compare import TOLERANCE, max_error
-from depl0.surgery.counting import count_norms
+from depl0.surgery.counting import count_norms, prune_attentions
 from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
@@ -61,6 +61,7 @@ def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
     smaller = private_copy(host)
     slice_module(smaller, positions)
     count_norms(smaller, plan.norms)
+    prune_attentions(smaller, plan.attentions)
     kept: dict[str, dict[int, Tensor]] = {}
     for (name, dim), keep in positions.items():
         kept.setdefault(name, {})[dim] = keep
@@ -118,6 +119,7 @@ def certify_and_remember(
         certificate=certificate,
         probe=describe(example),
         norms={**(earlier.norms if earlier else {}), **narrowed.plan.norms},
+        attentions={**(earlier.attentions if earlier else {}), **narrowed.plan.attentions},
     )
     remember(narrowed.host, record)
 
@@ -197,5 +199,6 @@ def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> 
         if type(module) is type(former) and module is not former and state_shapes(module) == shapes:
             slice_module(module, narrowed.positions)
             count_norms(module, narrowed.plan.norms)
+            prune_attentions(module, narrowed.plan.attentions)
             return True
     return False

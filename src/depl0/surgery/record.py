@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from depl0._counted_norm import NormSpec
+from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.propagate import Axis
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal, remove
-from depl0.surgery.counting import count_norms
+from depl0.surgery.counting import count_norms, prune_attentions
 from depl0.surgery.slicing import slice_module
 
 _ATTRIBUTE = "_depl0_compact_record"
@@ -39,6 +40,8 @@ class CompactRecord:
     """a description of inputs on which a loaded network is verified; None where there is none"""
     norms: Mapping[str, NormSpec] = field(default_factory=dict)
     """norms over all channels, of the dense network, that count removed channels"""
+    attentions: Mapping[str, AttentionSpec] = field(default_factory=dict)
+    """self-attention modules of the dense network that may have lost channels"""
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -82,5 +85,6 @@ def apply_record(model: nn.Module, record: CompactRecord) -> None:
     """Give a fresh dense network the shape of the compact one, in place."""
     slice_module(model, record.positions)
     count_norms(model, record.norms)
+    prune_attentions(model, record.attentions)
     with torch.no_grad():
         remove(model, record.removals)
