@@ -37,6 +37,12 @@ def _torchvision(name: str) -> nn.Module:
     return import_torchvision().models.get_model(name, **options)
 
 
+def _detection(name: str) -> nn.Module:
+    """Return backbone and feature pyramid of a detector: what follows them depends on the values of tensors."""
+    backbone: nn.Module = import_torchvision().models.get_model(name, weights=None, weights_backbone=None).backbone
+    return backbone
+
+
 def _timm(name: str) -> nn.Module:
     import_torchvision()
     import timm
@@ -57,6 +63,7 @@ def _small(name: str) -> nn.Module:
 
 BUILDERS: dict[str, Callable[[str], nn.Module]] = {
     "torchvision": _torchvision,
+    "detection": _detection,
     "timm": _timm,
     "depl0": _depl0,
     "small": _small,
@@ -101,39 +108,212 @@ NETWORKS = [
 ]  # fmt: skip
 
 
-_FURTHER = """
-    mobilenetv2_035 mnasnet_small semnasnet_050 mobilenetv3_small_050 lcnet_035 mobilenetv4_conv_small_035 starnet_s050
-    starnet_s100 dla46x_c dla46_c dla60x_c edgenext_xx_small mobilevitv2_050 ese_vovnet19b_slim_dw ese_vovnet19b_slim
-    convnext_zepto_rms convnext_zepto_rms_ols convnext_atto_rms convnext_atto_ols repghostnet_058 repghostnet_080
-    ghostnet_050 ghostnetv2_100 ghostnetv3_050 efficientvit_m0 efficientvit_m1 efficientvit_b0 regnetx_002 regnety_002
-    regnetx_004 regnety_004 iformer_t cs3darknet_focus_s cs3darknet_s fasternet_t0 fasternet_t1 fastvit_t8 fastvit_t12
-    swiftformer_xs efficientformerv2_s0 pvt_v2_b0 lcnetv2_small lcnetv2_base inception_next_atto mobileone_s1
-    mobileone_s2 rexnetr_100 rexnet_130 rexnetr_130 pit_ti_224 hardcorenas_b hardcorenas_c resnet10t resnet14t
-    resnet18d resnetblur18 resnet26 resnet26d resnet26t resnet34 resnet34d coat_tiny coat_lite_tiny repvit_m0_9
-    repvit_m1 repvit_m1_0 eva02_tiny_patch14_224 deit_tiny_patch16_224 deit_tiny_distilled_patch16_224 convit_tiny
-    gmlp_ti16_224 hgnetv2_b0 hgnetv2_b1 hgnetv2_b2 shvit_s1 shvit_s2 cpubone_nano cpubone_t0 efficientvim_m1
-    crossvit_tiny_240 mambaout_femto mambaout_kobe maxvit_pico_rw_256 levit_conv_128s levit_128 halonet_h1 dpn48b
-    nf_regnet_b0 eca_botnext26ts_256 eca_halonext26ts lambda_resnet26t coatnet_pico_rw_224 legacy_seresnet18
-    resnetv2_18 resnetv2_18d poolformerv2_s12 gcvit_xxtiny cait_xxs24_224 gmixer_12_224 lowformer_b0 resmlp_12_224
-    resnest26d legacy_seresnext26_32x4d seresnet33ts resnet33ts gcresnet33ts seresnext26ts gcresnext26ts
-    eca_resnext26ts resnet32ts resnet51q selecsls60 skresnet34 hrnet_w18_small_v2 vovnet39a ese_vovnet39b eca_vovnet39b
-    mobilenetv3_small_075 mobilenetv3_rw tf_mobilenetv3_small_minimal_100 mobilenetv4_conv_medium fbnetv3_b
-    efficientnet_b0 efficientnet_es tf_efficientnet_lite0 tinynet_a tinynet_d mnasnet_100 spnasnet_100 mixnet_m
-    mobilenetv2_050 semnasnet_075 dla34 densenet169 efficientnet_lite1 convnext_pico convnextv2_femto convnext_femto
-    darknet17 darknet21 sedarknet21 cs3darknet_m cspresnext50 cspresnet50d res2net50_14w_8s res2net50_48w_2s
-    resnet50_gn resnetv2_50d_gn resnetv2_50x1_bit repvgg_a1 repvgg_b0 gernet_m regnetz_c16 regnetv_040 regnety_008
-    regnetx_008 mixer_s16_224 flexivit_small swin_tiny_patch4_window7_224 nest_tiny twins_pcpvt_small twins_svt_small
-    visformer_tiny xcit_nano_12_p16_224 tiny_vit_5m_224 vit_tiny_patch16_224 tnt_s_legacy_patch16_224 sequencer2d_s
-    volo_d1_224 tresnet_m xception41p
-""".split()
-_MORE_OF_TORCHVISION = """
-    resnet34 shufflenet_v2_x1_5 mnasnet0_75 mnasnet1_0 regnet_x_800mf regnet_y_800mf squeezenet1_0 efficientnet_b1
-    vgg11_bn vgg16_bn densenet161 convnext_small
-""".split()
+SMALL = [
+    "mobilenetv2_035",
+    "mnasnet_small",
+    "semnasnet_050",
+    "mobilenetv3_small_050",
+    "lcnet_035",
+    "mobilenetv4_conv_small_035",
+    "starnet_s050",
+    "starnet_s100",
+    "dla46x_c",
+    "dla46_c",
+    "dla60x_c",
+    "edgenext_xx_small",
+    "mobilevitv2_050",
+    "ese_vovnet19b_slim_dw",
+    "ese_vovnet19b_slim",
+    "convnext_zepto_rms",
+    "convnext_zepto_rms_ols",
+    "convnext_atto_rms",
+    "convnext_atto_ols",
+    "repghostnet_058",
+    "repghostnet_080",
+    "ghostnet_050",
+    "ghostnetv2_100",
+    "ghostnetv3_050",
+    "efficientvit_m0",
+    "efficientvit_m1",
+    "efficientvit_b0",
+    "regnetx_002",
+    "regnety_002",
+    "regnetx_004",
+    "regnety_004",
+    "iformer_t",
+    "cs3darknet_focus_s",
+    "cs3darknet_s",
+    "fasternet_t0",
+    "fasternet_t1",
+    "fastvit_t8",
+    "fastvit_t12",
+]
+"""of timm, at most five million parameters; a test takes its sample from these"""
+_FURTHER = [
+    "swiftformer_xs",
+    "efficientformerv2_s0",
+    "pvt_v2_b0",
+    "lcnetv2_small",
+    "lcnetv2_base",
+    "inception_next_atto",
+    "mobileone_s1",
+    "mobileone_s2",
+    "rexnetr_100",
+    "rexnet_130",
+    "rexnetr_130",
+    "pit_ti_224",
+    "hardcorenas_b",
+    "hardcorenas_c",
+    "resnet10t",
+    "resnet14t",
+    "resnet18d",
+    "resnetblur18",
+    "resnet26",
+    "resnet26d",
+    "resnet26t",
+    "resnet34",
+    "resnet34d",
+    "coat_tiny",
+    "coat_lite_tiny",
+    "repvit_m0_9",
+    "repvit_m1",
+    "repvit_m1_0",
+    "eva02_tiny_patch14_224",
+    "deit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "convit_tiny",
+    "gmlp_ti16_224",
+    "hgnetv2_b0",
+    "hgnetv2_b1",
+    "hgnetv2_b2",
+    "shvit_s1",
+    "shvit_s2",
+    "cpubone_nano",
+    "cpubone_t0",
+    "efficientvim_m1",
+    "crossvit_tiny_240",
+    "mambaout_femto",
+    "mambaout_kobe",
+    "maxvit_pico_rw_256",
+    "levit_conv_128s",
+    "levit_128",
+    "halonet_h1",
+    "dpn48b",
+    "nf_regnet_b0",
+    "eca_botnext26ts_256",
+    "eca_halonext26ts",
+    "lambda_resnet26t",
+    "coatnet_pico_rw_224",
+    "legacy_seresnet18",
+    "resnetv2_18",
+    "resnetv2_18d",
+    "poolformerv2_s12",
+    "gcvit_xxtiny",
+    "cait_xxs24_224",
+    "gmixer_12_224",
+    "lowformer_b0",
+    "resmlp_12_224",
+    "resnest26d",
+    "legacy_seresnext26_32x4d",
+    "seresnet33ts",
+    "resnet33ts",
+    "gcresnet33ts",
+    "seresnext26ts",
+    "gcresnext26ts",
+    "eca_resnext26ts",
+    "resnet32ts",
+    "resnet51q",
+    "selecsls60",
+    "skresnet34",
+    "hrnet_w18_small_v2",
+    "vovnet39a",
+    "ese_vovnet39b",
+    "eca_vovnet39b",
+    "mobilenetv3_small_075",
+    "mobilenetv3_rw",
+    "tf_mobilenetv3_small_minimal_100",
+    "mobilenetv4_conv_medium",
+    "fbnetv3_b",
+    "efficientnet_b0",
+    "efficientnet_es",
+    "tf_efficientnet_lite0",
+    "tinynet_a",
+    "tinynet_d",
+    "mnasnet_100",
+    "spnasnet_100",
+    "mixnet_m",
+    "mobilenetv2_050",
+    "semnasnet_075",
+    "dla34",
+    "densenet169",
+    "efficientnet_lite1",
+    "convnext_pico",
+    "convnextv2_femto",
+    "convnext_femto",
+    "darknet17",
+    "darknet21",
+    "sedarknet21",
+    "cs3darknet_m",
+    "cspresnext50",
+    "cspresnet50d",
+    "res2net50_14w_8s",
+    "res2net50_48w_2s",
+    "resnet50_gn",
+    "resnetv2_50d_gn",
+    "resnetv2_50x1_bit",
+    "repvgg_a1",
+    "repvgg_b0",
+    "gernet_m",
+    "regnetz_c16",
+    "regnetv_040",
+    "regnety_008",
+    "regnetx_008",
+    "mixer_s16_224",
+    "flexivit_small",
+    "swin_tiny_patch4_window7_224",
+    "nest_tiny",
+    "twins_pcpvt_small",
+    "twins_svt_small",
+    "visformer_tiny",
+    "xcit_nano_12_p16_224",
+    "tiny_vit_5m_224",
+    "vit_tiny_patch16_224",
+    "tnt_s_legacy_patch16_224",
+    "sequencer2d_s",
+    "volo_d1_224",
+    "tresnet_m",
+    "xception41p",
+]
+_MORE_OF_TORCHVISION = [
+    "resnet34",
+    "shufflenet_v2_x1_5",
+    "mnasnet0_75",
+    "mnasnet1_0",
+    "regnet_x_800mf",
+    "regnet_y_800mf",
+    "squeezenet1_0",
+    "efficientnet_b1",
+    "vgg11_bn",
+    "vgg16_bn",
+    "densenet161",
+    "convnext_small",
+]
+
+_DETECTORS = [
+    "fasterrcnn_resnet50_fpn",
+    "fasterrcnn_mobilenet_v3_large_fpn",
+    "maskrcnn_resnet50_fpn_v2",
+    "retinanet_resnet50_fpn",
+    "fcos_resnet50_fpn",
+    "ssdlite320_mobilenet_v3_large",
+    "ssd300_vgg16",
+    "keypointrcnn_resnet50_fpn",
+]
 
 _known = {entry.name for entry in NETWORKS}
 NETWORKS += [Entry(f"torchvision:{name}") for name in _MORE_OF_TORCHVISION]
-NETWORKS += [Entry(f"timm:{name}") for name in _FURTHER if f"timm:{name}" not in _known]
+NETWORKS += [Entry(f"detection:{name}", 128) for name in _DETECTORS]
+NETWORKS += [Entry(f"timm:{name}") for name in SMALL + _FURTHER if f"timm:{name}" not in _known]
 
 
 def size_of(entry: Entry, model: nn.Module) -> int:
