@@ -1,7 +1,7 @@
 # make test    build .venv if needed, then run every check and every test (about ten minutes on two cores)
 # make check   the same without the slow kinds of tests: lint, types and the fast majority (about two minutes)
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
-# make zoo     prune every network of the zoo at random, compare, and print the table (about ten minutes)
+# make zoo     prune every network of the zoo at random, compare, and print the table (about an hour; ZOO="--rows FILE" to continue)
 # make fuzz    try eight times as many broken files as make test does, more than 40,000 (about ten minutes)
 # make browser install Chromium, a system package, for the tests of reports (without it they are skipped)
 # make bench   measure attach + extract, and the speed of data
@@ -35,7 +35,7 @@ demo: $(STAMP)
 	@$(BIN)/depl0 prune digits
 
 zoo: $(STAMP)
-	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo
+	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo $(ZOO)
 	@DEPL0_ALL=1 $(PYTEST) tests/pruning/test_every_structure.py
 
 # Chromium opens the reports in their tests. Only root may install it, and only with Debian's tools.

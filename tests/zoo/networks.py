@@ -37,6 +37,12 @@ def _torchvision(name: str) -> nn.Module:
     return import_torchvision().models.get_model(name, **options)
 
 
+def _detection(name: str) -> nn.Module:
+    """Return backbone and feature pyramid of a detector: what follows them depends on the values of tensors."""
+    backbone: nn.Module = import_torchvision().models.get_model(name, weights=None, weights_backbone=None).backbone
+    return backbone
+
+
 def _timm(name: str) -> nn.Module:
     import_torchvision()
     import timm
@@ -74,6 +80,7 @@ def _shallow(name: str) -> nn.Module:
 
 BUILDERS: dict[str, Callable[[str], nn.Module]] = {
     "torchvision": _torchvision,
+    "detection": _detection,
     "timm": _timm,
     "depl0": _depl0,
     "small": _small,
@@ -124,7 +131,7 @@ NETWORKS = [
 ]  # fmt: skip
 
 
-_FURTHER = [
+SMALL = [
     "mobilenetv2_035",
     "mnasnet_small",
     "semnasnet_050",
@@ -163,6 +170,9 @@ _FURTHER = [
     "fasternet_t1",
     "fastvit_t8",
     "fastvit_t12",
+]
+"""of timm, at most five million parameters; a test takes its sample from these"""
+_FURTHER = [
     "swiftformer_xs",
     "efficientformerv2_s0",
     "pvt_v2_b0",
@@ -312,9 +322,21 @@ _MORE_OF_TORCHVISION = [
     "convnext_small",
 ]
 
+_DETECTORS = [
+    "fasterrcnn_resnet50_fpn",
+    "fasterrcnn_mobilenet_v3_large_fpn",
+    "maskrcnn_resnet50_fpn_v2",
+    "retinanet_resnet50_fpn",
+    "fcos_resnet50_fpn",
+    "ssdlite320_mobilenet_v3_large",
+    "ssd300_vgg16",
+    "keypointrcnn_resnet50_fpn",
+]
+
 _known = {entry.name for entry in NETWORKS}
 NETWORKS += [Entry(f"torchvision:{name}") for name in _MORE_OF_TORCHVISION]
-NETWORKS += [Entry(f"timm:{name}") for name in _FURTHER if f"timm:{name}" not in _known]
+NETWORKS += [Entry(f"detection:{name}", 128) for name in _DETECTORS]
+NETWORKS += [Entry(f"timm:{name}") for name in SMALL + _FURTHER if f"timm:{name}" not in _known]
 
 
 def size_of(entry: Entry, model: nn.Module) -> int:
