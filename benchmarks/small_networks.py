@@ -24,7 +24,7 @@ from depl0.models.spec import factory
 NETWORKS = {"small_cnn": (1, 8), "lenet5": (1, 28), "resnet20": (3, 32), "resnet56": (3, 32), "vgg16": (3, 32)}
 
 
-def measure(name: str, batches: list[int], seconds: float) -> list[dict[str, Any]]:
+def measure(name: str, batches: list[int], rounds: int) -> list[dict[str, Any]]:
     """Return a row for each batch size and multiple."""
     channels, size = NETWORKS[name]
     torch.manual_seed(0)
@@ -33,7 +33,7 @@ def measure(name: str, batches: list[int], seconds: float) -> list[dict[str, Any
     networks = {"dense": dense, **{str(n): cut_untrained(gated, 0.5, "macs", n)[0] for n in (1, 8)}}
     rows = []
     for batch in batches:
-        times = time_networks(networks, [torch.randn(batch, channels, size, size)], 200, seconds)
+        times = time_networks(networks, [torch.randn(batch, channels, size, size)], rounds, seconds=1e9)
         for multiple in ("1", "8"):
             found = speedup(times["dense"], times[multiple])
             rows.append(
@@ -57,13 +57,14 @@ def main() -> None:
     """Measure, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
+    parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()
     torch.set_num_threads(1)
     result: dict[str, Any] = {**machine(torch.device("cpu")), "rows": []}
-    for name in NETWORKS:
-        result["rows"] += measure(name, args.batches, args.seconds)
+    for name in args.networks:
+        result["rows"] += measure(name, args.batches, args.rounds)
         args.out.write_text(json.dumps(result, indent=1) + "\n")
         for row in result["rows"][-2 * len(args.batches) :]:
             print(row, flush=True)

@@ -50,7 +50,7 @@ def check_round_to(round_to: object) -> None:
     if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
         raise InputError(
             f"round_to must be a whole number of at least 1, got {round_to!r} instead.",
-            hint="8, 16 or 32 channels suit most hardware; 1 rounds nothing.",
+            hint="8, 16 or 32 channels suit most hardware; 1 rounds nothing; attach and recipes also take 'auto'.",
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from depl0.budgets.freeze import least_share
 from depl0.budgets.threshold import BudgetKind
-from depl0.latency.multiples import for_sizes, multiple_that_pays, smaller
+from depl0.latency.multiples import multiples_that_pay, with_room
 
 if TYPE_CHECKING:
     from depl0.gated.model import GatedModel
@@ -20,7 +20,5 @@ def choose_multiple(gated: GatedModel, budget: float | None = None, of: BudgetKi
     if gated.budget is not None:
         budget, of = gated.budget.share, gated.budget.of
     dtype = next(p.dtype for p in gated.host.parameters() if p.is_floating_point())
-    found = for_sizes(multiple_that_pays(gated.device, dtype).channels, [g.size for g in gated.plan.groups])
-    while found > 1 and budget is not None and least_share(gated, of, found) > budget:
-        found = smaller(found)
-    return found
+    candidates = with_room(multiples_that_pay(gated.device, dtype).paying, [group.size for group in gated.plan.groups])
+    return next(n for n in candidates if n == 1 or budget is None or least_share(gated, of, n) <= budget)

@@ -1,8 +1,8 @@
-"""Which multiple of channels pays on a device: a short measurement, kept in the user's cache folder.
+"""Which multiples of channels pay on a device: a short measurement, kept in the user's cache folder.
 
-Kernels work on 8, 16, 32 or more channels at a time, depending on the device and the precision. A convolution of N
-channels is timed beside two that miss the multiple on either side; N pays where those take clearly more time for their
-MACs. Multiples are tried from the smallest up, as long as they pay.
+Kernels work on 8, 16, 32 or more channels at a time, depending on the device and the precision. A convolution whose
+channels are an odd multiple of N is timed beside two that miss it on either side; N pays where those take clearly more
+time for their MACs. Odd multiples, so that what pays for 2·N is not taken for a gain of N.
 """
 
 from __future__ import annotations
@@ -18,78 +18,66 @@ from depl0.latency.cache import keep, machine, recall
 from depl0.latency.measure import interleave, undisturbed
 
 MISSES: Mapping[int, tuple[tuple[int, int], ...]] = {
-    8: ((64, 3), (128, 3)),
-    16: ((64, 8), (128, 8)),
-    32: ((128, 16), (192, 16)),
-    64: ((192, 32), (256, 32)),
+    8: ((56, 3), (72, 3)),
+    16: ((80, 8), (112, 8)),
+    32: ((96, 16), (160, 16)),
+    64: ((192, 32),),
 }
 """multiple → (channels, how far the others miss it)"""
 PAYS = 0.08
 """more time for the MACs than this is worth a coarser choice of channels"""
 FALLBACK = 8
-"""where the measurement says yes and no: what nearly all devices like"""
+"""pays where the measurement contradicts itself: nearly all devices like it"""
 CHOICES = 4
 """multiples that a typical group must have room for"""
 
 
 @dataclass(frozen=True)
-class Multiple:
+class Multiples:
     """What a device likes."""
 
-    channels: int
-    """1: no multiple pays"""
+    paying: tuple[int, ...]
     gains: tuple[tuple[int, float], ...]
-    """(multiple, time for the MACs that is saved) for those that were tried"""
+    """(multiple, time for the MACs that is saved)"""
     is_certain: bool
-    """False: the measurement was inconclusive"""
+    """False: the measurement contradicted itself somewhere"""
 
 
-def multiple_that_pays(device: torch.device, dtype: torch.dtype) -> Multiple:
-    """Return the largest multiple of channels that pays; measured once for each device, precision and version."""
-    key: dict[str, Any] = {"multiples": 1, **machine(device), "dtype": str(dtype)}
+def multiples_that_pay(device: torch.device, dtype: torch.dtype) -> Multiples:
+    """Return the multiples of channels that pay; kept for each device, precision and version."""
+    key: dict[str, Any] = {"multiples": 2, **machine(device), "dtype": str(dtype)}
     known = _checked(recall(key))
     if known is None:
         known = decide(_times(device, dtype))
-        keep(key, asdict(known))
+        if known.is_certain:  # else it is worth another try on a quieter day
+            keep(key, asdict(known))
     return known
 
 
-def decide(times: Mapping[int, Sequence[float]]) -> Multiple:
-    """Return which multiple pays, from the seconds of every round by number of channels.
+def decide(times: Mapping[int, Sequence[float]]) -> Multiples:
+    """Return which multiples pay, from the seconds of every round by number of channels.
 
     Even and odd rounds are looked at on their own: where they disagree, the measurement is no use.
     """
-    chosen, gains = 1, []
+    paying, gains, is_certain = [], [], True
     for multiple, places in MISSES.items():
         halves = [_gain({width: list(seconds[i::2]) for width, seconds in times.items()}, places) for i in (0, 1)]
         gains.append((multiple, sum(halves) / 2))
-        if min(halves) < PAYS <= max(halves):
-            return Multiple(max(chosen, FALLBACK), tuple(gains), is_certain=False)
-        if max(halves) < PAYS:
-            break
-        chosen = multiple
-    return Multiple(chosen, tuple(gains), is_certain=True)
+        agree = (halves[0] >= PAYS) == (halves[1] >= PAYS)
+        is_certain = is_certain and agree
+        if halves[0] >= PAYS if agree else multiple == FALLBACK:
+            paying.append(multiple)
+    return Multiples(tuple(paying), tuple(gains), is_certain)
 
 
-def for_sizes(multiple: int, sizes: Sequence[int]) -> int:
-    """Return the multiple for groups of these sizes: half of them, or more, can choose between four numbers.
+def with_room(paying: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return those multiples of which half of the groups, or more, have room for four; the largest first, then 1.
 
-    >>> for_sizes(32, [16, 32, 64]), for_sizes(32, [256, 512]), for_sizes(16, [8, 8])
-    (8, 32, 1)
+    >>> with_room([8, 32], [16, 32, 64]), with_room([8, 32], [256, 512]), with_room([16], [8, 8])
+    ([8, 1], [32, 8, 1], [1])
     """
     middle = sorted(sizes)[len(sizes) // 2] if sizes else 0
-    while multiple > 1 and multiple * CHOICES > middle:
-        multiple = smaller(multiple)
-    return multiple
-
-
-def smaller(multiple: int) -> int:
-    """Return the next multiple below: no power of two below 8 is of use.
-
-    >>> smaller(64), smaller(8)
-    (32, 1)
-    """
-    return multiple // 2 if multiple > 8 else 1
+    return [*(n for n in sorted(paying, reverse=True) if n * CHOICES <= middle), 1]
 
 
 def _gain(times: Mapping[int, list[float]], places: Sequence[tuple[int, int]]) -> float:
@@ -121,13 +109,14 @@ def _convolution(width: int, batch: int, size: int, device: torch.device, dtype:
     return lambda: layer(inputs)
 
 
-def _checked(value: object) -> Multiple | None:
+def _checked(value: object) -> Multiples | None:
     """Return what was kept, if it is that."""
     try:
-        found = Multiple(**value)  # type: ignore[arg-type]
+        found = Multiples(**value)  # type: ignore[arg-type]
         gains = tuple((int(multiple), float(gain)) for multiple, gain in found.gains)
+        paying = tuple(found.paying)
     except (TypeError, ValueError):
         return None
-    if found.channels not in (1, *MISSES) or not isinstance(found.is_certain, bool):
+    if not set(paying) <= set(MISSES) or not isinstance(found.is_certain, bool):
         return None
-    return Multiple(found.channels, gains, found.is_certain)
+    return Multiples(paying, gains, found.is_certain)

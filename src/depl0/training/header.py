@@ -26,7 +26,7 @@ def header(session: Session, gated: GatedModel) -> str:
     processes = "" if engine.num_processes == 1 else f", {engine.num_processes} processes"
     rows = {
         "network": f"{recipe.model.spec}: {gated.dense_cost}",
-        "data": f"{recipe.data.spec}: {info.train_size:,} training and {info.test_size:,} test images of {shape}{classes}",
+        "data": f"{recipe.data.spec}: {info.train_size:,} training, {info.test_size:,} test images of {shape}{classes}",
         "device": f"{engine.device}, {recipe.run.precision}{processes}",
         "folder": str(session.folder.path),
         "plan": _plan(session),
