@@ -34,6 +34,7 @@ def test_what_all_of_them_share(base: str, source: str) -> None:
     for variant in VARIANTS:
         r = get(f"{base}-{source}{variant}")
         assert (r.run.compact, r.recovery.renew_statistics, r.recovery.compensate) == ("never", False, False)
+        assert (r.search.distill, r.gates.dependency) == (0, 0)
         assert (r.gates.evaluation, r.gates.start, r.gates.conditioning) == ("paper", None, "log_alpha")
         assert (r.target.budget, r.target.penalty_scale, r.target.remove_blocks) == (None, "count", False)
         assert (r.search.gate_warmup, r.search.label_smoothing, r.search.clip_norm, r.search.ema_decay) == (

@@ -157,7 +157,7 @@ def resnet50_imagenet(variant: Variant = FORWARD) -> Recipe:
         data=imagenet(),
         gates=variant.gates(groups="inner", preset="paper", evaluation="paper"),
         target=TargetSection(penalty_weight=5e-9, penalty="params"),
-        search=SearchSection(epochs=90, converged_epochs=8),
+        search=SearchSection(epochs=90, converged_epochs=8, distill=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="step", milestones=milestones, factor=0.1
         ),
@@ -175,7 +175,7 @@ def _vgg16(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
         data=cifar(data),
         gates=variant.gates(groups="all", preset="paper", evaluation="paper"),
         target=TargetSection(penalty_weight=5e-7 if variant is L0_HC else 1e-6, penalty="params"),
-        search=SearchSection(epochs=300, converged_epochs=20),
+        search=SearchSection(epochs=300, converged_epochs=20, distill=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.05, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.2
         ),
@@ -191,7 +191,7 @@ def _resnet56(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
         data=cifar(data),
         gates=variant.gates(groups="inner", preset="paper", evaluation="paper"),
         target=TargetSection(penalty_weight=1e-6 if variant is BACKWARD else 5e-7, penalty="params"),
-        search=SearchSection(epochs=300, converged_epochs=20),
+        search=SearchSection(epochs=300, converged_epochs=20, distill=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.1
         ),

@@ -62,7 +62,7 @@ def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) 
             penalty_weight=5e-7 if variant.method == "l0-hc" else 1e-6,
             penalty="groups" if source == "paper" else "chain",
         ),
-        search=SearchSection(epochs=_cifar_epochs(source), converged_epochs=20),
+        search=SearchSection(epochs=_cifar_epochs(source), converged_epochs=20, distill=0.0),
         weight_optimizer=WeightOptimizerSection(lr=0.05, momentum=0.9, weight_decay=5e-4, **steps),
         gate_optimizer=GateOptimizerSection(lr=GATE_LR, **gate_steps),
         **_shared(),
@@ -82,7 +82,7 @@ def resnet56(base: str, data: Mapping[str, Any], source: Source, variant: Varian
             penalty_weight=1e-6 if variant.direction == "backward" else 5e-7,
             penalty="groups" if source == "paper" else "chain",
         ),
-        search=SearchSection(epochs=_cifar_epochs(source), converged_epochs=20),
+        search=SearchSection(epochs=_cifar_epochs(source), converged_epochs=20, distill=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.1
         ),
@@ -107,7 +107,7 @@ def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
         data=imagenet(),
         gates=_gates(source, variant, groups="inner"),
         target=TargetSection(penalty_weight=5e-9, penalty="groups" if source == "paper" else "groups-k2"),
-        search=SearchSection(epochs=90, converged_epochs=8),
+        search=SearchSection(epochs=90, converged_epochs=8, distill=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="step", milestones=milestones, factor=0.1
         ),
