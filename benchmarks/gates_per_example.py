@@ -119,7 +119,7 @@ def page(result: dict[str, Any]) -> str:
         "",
         f"`small_cnn` on digits, {EPOCHS} epochs of batch {BATCH}, λ = {WEIGHT:g} on the share of the authors' "
         f"penalty, mean ± standard deviation over {SEEDS} seeds.",
-        f"Noise: the spread of the loss's gradient in log α over draws of gates after {WARM} epochs, median of gates;",
+        f"Noise: the spread of the loss's gradient in log α over draws of gates after {WARM} epochs (median);",
         "the networks differ by then, so it says nothing about the draws alone.",
         "",
         "| generator | gates drawn for each | accuracy | parameters left | gates open | noise |",
