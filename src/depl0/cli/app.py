@@ -10,6 +10,7 @@ import typer
 from depl0.cli import (
     ablation,
     bench,
+    claims,
     compare,
     data,
     evaluate,
@@ -38,6 +39,7 @@ app.command("prune")(prune.prune_command)
 app.command("sweep")(sweep.sweep_command)
 app.command("compare")(compare.compare_command)
 app.command("ablation")(ablation.ablation_command)
+app.command("claims")(claims.claims_command)
 app.command("eval")(evaluate.eval_command)
 app.command("export")(export.export_command)
 app.command("plan")(plan.plan_command)
