@@ -12,6 +12,7 @@ from depl0 import __version__
 from depl0.cli import (
     ablation,
     bench,
+    claims,
     compare,
     data,
     evaluate,
@@ -51,6 +52,7 @@ app.command("prune", cls=TRAINING)(prune.prune_command)
 app.command("sweep", cls=TRAINING)(sweep.sweep_command)
 app.command("compare", cls=TRAINING)(compare.compare_command)
 app.command("ablation", cls=TRAINING)(ablation.ablation_command)
+app.command("claims", cls=GroupedCommand)(claims.claims_command)
 app.command("eval", cls=GroupedCommand)(evaluate.eval_command)
 app.command("export", cls=GroupedCommand)(export.export_command)
 app.command("plan", cls=GroupedCommand)(plan.plan_command)

@@ -129,7 +129,7 @@ def held_out(size: int, share: float, world: int = 1) -> tuple[Indices, Indices]
 
     >>> train, validation = held_out(10, 0.2)
     >>> len(train), validation.tolist()
-    (8, [4, 7])
+    (8, [2, 7])
     """
     if share == 0:
         return None

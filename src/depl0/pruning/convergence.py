@@ -86,14 +86,14 @@ def may_begin(
     """Tell whether rest can mean convergence at all.
 
     With a budget: not before the target has come down to it. Without one: not before the search itself has closed more
-    than the share ``change`` of the gates. Gates take a while to move, and those that the random initialisation closed
-    (all others are ``first_open``) do not count. A search that closes nothing has not converged, it has failed to
-    prune.
+    than the share ``change`` of the gates, less those that it has opened. Gates take a while to move, and those that
+    the random initialisation closed (all others are ``first_open``) do not count. A search that closes nothing has not
+    converged, it has failed to prune.
     """
     if target_reached_at is not None:
         return fraction >= target_reached_at - 1e-9
     first = torch.ones_like(open_gates) if first_open is None else first_open
-    return float((first & ~open_gates).double().mean()) > change
+    return float(first.double().mean() - open_gates.double().mean()) > change
 
 
 def settled_since(open_gates: Sequence[Tensor], final: Tensor, change: float = CHANGE) -> int | None:

@@ -1,0 +1,206 @@
+"""The runs that claims are judged by: what each one is an example of, and its figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from depl0.errors import FormatError, InputError
+from depl0.gates.hard_concrete import closing_log_alpha, open_probability
+from depl0.recipes.recipe import Recipe
+from depl0.recipes.sections import GatesSection
+from depl0.recipes.toml import read_recipe, with_overrides
+from depl0.runs import content
+from depl0.runs.folder import RunFolder
+from depl0.runs.gate_log import SCALE, settled_epoch
+from depl0.studies.study import TRIALS
+from depl0.tasks import Metric, metric_in
+
+L0_HC, CONTROL = "l0-hc", "control"
+_OF_AN_ARM = ("method", "generator", "direction")
+_OF_THE_SETTING = ("groups", "preset", "start", "evaluation", "importance", "method_weight")
+
+
+@final
+@dataclass(frozen=True)
+class ClaimRun:
+    """One finished run."""
+
+    label: str
+    setting: str
+    """everything that runs which are compared have in common, as one line"""
+    arm: str
+    """what differs: ``dep-l0``, ``dep-l0:backward``, ``dep-l0:lstm``, ``l0-hc``, ``control``"""
+    seed: int
+    metric: Metric
+    score: float
+    cost: float
+    """the share of what the budget counts that is left"""
+    settled: float | None
+    """the first epoch after which at most 1 % of the gates differ from the final set"""
+    unevenness: float | None
+    """standard deviation over layers of the share of channels that is kept"""
+    closed_at_start: float | None
+    """the share of the gates that was closed before the first step"""
+    path: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, without where the run lies on a machine."""
+        values = dataclasses.asdict(self)
+        return {**{name: value for name, value in values.items() if name != "path"}, "metric": self.metric.to_dict()}
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders among these and below them (a study's members), without the trials of a choice."""
+    hint = "pass folders that depl0 prune, compare or ablation wrote."
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise InputError(f"{path} is not a folder.", hint=hint)
+        own = [path] if (path / "recipe.toml").is_file() else []
+        below = own or sorted(file.parent for file in path.rglob("recipe.toml"))
+        runs = [run for run in below if TRIALS not in run.relative_to(path).parts]
+        if not runs:
+            raise InputError(f"{path} holds no run.", hint=hint)
+        found |= dict.fromkeys(runs)
+    return list(found)
+
+
+def read_claim_run(path: Path, control: str) -> ClaimRun | None:
+    """Read a run; None: it is not finished, or its method is neither Dep-L0 nor L0-HC.
+
+    ``control`` says by which recipe field a run of Dep-L0 is the control, for instance ``gates.generator=independent``.
+    """
+    recipe, folder = read_recipe(path / "recipe.toml"), RunFolder(path)
+    summary = folder.summary()
+    arm = arm_of(recipe, control)
+    if summary is None or arm is None:
+        return None
+    try:
+        content.SUMMARY(summary, "")
+        content.check_finished(summary)
+        lines = folder.gates.read()
+        for line in lines:
+            content.GATES(line, "")
+    except (content.Wrong, FormatError) as error:
+        raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
+    metric = metric_in(summary)
+    return ClaimRun(
+        label="/".join(path.resolve().parts[-2:]),
+        setting=_setting(recipe),
+        arm=arm,
+        seed=recipe.run.seed,
+        metric=metric,
+        score=float(summary["compact"][metric.name]),
+        cost=float(summary["budget_reached"] if recipe.target.budget is not None else summary["macs_left"]),
+        settled=_settled(summary, lines, recipe),
+        unevenness=_unevenness(summary),
+        closed_at_start=_closed_at_start(lines, recipe),
+        path=path,
+    )
+
+
+def arm_of(recipe: Recipe, control: str) -> str | None:
+    """Return what a run is an example of; None: of no claim.
+
+    >>> from depl0.recipes import catalog
+    >>> from depl0.recipes.toml import with_overrides
+    >>> base = catalog.get("digits")
+    >>> arms = [{}, {"gates.direction": "backward"}, {"gates.generator": "lstm"}, {"gates.generator": "independent"}]
+    >>> [arm_of(with_overrides(base, arm), "gates.generator=independent") for arm in arms]
+    ['dep-l0', 'dep-l0:backward', 'dep-l0:lstm', 'control']
+    """
+    gates = recipe.gates
+    if gates.method == "l0-hc":
+        return L0_HC
+    if gates.method != "dep-l0":
+        return None
+    if _is_control(recipe, control):
+        return CONTROL
+    parts = ["dep-l0"]
+    parts += [gates.generator] if gates.generator != "fc" else []
+    parts += [gates.direction] if gates.direction != "forward" else []
+    for entry in dataclasses.fields(GatesSection):
+        value = getattr(gates, entry.name)
+        if entry.name not in (*_OF_AN_ARM, *_OF_THE_SETTING) and value != entry.default:
+            parts.append(f"{entry.name}={value}")
+    return ":".join(parts)
+
+
+def _is_control(recipe: Recipe, control: str) -> bool:
+    field, equals, value = control.partition("=")
+    if not equals:
+        raise InputError(
+            f"--control takes section.field=value, got {control!r} instead.",
+            hint="for instance --control gates.generator=independent.",
+        )
+    return with_overrides(recipe, {field.strip(): value.strip()}) == recipe
+
+
+def _setting(recipe: Recipe) -> str:
+    """Return everything but the arm and the seed, so that equal lines can be compared."""
+    gates = {name: getattr(recipe.gates, name) for name in ("groups", "preset")}
+    sections = ("model", "data", "task", "target", "search", "weight_optimizer", "recovery", "finetune")
+    told: dict[str, Any] = {
+        **{name: dataclasses.asdict(getattr(recipe, name)) for name in sections},
+        "gates": gates,
+        "precision": recipe.run.precision,
+        "compact": recipe.run.compact,
+    }
+    told["model"]["weights"] = bool(recipe.model.weights)
+    return json.dumps(told, sort_keys=True, default=str)
+
+
+def describe_setting(setting: str) -> str:
+    """Return a setting as people read it: what usually differs between settings."""
+    told = json.loads(setting)
+    target, search = told["target"], told["search"]
+    if target["budget"] is not None:
+        asked = f"{target['budget']:.0%} of the {target['of']}"
+    else:
+        asked = f"λ = {target['penalty_weight']:g}"
+    start = "trained weights" if told["model"]["weights"] else "from scratch"
+    epochs = f"{search['epochs']} + {told['finetune']['epochs']} epochs"
+    data = str(told["data"]["spec"]).partition(":")[0]
+    return f"{told['model']['spec']} on {data}, {start}, {asked}, preset {told['gates']['preset']}, {epochs}"
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _settled(summary: dict[str, Any], lines: list[dict[str, Any]], recipe: Recipe) -> float | None:
+    """Return when the gates settled; of an older run, from its last line instead of the frozen gates."""
+    if "settled_epoch" in summary:
+        found: float | None = summary["settled_epoch"]
+        return found
+    searched = [line for line in lines if line.get("open")]
+    if not searched:
+        return None
+    least = _least(recipe)
+    final = [float(value > least) for values in searched[-1]["open"].values() for value in values]
+    return settled_epoch(lines, final, recipe.gates.evaluation)
+
+
+def _unevenness(summary: dict[str, Any]) -> float | None:
+    layers = [row for row in summary.get("layers") or [] if row.get("prunable") and row["channels"]]
+    kept = [row["kept"] / row["channels"] for row in layers]
+    return statistics.pstdev(kept) if len(kept) > 1 else None
+
+
+def _closed_at_start(lines: Iterable[dict[str, Any]], recipe: Recipe) -> float | None:
+    first = next((line for line in lines if line.get("epoch") == 0 and line.get("open")), None)
+    if first is None:
+        return None
+    least = _least(recipe)
+    return statistics.fmean(float(value <= least) for values in first["open"].values() for value in values)
+
+
+def _least(recipe: Recipe) -> float:
+    return SCALE * float(open_probability(torch.tensor(closing_log_alpha(recipe.gates.evaluation))))
