@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.torchvision_shim import import_torchvision
-from tests.zoo.small_networks import PreActivationNet, TwoInputNet, UNet
+from tests.zoo.small_networks import PatchTransformer, PreActivationNet, TwoInputNet, UNet
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,13 @@ def _small(name: str) -> nn.Module:
         import timm
 
         return timm.models.VisionTransformer(32, 8, embed_dim=24, depth=2, num_heads=3, num_classes=5)
-    return {"unet": UNet, "preactivation": PreActivationNet, "two_inputs": TwoInputNet}[name]()
+    networks = {
+        "unet": UNet,
+        "preactivation": PreActivationNet,
+        "two_inputs": TwoInputNet,
+        "transformer": PatchTransformer,
+    }
+    return networks[name]()
 
 
 BUILDERS: dict[str, Callable[[str], nn.Module]] = {
@@ -72,7 +78,7 @@ NETWORKS = [
     Entry("depl0:lenet5", 28),
     # ours, for what no public network has
     Entry("small:unet"), Entry("small:preactivation", 32), Entry("small:two_inputs", 32),
-    Entry("small:vit", 32),
+    Entry("small:vit", 32), Entry("small:transformer", 32),
     # torchvision
     Entry("torchvision:alexnet", 96), Entry("torchvision:vgg11", 32), Entry("torchvision:vgg13_bn", 32),
     Entry("torchvision:resnet18"), Entry("torchvision:resnet50"), Entry("torchvision:resnet101"),
