@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.torchvision_shim import import_torchvision
-from tests.zoo.small_networks import PreActivationNet, TwoInputNet, UNet
+from tests.zoo.small_networks import PatchTransformer, PreActivationNet, TwoInputNet, UNet
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,13 @@ def _small(name: str) -> nn.Module:
         import timm
 
         return timm.models.VisionTransformer(32, 8, embed_dim=24, depth=2, num_heads=3, num_classes=5)
-    return {"unet": UNet, "preactivation": PreActivationNet, "two_inputs": TwoInputNet}[name]()
+    networks = {
+        "unet": UNet,
+        "preactivation": PreActivationNet,
+        "two_inputs": TwoInputNet,
+        "transformer": PatchTransformer,
+    }
+    return networks[name]()
 
 
 def _shallow(name: str) -> nn.Module:
@@ -95,7 +101,7 @@ NETWORKS = [
     Entry("small:unet"), Entry("small:preactivation", 32), Entry("small:two_inputs", 32),
     # public networks that take long, with few blocks
     Entry("shallow:res2net"), Entry("shallow:mobileone"),
-    Entry("small:vit", 32),
+    Entry("small:vit", 32), Entry("small:transformer", 32),
     # torchvision
     Entry("torchvision:alexnet", 96), Entry("torchvision:vgg11", 32), Entry("torchvision:vgg13_bn", 32),
     Entry("torchvision:resnet18"), Entry("torchvision:resnet50"), Entry("torchvision:resnet101"),

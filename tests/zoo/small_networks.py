@@ -78,3 +78,18 @@ class TwoInputNet(nn.Module):
         x = torch.cat([self.stem(a), self.branch(self.stem(b))], dim=1)
         x = self.mix(x).mean((2, 3))
         return self.left(x), self.right(x)
+
+
+class PatchTransformer(nn.Module):
+    """torch's own transformer layers over the patches of an image, of any size."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, stride=8)
+        layer = nn.TransformerEncoderLayer(width, 2, 24, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class scores."""
+        return self.head(self.layers(self.patches(x).flatten(2).transpose(1, 2)).mean(1))

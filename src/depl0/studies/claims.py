@@ -22,7 +22,7 @@ from depl0.studies.measures import made_with, made_with_note
 from depl0.studies.study import write_json
 
 Verdict: TypeAlias = Literal["confirmed", "not confirmed", "open"]
-DEFAULT_CONTROL = "gates.generator=independent"
+DEFAULT_CONTROL = "gates.generator=bias"
 LEAST_RUNS = 3
 ERRORS = 2.0
 """standard errors that a difference must exceed"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -111,13 +112,22 @@ def _correct_attributes(module: nn.Module) -> None:
     elif isinstance(module, nn.GroupNorm):
         module.num_groups = len(module.weight) // (module.num_channels // module.num_groups)
         module.num_channels = len(module.weight)
-    elif (type(module).__module__, type(module).__name__) == ("transformers.pytorch_utils", "Conv1D"):
-        for name, size in zip(("nx", "nf"), module.get_parameter("weight").shape, strict=True):  # GPT-2's linear layer
-            setattr(module, name, size)
-    elif (type(module).__module__, type(module).__name__) == ("timm.models.metaformer", "Scale"):
-        vector = module.get_parameter("scale")
-        setattr(module, "shape", (len(vector), *[1] * (len(module.shape) - 1)))  # type: ignore[arg-type]  # noqa: B010
     elif isinstance(module, nn.RNNBase):
         module.input_size = module.get_parameter("weight_ih_l0").shape[1]
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
+    else:
+        _correct_known_class(module)
+
+
+def _correct_known_class(module: nn.Module) -> None:
+    """Set the sizes that modules of other libraries read in their forward, by the names of their classes."""
+    name = f"{type(module).__module__}.{type(module).__name__}"
+    if name == "transformers.pytorch_utils.Conv1D":  # GPT-2's linear layer
+        for attribute, size in zip(("nx", "nf"), module.get_parameter("weight").shape, strict=True):
+            setattr(module, attribute, size)
+    elif name == "timm.models.metaformer.Scale":
+        shape: Any = module.shape
+        module.__dict__["shape"] = (len(module.get_parameter("scale")), *shape[1:])
+    elif name == "torchvision.models.vision_transformer.VisionTransformer":
+        module.__dict__["hidden_dim"] = module.get_parameter("class_token").shape[-1]
