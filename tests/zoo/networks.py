@@ -104,7 +104,7 @@ NETWORKS = [
     Entry("timm:efficientformer_l1", 224), Entry("timm:poolformer_s12"), Entry("timm:mixer_s32_224", 224),
     Entry("timm:fbnetc_100"), Entry("timm:lcnet_050"), Entry("timm:tinynet_e"), Entry("timm:starnet_s1"),
     Entry("timm:inception_next_tiny"), Entry("timm:hgnet_tiny"), Entry("timm:repghostnet_050"),
-    Entry("timm:nf_resnet26", prunable=False), Entry("timm:levit_128s", 224),
+    Entry("timm:nf_resnet26"), Entry("timm:levit_128s", 224),
 ]  # fmt: skip
 
 
