@@ -205,6 +205,44 @@ class FormerWeightNorm(Classifier):
         return F.relu(self.two(F.leaky_relu(self.one(x), 0.2)))
 
 
+# -- weight standardisation ------------------------------------------------------------------------------------------
+
+
+class ScaledStandardConv(nn.Conv2d):
+    """As in NFNet: standardised filters with a gain, over a fixed scale."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1)
+        self.gain = nn.Parameter(torch.rand(outputs, 1, 1, 1) + 0.5)
+        self.scale = 1.7 / (9 * inputs) ** 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat, gain = self.weight.reshape(1, self.out_channels, -1), (self.gain * self.scale).view(-1)
+        weight = F.batch_norm(flat, None, None, weight=gain, training=True, momentum=0.0, eps=1e-5)
+        return F.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
+
+
+class StandardConv(nn.Conv2d):
+    """As in BiT: standardised filters, a norm behind them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-8).reshape_as(self.weight)
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+@network(0.1, {"one": 8, "two": 8, "three": 4})
+class Standardised(Classifier):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.one, self.two = ScaledStandardConv(3, 8), ScaledStandardConv(8, 8)
+        self.three = StandardConv(8, 8, 3, padding=1, bias=False)
+        self.norm = nn.GroupNorm(4, 8)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.three(F.silu(self.two(F.gelu(self.one(x)))))))
+
+
 # -- recurrent layers ------------------------------------------------------------------------------------------------
 
 

@@ -133,7 +133,7 @@ NETWORKS = [
     Entry("timm:inception_next_tiny"), Entry("timm:hgnet_tiny"), Entry("timm:repghostnet_050"),
     Entry("timm:vit_tiny_patch16_224", 224), Entry("timm:deit3_small_patch16_224", 224),
     Entry("timm:swin_tiny_patch4_window7_224", 224),
-    Entry("timm:nf_resnet26", prunable=False), Entry("timm:levit_128s", 224),
+    Entry("timm:nf_resnet26"), Entry("timm:levit_128s", 224),
 ]  # fmt: skip
 
 

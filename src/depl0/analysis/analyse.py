@@ -79,6 +79,10 @@ def _walk(state: Propagation, graph: Graph) -> None:
         else:
             name = operator_name(node)
             rule = RULES.get(name) or (pointwise_rule if is_pointwise(node) else unknown_rule)
+            weight = state.standardised_weight(graph.layer[node])
+            if weight is not None and name not in CONVOLUTIONS:
+                state.values[node] = weight  # on the way there
+                continue
             if not all(has_known_size(n) for n in (node, *node.all_input_nodes)):
                 rule = value_sized_rule
             state.values[node] = rule(state, graph, node)

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 
 from depl0._counted_norm import NormSpec
 from depl0._pruned_attention import AttentionSpec
+from depl0._standardised import Standardisation, standardisation_of
 from depl0.analysis.labels import Labels, Reason
 from depl0.analysis.recording import Graph, shape_of
 from depl0.analysis.values import Channels, Derived, Normed, Opaque, Stored, Value, labels_along, varying_dims
@@ -57,6 +58,9 @@ class Propagation:
         self.modules = dict(model.named_modules())
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.parameters = set(self._names.values())
+        found = {path: standardisation_of(module) for path, module in self.modules.items()}
+        self.standardised = {path: each for path, each in found.items() if each is not None and path}
+        """convolutions with standardised filters, by path"""
         self.values: dict[fx.Node, Value] = {}
         self.axes: dict[Axis, Tensor] = {}
         self.fixed: dict[Axis, Reason] = {}
@@ -153,11 +157,19 @@ class Propagation:
         value, reason = self.values[node], Reason("a parameter is used in another way too", layer)
         if isinstance(value, (Stored, Normed)):
             for dim in range(len(shape_of(node))):
-                for name in (value.name,) if isinstance(value, Stored) else (value.name, value.length):
-                    self.fixed.setdefault((name, dim), reason)
+                for name in (value.name, value.length if isinstance(value, Normed) else None):
+                    if name is not None:
+                        self.fixed.setdefault((name, dim), reason)
         elif isinstance(value, Derived):
             for name, dim, _ in value.axes:
                 self.fixed.setdefault((name, dim), reason)
+
+    def standardised_weight(self, path: str) -> Normed | None:
+        """Return the weight of a convolution with standardised filters; None where a module is no such."""
+        found: Standardisation | None = self.standardised.get(path)
+        if found is None or f"{path}.weight" not in self.parameters:
+            return None
+        return Normed(f"{path}.weight", None if found.gain is None else f"{path}.{found.gain}", 0)
 
     def vector_dim(self, node: fx.Node) -> int | None:
         """Return the one dimension of a stored vector's view that is longer than one."""

@@ -46,7 +46,7 @@ def bind_weight(state: Propagation, node: fx.Node, dims: dict[int, Tensor], laye
     value, ndim = state.values[node], len(shape_of(node))
     assert isinstance(value, (Stored, Normed))
     state.bind(value.name, dims, ndim, layer)
-    if isinstance(value, Normed):
+    if isinstance(value, Normed) and value.length is not None:
         state.bind(value.length, {value.dim: dims[value.dim]} if value.dim in dims else {}, ndim, layer)
 
 

@@ -49,12 +49,15 @@ class Derived:
 
 @dataclass(frozen=True)
 class Normed:
-    """A stored weight at a length of its own: g·v/‖v‖, the length taken over all dimensions but one (weight norm)."""
+    """A stored weight at a length of its own: g·v/‖v‖, the length taken over all dimensions but one (weight norm).
+
+    A standardised weight (`_standardised.py`) is of the same kind.
+    """
 
     name: str
     """of v"""
-    length: str
-    """of g, the lengths"""
+    length: str | None
+    """of g, the lengths; None where they are all one"""
     dim: int
     """the dimension along which there are several lengths"""
 

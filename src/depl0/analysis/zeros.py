@@ -72,10 +72,10 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
                 continue
             if silenceable[source]:
                 _mark(source, sources, marked)
-            elif isinstance(weight, Normed) and weight.dim == parts.in_dim:
+            elif isinstance(weight, Normed) and weight.dim == parts.in_dim and weight.length is not None:
                 sites.axes.setdefault((weight.length, parts.in_dim), graph.layer[node])
             elif isinstance(weight, Normed):
-                state.labels.freeze(value.labels, Reason("nothing before a weight norm can silence them"))
+                state.labels.freeze(value.labels, Reason("nothing before a normed weight can silence them"))
             else:
                 sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
         for node in graph.nodes:
@@ -152,7 +152,7 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     else:
         return silencing_axes(state, node)
     stored = [(state.values[n], dim) for n, dim in tensors if isinstance(n, fx.Node)]
-    lengths = [(value.length, dim) for value, dim in stored if isinstance(value, Normed)]
+    lengths = [(value.length, dim) for value, dim in stored if isinstance(value, Normed) and value.length]
     return lengths + [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
 
 
@@ -202,7 +202,7 @@ def _is_trainable_affine(state: Propagation, node: fx.Node) -> bool:
     given: dict[str, Any] = arguments(node) if parts is None else {"weight": parts.weight, "bias": parts.bias}
     stored = [state.values[given[key]] for key in ("weight", "bias") if given[key] is not None]
     known = all(
-        value.dim == (parts.out_dim if parts is not None else 0)
+        value.length is not None and value.dim == (parts.out_dim if parts is not None else 0)
         if isinstance(value, Normed)
         else isinstance(value, Stored) and value.name in state.parameters
         for value in stored

@@ -28,6 +28,7 @@ from depl0.surgery.compare import (
 )
 from depl0.surgery.constant import Removal, remove
 from depl0.surgery.scaling import scaled_parameters
+from depl0.surgery.standardised import exact_sums
 from depl0.surgery.training_mode import training_difference
 from depl0.surgery.weight_norm import exact_lengths
 
@@ -64,7 +65,7 @@ def certify(
     in its precision: a norm that is folded into a constant is rounded to the network's own precision, which is no
     difference between the two.
     """
-    exact = exact_lengths(host, scaled, positions)
+    exact = {**exact_lengths(host, scaled, positions), **exact_sums(host, positions)}
     with untouched(host):
         try:
             compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions, exact)
@@ -104,9 +105,9 @@ def _compare_copies(
             converted(private_copy(compact).eval(), dtype),
         )
         remove(candidate, removals)
-        for name, parameter in candidate.named_parameters():
+        for name, tensor in [*candidate.named_parameters(), *candidate.named_buffers()]:
             if name in exact:
-                parameter.data.copy_(exact[name])
+                tensor.data.copy_(exact[name])
         gated = gated_call(reference, {name: cast(tensor.detach(), dtype) for name, tensor in scaled.items()})
         try:
             with torch.no_grad():

@@ -26,6 +26,7 @@ from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_positions, slice_module, sliced
+from depl0.surgery.standardised import exact_sums
 from depl0.surgery.weight_norm import exact_lengths
 
 
@@ -105,7 +106,8 @@ def certify_and_remember(
     ``costs`` are parameters and MACs of the dense network and of the smaller host.
     """
     _, host = before
-    exact = exact_lengths(host, scaled_parameters(before[0], host, gates), narrowed.positions)
+    scaled = scaled_parameters(before[0], host, gates)
+    exact = {**exact_lengths(host, scaled, narrowed.positions), **exact_sums(host, narrowed.positions)}
     certificate = _certify(before, (narrowed.plan, narrowed.host), gates, example.on_device_of(host), exact)
     earlier = record_of(host)
     dense, smaller = costs

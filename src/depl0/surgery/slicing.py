@@ -15,6 +15,7 @@ from depl0._host import canonical_names
 from depl0.analysis.plan import FROZEN, Plan
 from depl0.analysis.propagate import Axis
 from depl0.surgery.numbers import set_numbers
+from depl0.surgery.standardised import keep_standards
 from depl0.surgery.weight_norm import keep_directions
 
 
@@ -47,6 +48,7 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
     touched: dict[nn.Module, None] = {}
     for canonical, dims in by_tensor.items():
         keep_directions(modules, canonical, dims)
+        keep_standards(modules, canonical, dims)
     for canonical, dims in by_tensor.items():
         if canonical not in aliases:
             set_numbers(modules, canonical, {dim: len(keep) for dim, keep in dims.items()})
