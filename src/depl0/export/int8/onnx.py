@@ -134,7 +134,7 @@ def _reader(quantization: Any, names: list[str], inputs: list[tuple[Tensor, ...]
         for part, _ in of_size(batch, size)
     )
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, Any] | None:
             return next(feeds, None)
 
