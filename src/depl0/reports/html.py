@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 
 from depl0 import __version__
 from depl0._table import Table, shown
-from depl0.reports import results
+from depl0.reports import deployed, results
 from depl0.reports.figures import curves, structure
 from depl0.reports.figures.canvas import inline_svg
 from depl0.reports.figures.heat import COLOURS
@@ -46,6 +46,7 @@ class Section:
     frozen: Table
     knows_frozen: bool
     provenance: Table
+    deployed: tuple[Table, Markup | None] | None
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -107,7 +108,13 @@ def _section(run: Run, place: int, top: int | None) -> Section:
         frozen=results.frozen(run),
         knows_frozen=isinstance(run.get("layers"), list),
         provenance=results.provenance(run),
+        deployed=_deployed(run, prefix),
     )
+
+
+def _deployed(run: Run, prefix: str) -> tuple[Table, Markup | None] | None:
+    found = deployed.read_deployed(run)
+    return None if found is None else (deployed.table(run, found), deployed.figure(run, found, f"{prefix}-deployed"))
 
 
 def _what(run: Run) -> str:
