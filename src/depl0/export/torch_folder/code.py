@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from typing import Any
 
 from depl0._user_code import load_callable, wanted
 from depl0.export.torch_folder import parts
@@ -18,13 +19,13 @@ _LOAD = "from safetensors.torch import load_file"
 def model_code(spec: str, sizes: Mapping[str, int], structure: Structure, title: str) -> str:
     """Return the text of ``model.py`` for a network that a spec describes."""
     imports, definitions, call = _constructor(spec, sizes)
-    used = [parts.resize]
+    used: list[Any] = [parts.resize]
     steps = ['    resize(network, config.get("shapes", {}), config.get("attributes", {}))']
     if structure.positions:
         used.append(parts.keep)
         steps.append('    keep(network, config["positions"])')
     if structure.constants:
-        used = [parts.ConstantLayer, parts.replace, *used]  # type: ignore[list-item]
+        used = [parts.ConstantLayer, parts.replace, *used]
         steps += [
             '    for path in config.get("identities", []):',
             "        replace(network, path, nn.Identity())",
