@@ -17,6 +17,7 @@ from depl0.gates import RULES
 from depl0.recipes import (
     SECTIONS,
     DataSection,
+    DeploySection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
@@ -81,6 +82,9 @@ REFUSED = [
     (RecoverySection, "recovery.compensate", "yes", "true or false"),
     (RecoverySection, "recovery.renew_statistics", 1, "true or false"),
     (GatesSection, "gates.alone", ["conv1", "conv1"], f"{LIST} a layer's name and none comes twice"),
+    (DeploySection, "deploy.then", "int4", "one of 'nothing', 'int8'"),
+    (DeploySection, "deploy.max_drop", -1, "a number of at least 0"),
+    (DeploySection, "deploy.calibration_images", 0, f"{WHOLE} 1"),
     (TargetSection, "target.penalty_scale", "whole", "one of 'share', 'count'"),
     (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
     (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),

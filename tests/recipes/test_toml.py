@@ -182,7 +182,7 @@ ERRORS = [
     (
         "zebra = 3\n" + SMALL,
         "recipe has no field or section zebra.\nhint: the sections are model, data, task, gates, target, "
-        "search, weight_optimizer, gate_optimizer, recovery, finetune, run.",
+        "search, weight_optimizer, gate_optimizer, recovery, finetune, deploy, run.",
     ),
     (
         SMALL + "[target.zebra]",

@@ -111,6 +111,9 @@ def chosen_recipe(
         bool,
         typer.Option("--quick", help="Train nothing: score, cut and compensate a trained network, in minutes."),
     ] = False,
+    then: Annotated[
+        str | None, typer.Option(help="What follows: int8 writes the deployed file and measures all variants.")
+    ] = None,
     compact: Annotated[
         str | None,
         choice("--compact", COMPACTIONS, "When closed channels are cut out: during the search, after it, or never."),
@@ -170,6 +173,7 @@ def chosen_recipe(
             "gate_optimizer.lr": gate_lr,
             "search.distill": distill,
             "recovery.compensate": compensate,
+            "deploy.then": then,
             "run.compact": compact,
             "run.seed": seed,
             "run.device": device,
@@ -204,14 +208,23 @@ def prune_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
+    from depl0.cli.deployed import check_deployable, deploy, deployed_table
     from depl0.cli.result import result_table
     from depl0.runs.progress import make_reporter
     from depl0.runtime.engine import is_first_process
     from depl0.training.prune import prune
 
-    folder, summary = prune(chosen_recipe(**options), out, resume=resume, reporter=make_reporter(quiet))
+    recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
+    check_deployable(recipe)
+    folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
     if is_first_process():
-        typer.echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
+        if not as_json:
+            typer.echo(result_table(summary, folder.path))
+        deployed = deploy(recipe, folder.path, reporter.note)
+        if as_json:
+            typer.echo(json.dumps(summary if deployed is None else {**summary, "deployed": deployed}, indent=2))
+        elif deployed is not None:
+            typer.echo(deployed_table(deployed, folder.path))
 
 
 def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:

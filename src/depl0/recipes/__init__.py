@@ -13,6 +13,7 @@ from depl0.recipes.section import Section
 from depl0.recipes.sections import (
     SECTIONS,
     DataSection,
+    DeploySection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
@@ -30,6 +31,7 @@ from depl0.recipes.toml import parse_recipe, read_recipe, with_overrides, write_
 __all__ = [
     "SECTIONS",
     "DataSection",
+    "DeploySection",
     "FinetuneSection",
     "GateOptimizerSection",
     "GatesSection",

@@ -17,6 +17,7 @@ from depl0.recipes.section import Section, allow, refusal
 from depl0.recipes.sections import (
     CONTINUED,
     DataSection,
+    DeploySection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
@@ -59,6 +60,7 @@ class Recipe(Section):
     )
     recovery: RecoverySection = field(default_factory=RecoverySection, metadata=allow(Instance(RecoverySection)))
     finetune: FinetuneSection = field(default_factory=FinetuneSection, metadata=allow(Instance(FinetuneSection)))
+    deploy: DeploySection = field(default_factory=DeploySection, metadata=allow(Instance(DeploySection)))
     run: RunSection = field(default_factory=RunSection, metadata=allow(Instance(RunSection)))
 
     def _check_together(self) -> None:

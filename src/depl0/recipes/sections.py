@@ -414,6 +414,24 @@ class FinetuneSection(Section):
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DeploySection(Section):
+    """What is done with the compact network when the run is finished.
+
+    Attributes:
+        then: ``nothing``, or ``int8``: write it as an int8 ONNX file, measured beside the dense and the float network.
+        max_drop: how much of the metric int8 may lose; more is refused.
+        calibration_images: training images that the ranges of activations are measured on.
+    """
+
+    title: ClassVar[str] = "deploy"
+
+    then: str = field(default="nothing", metadata=allow(OneOf(("nothing", "int8"))))
+    max_drop: float = field(default=1.0, metadata=allow(Number(at_least=0)))
+    calibration_images: int = field(default=512, metadata=allow(Whole(at_least=1)))
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSection(Section):
     """How the training is executed.
 
@@ -467,6 +485,7 @@ SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
             GateOptimizerSection,
             RecoverySection,
             FinetuneSection,
+            DeploySection,
             RunSection,
         )
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from depl0._table import Table
-from depl0.reports import results
+from depl0.reports import deployed, results
 from depl0.reports.run import Run
 
 
@@ -40,6 +40,15 @@ def search(run: Run, prefix: str) -> Block | None:
     return Block("The search", tables=(table,)) if table.rows else None
 
 
+def deployed_variants(run: Run, prefix: str) -> Block | None:
+    """Return the files that ``--then int8`` made: accuracy, size and milliseconds of each."""
+    found = deployed.read_deployed(run)
+    if found is None:
+        return None
+    table, figure = deployed.table(run, found), deployed.figure(run, found, f"{prefix}-deployed")
+    return Block("Deployed", " ".join(table.notes), (table,), () if figure is None else (figure,))
+
+
 def layers(run: Run, prefix: str) -> Block:
     """Return the table of layers."""
     table = results.layers(run)
@@ -56,7 +65,7 @@ def frozen(run: Run, prefix: str) -> Block:
     return Block("Channels that cannot be pruned", note="This run did not record them.")
 
 
-BLOCKS: tuple[Maker, ...] = (search, layers, frozen)
+BLOCKS: tuple[Maker, ...] = (deployed_variants, search, layers, frozen)
 
 
 def blocks(run: Run, prefix: str) -> list[Block]:

@@ -25,8 +25,11 @@ from depl0.runs.lines import Lines
 from depl0.runs.lock import HOLDER, LOCK
 from depl0.runs.places import started_in
 
-FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan")
-"""fields that may change when a run goes on: they say how it is looked after, not what it does"""
+FREE = (
+    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan"),
+    *("deploy.then", "deploy.max_drop", "deploy.calibration_images"),
+)
+"""fields that may change when a run goes on: they say how it is looked after and what follows, not what it does"""
 PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
 
 

@@ -52,7 +52,8 @@ class Inliner:
         if key in self._done:
             return
         self._done[key] = None
-        for name in _bound(statement):
+        bound = set(_bound(statement))
+        for name in sorted(bound):
             owner = self._owners.setdefault(name, module.__name__)
             if owner != module.__name__:
                 raise ExportError(
@@ -61,7 +62,7 @@ class Inliner:
                 )
         statement = _without_our_decorators(statement)
         for name in _read(statement):
-            if name in tree.bindings:
+            if name in tree.bindings and name not in bound:  # its own changes come after it
                 self.add(module, name)
         self._code.append(tree.source_of(statement))
 

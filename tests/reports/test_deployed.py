@@ -1,0 +1,44 @@
+"""The report's section on what was deployed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from depl0.errors import InputError
+from depl0.reports import deployed
+from depl0.reports.html import page
+from depl0.reports.run import Run
+
+METRIC = {"name": "accuracy", "unit": "%", "higher_is_better": True}
+
+
+def variant(name: str, score: float | None, ms: float) -> dict[str, Any]:
+    return {"name": name, "score": score, "bytes": 1000, "ms": ms, "spread_ms": 0.1, "best_ms": ms, "rounds": 9}
+
+
+def write(run: Run, **changes: Any) -> None:
+    variants = [variant("dense, float", None, 2.0), variant("compact, int8", 90.5, 1.0)]
+    found = {"metric": METRIC, "variants": variants, "float_layers": ["<conv1>"], **changes}
+    (run.path / "deployed.json").write_text(json.dumps(found))
+
+
+def test_section_shows_all_variants(known: Run) -> None:
+    assert "<h3>Deployed</h3>" not in page([known])
+    write(known)
+    text = page([known])
+    section = text[text.index("<h3>Deployed</h3>") : text.index("<h3>Training</h3>")]
+    assert "90.50 %" in section and "dense, float" in section and "&lt;conv1&gt;" in section
+    assert "<svg" in section and "milliseconds, batch 1" in section
+    write(known, variants=[variant("dense, float", None, 2.0)])  # no accuracy, no picture
+    found = deployed.read_deployed(known)
+    assert found is not None and deployed.figure(known, found, "x") is None
+
+
+@pytest.mark.parametrize("changes", [{"variants": 7}, {"variants": [{"name": "x"}]}, {"float_layers": [1]}])
+def test_damaged_file(known: Run, changes: dict[str, Any]) -> None:
+    write(known, **changes)
+    with pytest.raises(InputError, match=r"deployed\.json is damaged"):
+        page([known])
