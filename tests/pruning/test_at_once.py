@@ -49,6 +49,47 @@ def test_one_call_keeps_the_budget_and_most_of_the_accuracy(trained: nn.Module) 
     assert accuracy(compact) > max(0.8, accuracy(by_chance.extract()))
 
 
+def test_one_call_that_trains(trained: nn.Module) -> None:
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    torch.manual_seed(0)
+    batches = [batch(step) for step in range(40)]  # fewer than steps: they are read again
+    compact = depl0.prune(trained, torch.randn(1, 1, 6, 6), data=batches, budget=0.15, steps=80)
+    assert depl0.info(compact).macs_left <= 0.15 and type(compact) is Net
+    assert not compact.training and not trained.training
+    assert all(torch.equal(value, before[name]) for name, value in trained.state_dict().items())
+    assert accuracy(compact) > 0.9
+
+
+def test_one_call_learns_what_the_network_does_not_know() -> None:
+    torch.manual_seed(1)
+    fresh, batches = Net(), [batch(step) for step in range(40)]
+    options: Any = {"data": batches, "budget": 0.5, "lr": 0.1}
+    compact = depl0.prune(fresh, torch.randn(1, 1, 6, 6), steps=120, loss=LOSS, **options)
+    assert accuracy(compact) > 0.9 > 0.5 > accuracy(fresh.eval())
+    torch.manual_seed(1)
+    taught = depl0.prune(fresh, torch.randn(1, 1, 6, 6), steps=120, **options)
+    assert accuracy(taught) < accuracy(compact), "without a loss of one's own, the given network is the teacher"
+
+
+def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
+    calls = []
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        calls.append(len(outputs))
+        return LOSS(outputs, targets)
+
+    example = torch.randn(1, 1, 6, 6)
+    compact = depl0.prune(trained, example, data=iter(BATCHES), budget=0.5, steps=4, loss=loss)
+    assert depl0.info(compact).macs_left <= 0.5 and len(calls) >= 4
+    for steps in (1, 0, True, 2.5):
+        with pytest.raises(InputError, match="steps must be a whole number of at least 2"):
+            depl0.prune(trained, example, data=BATCHES, steps=steps)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"a batch of .* must be a pair \(inputs, targets\)"):
+        depl0.prune(trained, example, data=INPUTS, steps=4)
+    with pytest.raises(InputError, match="data gives no batches"):
+        depl0.prune(trained, example, data=[], steps=4)
+
+
 def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
     compact = depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.4, of="params", groups="inner")
     assert depl0.info(compact).params_left <= 0.4 and compact.stem.out_channels == 8

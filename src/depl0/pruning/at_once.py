@@ -1,4 +1,4 @@
-"""Pruning in one call, without training: score, compensate, cut, certify."""
+"""Pruning in one call: score, compensate, cut, certify; or search and fine-tune, where steps are given."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing_extensions import Unpack
 from depl0._host import check_host, private_copy
 from depl0.config import GateChanges, GateConfig
 from depl0.gated import attach
-from depl0.pruning.calibration import Calibration
+from depl0.pruning.calibration import Calibration, Loss
 from depl0.pruning.freezing import freeze_network
 from depl0.pruning.reconstruction import reconstruction_scores
+from depl0.pruning.short_training import prune_with_training
 
 
 def prune(
@@ -21,21 +22,33 @@ def prune(
     example_inputs: Any,
     *,
     data: Iterable[Any],
+    steps: int | None = None,
+    loss: Loss | None = None,
+    lr: float = 0.01,
     **changes: Unpack[GateChanges],
 ) -> nn.Module:
-    """Return a compact network within a budget, from some inputs and without any training. The model is not modified.
+    """Return a compact network within a budget. The model is not modified.
 
-    Channels are judged by the error that is left when the layers behind them make up for their loss; those layers are
-    then fitted in closed form. For a network that was trained, in seconds to minutes; train it on for more accuracy.
-    ``depl0.info`` tells what was cut.
+    Without ``steps`` nothing is trained: channels are judged by the error that is left when the layers behind them make
+    up for their loss; those layers are then fitted in closed form. With ``steps`` the network is trained: a
+    :class:`depl0.Search` takes it to the budget, and fine-tuning follows; a classifier also learns from the answers of
+    the network as it was. ``depl0.info`` tells what was cut.
 
     Args:
         model: a trained network.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
-        data: batches of inputs, without labels; 1,024 examples are enough.
+        data: batches of inputs, without labels; 1,024 examples are enough. With ``steps``: batches (inputs, targets),
+            one for each step, from the beginning again if there are fewer.
+        steps: training steps in all, search and fine-tuning; None: no training.
+        loss: the loss of the task, ``loss(outputs, targets)``; None: cross entropy, and a share of learning from the
+            given network.
+        lr: the learning rate of the weights, where they are trained.
         changes: fields of :class:`depl0.GateConfig`: ``budget`` (0.5 by default), ``of``, ``groups``, ``round_to``, …
     """
-    config = GateConfig(budget=0.5).changed(**changes).changed(generator="independent")
+    config = GateConfig(budget=0.5).changed(**changes)
+    if steps is not None:
+        return prune_with_training(model, example_inputs, config, data, steps, loss, lr)
+    config = config.changed(generator="independent")
     gated = attach(private_copy(check_host(model)), example_inputs, config)
     calibration = Calibration.of(data, None)
     assert calibration is not None, "data are batches"

@@ -21,12 +21,13 @@ _STEP_PER_PASS = 3.0
 def header(session: Session, gated: GatedModel) -> str:
     """Return the lines; one short forward pass is timed for the last of them."""
     recipe, info, engine = session.recipe, session.data.info, session.engine
+    images = f"{info.train_size:,} training and {info.test_size:,} test images"
     shape = "×".join(map(str, info.image_shape))
     classes = "" if info.num_classes is None else f", {info.num_classes:,} classes"
     processes = "" if engine.num_processes == 1 else f", {engine.num_processes} processes"
     rows = {
         "network": f"{recipe.model.spec}: {gated.dense_cost}",
-        "data": f"{recipe.data.spec}: {info.train_size:,} training, {info.test_size:,} test images of {shape}{classes}",
+        "data": f"{recipe.data.spec}: {images} of {shape}{classes}",
         "device": f"{engine.device}, {recipe.run.precision}{processes}",
         "folder": str(session.folder.path),
         "plan": _plan(session),
@@ -40,9 +41,7 @@ def _plan(session: Session) -> str:
     of = {"macs": "MACs", "params": "parameters"}.get(target.of, target.of)
     parts = [
         _long("search", recipe.search_epochs),
-        f"penalty λ = {target.penalty_weight:g}"
-        if target.budget is None
-        else f"cut to {target.budget:.3g} of the {of}",
+        f"penalty λ = {target.penalty_weight:g}" if target.budget is None else f"cut to {target.budget:g} of the {of}",
         _long("fine-tuning", recipe.finetune_epochs),
     ]
     if _trains_dense(session):
