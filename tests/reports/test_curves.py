@@ -23,11 +23,6 @@ def drawn(run: Run, name: str) -> Axes:
     return axes
 
 
-def line(axes: Axes, label: str) -> list[tuple[float, float]]:
-    found = next(one for one in axes.lines if one.get_label() == label)
-    return [(float(x), float(y)) for x, y in found.get_xydata()]
-
-
 def changed(run: Run, **how: Any) -> Run:
     """The run with other values in its epochs: a list for the epochs of the search, one after the other."""
     epochs = [dict(epoch) for epoch in run.epochs]
@@ -37,15 +32,24 @@ def changed(run: Run, **how: Any) -> Run:
     return replace(run, epochs=epochs)
 
 
-def test_lambda_is_not_shown_while_it_is_not_used(known: Run) -> None:
-    assert [x for x, _ in line(drawn(known, "lambda"), "λ")] == [1, 2, 3, 4]
+OF_THE_BUDGET = curves.PANELS[3].name
+"""the panel of what a budget solves for"""
+
+
+def epochs_drawn(run: Run) -> list[float]:
+    return [float(x) for x in drawn(run, OF_THE_BUDGET).lines[0].get_xdata()]
+
+
+def test_the_panel_of_the_budget_begins_after_the_warm_up(known: Run) -> None:
+    assert epochs_drawn(known) == [1, 2, 3, 4]
     warm = {**known.recipe, "search": {**known.recipe["search"], "gate_warmup": 0.5}}
-    assert [x for x, _ in line(drawn(replace(known, recipe=warm), "lambda"), "λ")] == [3, 4]
+    assert epochs_drawn(replace(known, recipe=warm)) == [3, 4]
 
 
-def test_a_fixed_lambda_has_no_panel(known: Run) -> None:
+def test_without_a_budget_there_is_no_panel_of_it(known: Run) -> None:
     fixed = {**known.recipe, "target": {"penalty_weight": 1e-6}}
-    assert "lambda" not in [panel.name for panel in curves.panels(replace(known, recipe=fixed))]
+    assert OF_THE_BUDGET in [panel.name for panel in curves.panels(known)]
+    assert OF_THE_BUDGET not in [panel.name for panel in curves.panels(replace(known, recipe=fixed))]
 
 
 def test_moments_are_marked_in_one_panel_alone(known: Run) -> None:
