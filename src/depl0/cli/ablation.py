@@ -29,7 +29,7 @@ def ablation_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Prune with every generator of the paper's appendix B; tabulate mean ± spread. Called again, it goes on."""
+    """Prune with every generator of the paper's appendix B; tabulate mean ± spread. Run it again to resume."""
     from depl0.runs.progress import make_reporter
     from depl0.studies.ablation import Ablation, tabulate, with_data_folder
     from depl0.studies.publish import carry_out

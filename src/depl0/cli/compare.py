@@ -29,7 +29,7 @@ def compare_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Called again, it goes on."""
+    """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Run it again to resume."""
     from depl0.runs.progress import make_reporter
     from depl0.studies.choice import Trials, read_choice
     from depl0.studies.compare import Comparison, read_budgets, read_methods, tabulate

@@ -88,11 +88,11 @@ def chosen_recipe(
         ),
     ] = None,
     remove_blocks: Annotated[
-        bool | None, typer.Option("--remove-blocks", help="Take layers out whole that have become constant.")
+        bool | None, typer.Option("--remove-blocks", help="Remove layers whose output has become constant.")
     ] = None,
     generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
     direction: Annotated[str | None, choice("--direction", DIRECTIONS, "Order of the groups.")] = None,
-    conditioning: Annotated[str | None, typer.Option(help="What groups are fed on: log_alpha or gates.")] = None,
+    conditioning: Annotated[str | None, typer.Option(help="What the generator reads: log_alpha or gates.")] = None,
     groups: Annotated[str | None, typer.Option(help="all or inner.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
     finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
@@ -207,7 +207,7 @@ def prune_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Train a network with gates, cut the closed channels out, fine-tune what is left, and say what it is worth."""
+    """Train a network with gates, cut the closed channels out, fine-tune what is left, and report the result."""
     from depl0.cli.deployed import check_deployable, deploy, deployed_table
     from depl0.cli.result import result_table
     from depl0.runs.progress import make_reporter

@@ -19,7 +19,7 @@ def sweep_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Prune at several budgets; write table, JSON and picture of the metric against cost. Called again, it goes on."""
+    """Prune at several budgets; write table, JSON and picture of the metric against cost. Run it again to resume."""
     from depl0.runs.progress import make_reporter
     from depl0.studies.frontier import draw_frontier
     from depl0.studies.publish import carry_out
