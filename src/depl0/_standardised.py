@@ -34,16 +34,9 @@ class StandardisedConv2d(nn.Conv2d):
     removed: Tensor
 
     def __init__(self, conv: nn.Conv2d, standardisation: Standardisation) -> None:
-        super().__init__(
-            conv.in_channels,
-            conv.out_channels,
-            conv.kernel_size,
-            conv.stride,
-            conv.padding,
-            conv.dilation,
-            conv.groups,
-            bias=False,
-        )
+        names = ("kernel_size", "stride", "padding", "dilation", "groups")
+        options: dict[str, Any] = {name: getattr(conv, name) for name in names}
+        super().__init__(conv.in_channels, conv.out_channels, **options, bias=False)
         self.standardisation = standardisation
         self.weight, self.bias = conv.weight, conv.bias
         if standardisation.gain is not None:
