@@ -44,6 +44,8 @@ def test_file_holds_int8_weights_and_computes_nearly_the_same(network: nn.Module
         scale = next(n.input[1] for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == name)
         assert list(tensors[scale].dims) == [network.get_parameter(name).shape[0]]  # one for each output channel
     assert "BatchNormalization" not in {node.op_type for node in proto.graph.node}
+    written = {a.name for node in proto.graph.node if node.op_type == "Conv" for a in node.attribute}
+    assert {"kernel_shape", "pads"} <= written and not {"auto_pad", "group", "dilations"} & written  # the defaults
     assert {entry.key: entry.value for entry in proto.metadata_props} == {"key": "value"}
     wanted = call(network, IMAGES)
     assert float((found.run(IMAGES) - wanted).norm() / wanted.norm()) < 0.05

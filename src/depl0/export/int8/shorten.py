@@ -1,4 +1,4 @@
-"""Small files: a quantised ONNX graph without the long names and the zeros that the quantiser writes.
+"""Small files: a quantised ONNX graph without the long names, zeros and defaults that are written into it.
 
 In a small network they are a tenth of the file. Weights keep the names of their parameters.
 """
@@ -9,9 +9,10 @@ from typing import Any
 
 
 def shorten(onnx: Any, proto: Any) -> None:
-    """Give intermediate tensors short names and leave out zero points that are zero, in place."""
+    """Give intermediate tensors short names; leave out zero points that are zero and attributes at their default."""
     graph = proto.graph
     _drop_zero_points(onnx, graph)
+    _drop_defaults(onnx, graph)
     fixed = {value.name for value in (*graph.input, *graph.output)} | {""}
     names = _weight_names(graph)
     taken = fixed | set(names.values())
@@ -52,6 +53,19 @@ def _drop_zero_points(onnx: Any, graph: Any) -> None:
     for name, tensor in tensors.items():
         if name not in used:
             graph.initializer.remove(tensor)
+
+
+def _drop_defaults(onnx: Any, graph: Any) -> None:
+    """Leave out attributes of convolutions that say what ONNX takes without them."""
+    for node in graph.node:
+        if node.op_type != "Conv":
+            continue
+        for attribute in list(node.attribute):
+            value = onnx.helper.get_attribute_value(attribute)
+            if (attribute.name, value) in (("auto_pad", b"NOTSET"), ("group", 1)) or (
+                attribute.name == "dilations" and set(value) == {1}
+            ):
+                node.attribute.remove(attribute)
 
 
 def _digits(number: int) -> str:
