@@ -1,5 +1,5 @@
-# make test    build .venv if needed, then run every check and every test (about ten minutes on two cores)
-# make check   the same without the slow kinds of tests: lint, types and the fast majority (about two minutes)
+# make test    build .venv if needed, then run every check and every test
+# make check   the same without the slow kinds of tests: lint, types and the fast majority
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
 # make zoo     prune every network of the zoo at random, compare, and print the table (about an hour; ZOO="--rows FILE" to continue)
 # make fuzz    try eight times as many broken files as make test does, more than 40,000 (about ten minutes)
