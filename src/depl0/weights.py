@@ -79,8 +79,8 @@ def fill(model: nn.Module, found: dict[str, Tensor], source: str, *, strict: boo
 def find_new_head(model: nn.Module, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> NewHead | None:
     """Return the layers that give the classes, where they are all that does not fit; None: all fits, or more does not.
 
-    They are the layers whose outputs differ in number, all from one number to one other; or, where weights come
-    without such layers (a backbone) or with them under other names, the last layer of the network.
+    They are the layers whose outputs differ in number, weight and bias alike, all from one number to one other; or,
+    where weights come without such layers (a backbone) or with them under other names, the network's last layer.
     """
     unlike = {key for key in found if key in wanted and found[key].shape != wanted[key].shape}
     counts = {(found[key].shape[:1], wanted[key].shape[:1]) for key in unlike}
@@ -89,7 +89,8 @@ def find_new_head(model: nn.Module, found: Mapping[str, Tensor], wanted: Mapping
     last = _layer(last_name)
     missing = {_layer(key) for key in wanted if key not in found and not _is_counter(key)}
     extra = {_layer(key) for key in found if key not in wanted}
-    if not missing and not extra and len(counts) == 1 and same_inputs:
+    whole = unlike == {key for key in wanted if _layer(key) in {_layer(other) for other in unlike}}
+    if not missing and not extra and len(counts) == 1 and same_inputs and whole:
         (before,), (now,) = counts.pop()
         return NewHead(tuple(dict.fromkeys(_layer(key) for key in wanted if key in unlike)), before, now)
     if not unlike and missing == {last} and len(extra) <= 1 and found.keys() & wanted.keys():

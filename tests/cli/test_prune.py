@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 import depl0
-import depl0.cli.evaluate as cli_evaluate
 from depl0.models.spec import build_model
 from depl0.recipes.toml import read_recipe
+from depl0.training import evaluate as evaluating
 from tests.cli.conftest import Type
 from tests.data.layouts import pack, write_cifar10, write_cifar100, write_folder, write_mnist
 from tests.torchvision_shim import import_torchvision
@@ -177,9 +177,9 @@ def test_options(type_command: Type, tmp_path: Path, options: str, fields: dict[
 def test_evaluation_is_in_the_precision_of_the_run(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     assert type_command(f"{SHORT} {NO_DENSE} --precision bf16 --out run").code == 0
     seen = []
-    evaluate = cli_evaluate.evaluate
+    evaluate = evaluating.evaluate
     monkeypatch.setattr(
-        cli_evaluate, "evaluate", lambda engine, *rest: seen.append(engine.mixed_precision) or evaluate(engine, *rest)
+        evaluating, "evaluate", lambda engine, *rest: seen.append(engine.mixed_precision) or evaluate(engine, *rest)
     )
     assert type_command("eval run").code == 0
     assert seen == ["bf16"]

@@ -158,7 +158,8 @@ def _look_after(session: Session, phase: Phase, epoch: int, step: int, sums: Sum
     names = [scheduled.name for scheduled in phase.optimizers]
     where = f"{phase.name}, epoch {epoch + 1}, learning rate {phase.optimizers[0].optimizer.param_groups[0]['lr']:g}"
     session.guard.look(session.engine, phase.model, session.global_step, names, where)
-    session.reporter.progress(_progress(session, phase, epoch, step, sums))
+    if not last:
+        session.reporter.progress(_progress(session, phase, epoch, step, sums))
     stop, due = any_process(session.engine, session.stop_asked, _checkpoint_is_due(session))
     if stop or (due and not last):
         _save(session, phase, epoch, step, sums)
