@@ -184,7 +184,7 @@ def test_unknown_name_with_a_near_one():
         build("resnet65")
     assert str(caught.value) == (
         f"The model must be one of {', '.join(map(repr, names()))}, got 'resnet65' instead.\n"
-        "hint: did you mean resnet56 or resnet50 or resnet44?"
+        "hint: did you mean resnet56 or resnet50 or resnet56_b?"
     )
 
 

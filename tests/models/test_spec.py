@@ -77,7 +77,8 @@ def test_a_factory_builds_anew_each_time():
 def test_unknown_built_in_networks():
     wanted = f"The built-in model must be one of {', '.join(map(repr, names()))}, got"
     assert (
-        message_of("resnet57") == f"{wanted} 'resnet57' instead.\nhint: did you mean resnet56 or resnet50 or resnet44?"
+        message_of("resnet57")
+        == f"{wanted} 'resnet57' instead.\nhint: did you mean resnet56 or resnet50 or resnet56_b?"
     )
     assert message_of("Transformer") == (
         f"{wanted} 'Transformer' instead.\n"

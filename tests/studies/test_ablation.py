@@ -20,7 +20,8 @@ DIGITS = catalog.get("digits")
 
 
 def test_every_generator_there_is_takes_part() -> None:
-    assert sorted(ablation.GENERATORS) == sorted(GENERATORS)
+    left_out = {"lstm-shared"}  # studies that were begun go on; depl0 compare takes it (docs/studies.md)
+    assert {*ablation.GENERATORS, *left_out} == set(GENERATORS)
     recipes = [DIGITS, catalog.get("lenet5-fashion-mnist")]
     members = Ablation(recipes, seeds=2).members()
     assert list(members) == [
