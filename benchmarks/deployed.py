@@ -41,9 +41,9 @@ are only timed). How it is done: [../export.md](../export.md).
 SINCE = """The compact ResNet-20 keeps odd numbers of channels, and in int8 it is slower than the dense one; the other
 two keep multiples of 8 and gain. That the odd numbers are the cause was not tested by itself.
 
-After ResNet-20 was measured, attributes at their default were left out of int8 files as well: the same compact file
-then has 195,489 bytes, 0.269 of compact float, with the same outputs on a random image. ResNet-56 has not been measured
-yet.
+ResNet-20 was measured twice. The first time attributes at their default were still in the int8 files (compact 196,591
+bytes, 0.271 of float); accuracies were the same, and compact int8 was 1.80x as fast as dense float. ResNet-56 has not
+been measured yet.
 """
 
 
