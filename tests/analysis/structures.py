@@ -970,7 +970,7 @@ class NormOfBuffers(Classifier):
         return F.relu(self.two(F.relu(self.norm(self.one(x)))))
 
 
-@structure({"one": 8}, frozen={"two": "the layer's weight is computed, not stored (at normed)"})
+@structure({"one": 8, "two": 8}, frozen={"normed": "the layer's weight is computed, not stored (at spectral)"})
 class ComputedWeight(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
