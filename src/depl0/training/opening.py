@@ -60,8 +60,8 @@ def open_session(
 def _begin(session: Session, resume: bool) -> None:
     """Write down what is going to happen, unless another process did so since we looked."""
     folder = session.folder
-    if resume:
-        session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
     if session.engine.is_main_process:
         open_run(str(folder.path), session.recipe, resume=False)
         folder.begin(session.recipe)
+    if resume:  # said after the folder has begun: the log is in it
+        session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
