@@ -17,7 +17,7 @@ class Mixed(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(3, 6, 3)
         self.second = nn.Conv2d(6, 8, 3)
-        self.normed = parametrizations.weight_norm(nn.Conv2d(8, 4, 3))
+        self.normed = parametrizations.spectral_norm(nn.Conv2d(8, 4, 3))
         self.last = nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,6 +33,8 @@ def test_layers_come_in_order_of_execution_with_their_reasons() -> None:
 
 
 def test_nothing_to_prune_names_the_layers_that_cannot_be_sliced() -> None:
-    network = nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    network = nn.Sequential(
+        parametrizations.spectral_norm(nn.Conv2d(3, 8, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)
+    )
     with pytest.raises(depl0.NothingToPruneError, match="8 channels: the layer's weight is computed, not stored"):
         depl0.plan(network, torch.randn(1, 3, 3, 3))
