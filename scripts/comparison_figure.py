@@ -40,7 +40,7 @@ def read(path: Path = RESULTS) -> tuple[list[Point], float, str]:
     study = json.loads(path.read_text())
     rows = [row for row in study["methods"] if row.get("accuracy")]
     data = str(study["data"]).partition(":")[0]
-    title = f"{study['model']} on {data}, {study['epochs']} + {study['finetune_epochs']} epochs"
+    title = f"{study['model']} on {data}, pruned from trained weights"
     points = sorted(map(_point, rows), key=lambda point: (-point.accuracy, point.method))
     return points, rows[0]["dense_accuracy"]["mean"], title
 

@@ -63,7 +63,8 @@ def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Pl
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
     uses = tuple(replace(use, macs_per_pair=use.macs_per_pair // dense.images) for use in plan.uses)
-    plan = replace(plan, uses=uses)
+    products = tuple(replace(product, macs=product.macs / dense.images) for product in plan.products)
+    plan = replace(plan, uses=uses, products=products)
     params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
     layers = {name: (layer.params, layer.macs) for name, layer in dense.layers.items()}
     return replace(
