@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from depl0.generators import GENERATORS
 from depl0.recipes.toml import read_recipe
+from depl0.studies import ablation
 from tests.cli.conftest import Type
 
 TINY = "--epochs 1 --finetune-epochs 0 --limit-train 64 --device cpu --set search.dense_baseline=false --out out"
@@ -101,7 +101,7 @@ def test_the_ablation(type_command: Type, tmp_path: Path) -> None:
     assert "digits only: --data DIR adds LeNet-5 on Fashion-MNIST" in typed.err
     result = json.loads((tmp_path / "out" / "ablation.json").read_text())
     found = {row["generator"]: row["n"] for row in result["generators"]}
-    assert found == dict.fromkeys(GENERATORS, 1)
+    assert found == dict.fromkeys(ablation.GENERATORS, 1)
     assert all(row["macs_left"]["mean"] <= 0.25 for row in result["generators"])
     page = (tmp_path / "out" / "ablation.md").read_text()
     assert "| digits | lstm | 1 |" in re.sub(" +", " ", page)

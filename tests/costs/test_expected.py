@@ -116,7 +116,8 @@ def test_penalty_is_exact_in_half_precision_networks() -> None:
 def test_unknown_penalty_is_refused() -> None:
     gated = depl0.attach(STRUCTURES["NoNorm"].build(), image())
     with pytest.raises(
-        depl0.InputError, match="kind must be one of 'params', 'macs', 'groups', 'latency', got 'flops' instead"
+        depl0.InputError,
+        match="kind must be one of 'params', 'macs', 'groups', 'chain', 'groups-k2', 'latency', got 'flops'",
     ):
         gated.penalty("flops")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ def test_python_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("my_net", "my_data"):  # other tests have files of these names
+        monkeypatch.delitem(sys.modules, name, raising=False)
     known: dict[str, Any] = {}
     for block in blocks("docs/tutorial.md"):
         if block.language == "python" and block.runs:

@@ -29,7 +29,7 @@ def test_section_shows_all_variants(known: Run) -> None:
     assert "<h3>Deployed</h3>" not in page([known])
     write(known)
     text = page([known])
-    section = text[text.index("<h3>Deployed</h3>") : text.index("<h3>Training</h3>")]
+    section = text[text.index("<h3>Deployed</h3>") : text.index("<h3>Layers</h3>")]
     assert "90.50 %" in section and "dense, float" in section and "&lt;conv1&gt;" in section
     assert "<svg" in section and "milliseconds, batch 1" in section
     write(known, variants=[variant("dense, float", None, 2.0)])  # no accuracy, no picture

@@ -20,7 +20,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "dep-l0": {},
     "dep-l0:backward": {"gates__direction": "backward"},
     "dep-l0:lstm": {"gates__generator": "lstm"},
-    "control": {"gates__generator": "independent"},
+    "control": {"gates__generator": "bias"},
     "l0-hc": {"gates__method": "l0-hc", "gates__generator": "independent"},
 }
 Make = Callable[..., None]

@@ -47,4 +47,6 @@ def _ordinary(flags: str) -> str:
     >>> _ordinary("--lr <float>"), _ordinary("--set <list[str]>")
     ('--lr FLOAT', '--set TEXT')
     """
-    return re.sub(r"<(?:list\[)?(\w+)\]?>", lambda found: TYPES.get(found[1].lower(), found[1].upper()), flags)
+    return re.sub(
+        r"<(?:list\[)?(\w+)(?: range)?\]?>", lambda found: TYPES.get(found[1].lower(), found[1].upper()), flags
+    )

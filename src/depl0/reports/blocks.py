@@ -23,11 +23,13 @@ class Block:
     title: str
     text: str = ""
     tables: tuple[Table, ...] = ()
-    """sortable; a table without rows is left out"""
+    """a table without rows is left out"""
     figures: tuple[Markup, ...] = ()
     """SVG elements, from ``figures.canvas.inline_svg``"""
     note: str = ""
     """what is missing, and why"""
+    kind: str = "sortable"
+    """how tables behave: ``sortable``, or ``facts``, which have no head"""
 
 
 Maker = Callable[[Run, str], Block | None]
@@ -37,7 +39,7 @@ Maker = Callable[[Run, str], Block | None]
 def search(run: Run, prefix: str) -> Block | None:
     """Return when the search settled, and how much its gates depend on each other."""
     table = results.search_facts(run)
-    return Block("The search", tables=(table,)) if table.rows else None
+    return Block("The search", tables=(table,), kind="facts") if table.rows else None
 
 
 def deployed_variants(run: Run, prefix: str) -> Block | None:

@@ -76,7 +76,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 def read_claim_run(path: Path, control: str) -> ClaimRun | None:
     """Read a run; None: it is not finished, or its method is neither Dep-L0 nor L0-HC.
 
-    ``control`` says by which recipe field a run of Dep-L0 is the control, for instance ``gates.generator=independent``.
+    ``control`` says by which recipe field a run of Dep-L0 is the control, for instance ``gates.generator=bias``.
     """
     recipe, folder = read_recipe(path / "recipe.toml"), RunFolder(path)
     summary = folder.summary()
@@ -113,8 +113,8 @@ def arm_of(recipe: Recipe, control: str) -> str | None:
     >>> from depl0.recipes import catalog
     >>> from depl0.recipes.toml import with_overrides
     >>> base = catalog.get("digits")
-    >>> arms = [{}, {"gates.direction": "backward"}, {"gates.generator": "lstm"}, {"gates.generator": "independent"}]
-    >>> [arm_of(with_overrides(base, arm), "gates.generator=independent") for arm in arms]
+    >>> arms = [{}, {"gates.direction": "backward"}, {"gates.generator": "lstm"}, {"gates.generator": "bias"}]
+    >>> [arm_of(with_overrides(base, arm), "gates.generator=bias") for arm in arms]
     ['dep-l0', 'dep-l0:backward', 'dep-l0:lstm', 'control']
     """
     gates = recipe.gates
@@ -139,7 +139,7 @@ def _is_control(recipe: Recipe, control: str) -> bool:
     if not equals:
         raise InputError(
             f"--control takes section.field=value, got {control!r} instead.",
-            hint="for instance --control gates.generator=independent.",
+            hint="for instance --control gates.generator=bias.",
         )
     return with_overrides(recipe, {field.strip(): value.strip()}) == recipe
 
