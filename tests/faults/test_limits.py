@@ -79,7 +79,7 @@ def test_many_runs_are_rows_and_the_first_ones_have_details(tmp_path: Path, monk
     assert [run.gates is not None for run in runs] == [True, False, False]
     path = report.write_report(runs, tmp_path / "report")
     text = path.read_text()
-    assert text.count('class="run"') == 1 and "the first 1 in detail: report the others on their own" in text
+    assert text.count('class="run"') == 1 and "All 3 runs in one table, and the first 1 in detail." in text
     assert all(text.count(f"run{i}</td>") == 1 for i in range(3))
     figures = sorted(path.stem for path in (tmp_path / "report/figures").glob("*.png"))
     assert figures == ["gates-run0", "structure", "training-run0"]
