@@ -211,7 +211,7 @@ def test_header_that_is_no_header(folder: Path, text: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("version", "text"),
     [
-        (2, r"format version 2, but this depl0 reads versions up to 1.*\nhint: install a newer depl0"),
+        (3, r"format version 3, but this depl0 reads versions up to 2.*\nhint: install a newer depl0"),
         ("1", "format version '1'"),
         (0, "format version 0"),
         (None, "format version None"),
