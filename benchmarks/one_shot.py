@@ -57,16 +57,18 @@ Images = tuple[Tensor, Tensor]
 
 def open_splits(spec: str) -> dict[str, Images]:
     """Return test, validation and the rest of the training images, normalised and not augmented."""
-    data = open_data(spec, DataSettings(batch_size=500, mean=MEAN, std=STD, augment="none"))
+    mean, std = (MEAN, STD) if spec.startswith("cifar") else (None, None)
+    data = open_data(spec, DataSettings(batch_size=500, mean=mean, std=std, augment="none"))
     parts = {}
     for name, batches in (("train", data.train.epoch(0)), ("test", data.test.epoch(0))):
         images, labels = zip(*batches, strict=True)
         parts[name] = (torch.cat(images), torch.cat(labels))
     images, labels = parts["train"]
+    held_out = min(VALIDATION, len(images) // 5)
     return {
         "test": parts["test"],
-        "validation": (images[:VALIDATION], labels[:VALIDATION]),
-        "rest": (images[VALIDATION:], labels[VALIDATION:]),
+        "validation": (images[:held_out], labels[:held_out]),
+        "rest": (images[held_out:], labels[held_out:]),
     }
 
 
