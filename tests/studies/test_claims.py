@@ -98,6 +98,12 @@ def test_too_few_runs_and_other_costs_leave_a_claim_open(make: Make, tmp_path: P
     assert found["claims"][3]["comparisons"] == []
 
 
+def test_the_number_of_reading_processes_is_no_setting(make: Make, tmp_path: Path) -> None:
+    make("dep-l0", [90.0, 90.2, 90.1], data__workers=0)
+    make("l0-hc", [80.0, 80.2, 80.1])
+    assert verdicts(tmp_path)["Dep-L0"][0] == "confirmed"
+
+
 def test_all_settings_must_confirm(make: Make, tmp_path: Path) -> None:
     for budget, gain in ((0.5, 1.0), (0.3, 0.0)):
         make("dep-l0", [90.0 + gain, 90.1 + gain, 90.2 + gain], target__budget=budget)

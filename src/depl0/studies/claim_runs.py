@@ -155,6 +155,7 @@ def _setting(recipe: Recipe) -> str:
         "compact": recipe.run.compact,
     }
     told["model"]["weights"] = bool(recipe.model.weights)
+    told["data"].pop("workers", None)  # who reads the images changes no image
     return json.dumps(told, sort_keys=True, default=str)
 
 
