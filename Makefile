@@ -19,8 +19,9 @@ STAMP := $(VENV)/.installed
 
 MAKEFLAGS += --no-print-directory
 
-# One thread for each pytest worker: more would fight over the same cores.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# One thread for each pytest worker: more would fight over the same cores. Compiled files are kept, even where the
+# environment says otherwise: the workers, the next run and a hundred short processes find them again.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
 .PHONY: test check demo zoo fuzz bench docs lint format clean install browser

@@ -23,24 +23,6 @@ ROOT = Path(__file__).parents[1]
 # -- called by MkDocs --------------------------------------------------------------------------------------------------
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave pages out of the navigation that this version does not have."""
-    made = {"reference/recipe.md", "reference/commands.md", "examples/index.md", "changelog.md", "contributing.md"}
-    config.nav = _existing(config.nav or [], Path(config.docs_dir), made)
-    return config
-
-
-def _existing(entries: list[Any], folder: Path, made: set[str]) -> list[Any]:
-    kept: list[Any] = []
-    for entry in entries:
-        ((title, value),) = entry.items()
-        if isinstance(value, list):
-            kept.append({title: _existing(value, folder, made)})
-        elif value in made or (folder / value).is_file():
-            kept.append(entry)
-    return kept
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are written from the code, the examples, and the two pages at the repository's root."""
     pages = {"reference/recipe.md": recipe_page(), "reference/commands.md": commands_page()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not any(item.get_closest_marker(kind) for kind in (*KINDS, "slow"))]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Take everything that was imported out of the garbage collector's sight.
+class Garbage:
+    """Keeps full garbage collections cheap, by taking what has come to stay out of the collector's sight.
 
-    Accelerate collects garbage after every phase of a run, and torch's modules are hundreds of thousands of objects.
+    Accelerate collects garbage after every phase of a run. What tests import and compile on their way (torch.export,
+    Transformers, ONNX, …) is a million objects in the end, and each of those collections would go through all of them.
     """
-    gc.collect()
-    gc.freeze()
+
+    LIMIT = 0.04
+    """seconds of processor time that a full collection may take"""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._slow = True  # the first freeze is that of everything imported for collection
+        gc.callbacks.append(self._collected)
+
+    def freeze_when_slow(self) -> None:
+        """Freeze everything that is alive, if the last collections have become slow; called between tests."""
+        if self._slow:
+            gc.collect()
+            gc.freeze()
+            self._slow = False
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self._began = time.thread_time()
+        elif time.thread_time() - self._began > self.LIMIT:
+            self._slow = True
+
+
+garbage = Garbage()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    garbage.freeze_when_slow()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    garbage.freeze_when_slow()

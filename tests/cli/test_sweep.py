@@ -70,7 +70,7 @@ def test_a_sweep_that_was_killed_goes_on(type_command: Type, tmp_path: Path) -> 
         stderr=subprocess.DEVNULL,
     )
     first, second = tmp_path / "out" / "budget-0.5", tmp_path / "out" / "budget-0.3"
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while not (second / "recipe.toml").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

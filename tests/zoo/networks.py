@@ -74,10 +74,23 @@ def _small(name: str) -> nn.Module:
 
 def _shallow(name: str) -> nn.Module:
     """Return a public network with few blocks in every stage, which has what its family is special for."""
-    import_torchvision()
     import timm
     from timm.models.byobnet import model_cfgs
 
+    models = import_torchvision().models
+    if name == "densenet":
+        return models.DenseNet(growth_rate=32, block_config=(2, 2, 2, 2), num_init_features=64)
+    if name == "efficientnet":
+        from torchvision.models.efficientnet import MBConvConfig
+
+        stages = [(1, 3, 1, 32, 16, 1), (6, 3, 2, 16, 24, 2), (6, 5, 2, 24, 40, 2), (6, 5, 1, 40, 112, 1)]
+        blocks = [MBConvConfig(*stage, width_mult=1.0, depth_mult=1.0) for stage in stages]
+        return models.EfficientNet(blocks, dropout=0.2)
+    if name == "regnet":
+        from torchvision.models.regnet import BlockParams
+
+        widths = [48, 104, 208]
+        return models.RegNet(BlockParams([1, 2, 2], widths, [8, 8, 8], [1.0] * 3, [2] * 3, se_ratio=0.25))
     if name == "res2net":
         return timm.create_model("res2net50_26w_4s", pretrained=False, layers=(1, 1, 1, 1))
     blocks = [stage[:2] for stage in model_cfgs["mobileone_s0"].blocks]
@@ -136,6 +149,8 @@ NETWORKS = [
     Entry("timm:nf_resnet26"), Entry("timm:levit_128s", 224),
 ]  # fmt: skip
 
+SHALLOW = [Entry("shallow:densenet"), Entry("shallow:efficientnet"), Entry("shallow:regnet")]
+"""for ``make test``; the zoo has these families in their full depth"""
 
 SMALL = [
     "mobilenetv2_035",
