@@ -46,7 +46,7 @@ def export_command(
     from depl0.export.int8 import IMAGES, Options, export_int8
 
     out = _place(folder, out)
-    of_int8 = {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data}
+    of_int8: dict[str, object] = {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data}
     if push_to_hub is not None and to != "torch":
         raise InputError(f"--push-to-hub is for --to torch, got --to {to} instead.", hint="--to torch")
     if to == "torch":
