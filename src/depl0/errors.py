@@ -64,5 +64,9 @@ class ExportError(Depl0Error):
     """A network cannot be written in a format, or the file that was written does not compute what it computes."""
 
 
+class FixedBatchError(ExportError):
+    """A network takes batches of one size only."""
+
+
 class DivergedError(TrainingError):
     """A training produced NaN or infinite values."""

@@ -117,6 +117,10 @@ def test_int8_and_torch_of_a_run(type_command: Type, tmp_path: Path) -> None:
     assert f"{json.loads(said['depl0.accuracy']):.2f} % in int8" in typed.out
     assert f"{json.loads(said['depl0.float_accuracy']):.2f} % in float" in typed.out
 
+    typed = type_command("export run --to pt2 --int8 --max-drop 100 --calibration-images 64")
+    assert typed.code == 0, typed.err
+    assert typed.out.startswith("run.int8.pt2: ") and " % in int8 (" in typed.out
+
     typed = type_command("export run --to torch small")
     assert typed.code == 0, typed.err
     assert typed.out.startswith("small: ") and (tmp_path / "small" / "model.py").is_file()
@@ -128,9 +132,11 @@ def test_int8_and_torch_of_a_run(type_command: Type, tmp_path: Path) -> None:
         (f"export {CHANNELS} --to onnx --int8 --model {MAKE}", "int8 needs calibration images and a test set"),
         ("export run --to onnx --int8 --data cifar10:nowhere", "the data of the run cannot be opened"),
         ("export run --to onnx --int8 --max-drop -1", "max_drop must be a number of at least 0"),
-        ("export run --to pt2 --int8", "--int8 is for --to onnx"),
+        ("export run --to safetensors --int8", "--int8 is for --to onnx and --to pt2, got --to safetensors"),
         ("export run --to onnx --max-drop 2", "--max-drop is for --int8 only"),
         ("export run --to torch --opset 18", "--opset is for --to onnx only"),
+        ("export run --to pt2 --int8 --opset 18", "--opset is for --to onnx only"),
+        ("export run --to torch --data digits", "--data is for --int8 only"),
         ("export run --to onnx --push-to-hub me/net", "--push-to-hub is for --to torch"),
         ("export run --to torch a --out b", "exactly one may be"),
         ("export run --to tflite", "must be one of 'onnx', 'pt2', 'safetensors', 'torch', got 'tflite'"),

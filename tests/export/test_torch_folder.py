@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 import depl0
 from depl0.errors import ExportError, InputError
-from depl0.export import export_folder, open_source, push_to_hub
+from depl0.export import Request, export_folder, open_source, push_to_hub, target, write_checked
 from depl0.export.source import Source
 from depl0.export.torch_folder import folder as folder_module
 from depl0.export.torch_folder.structure import structure_of
@@ -168,6 +168,50 @@ def test_code_of_several_files_becomes_one(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ExportError, match=r"cannot be put in one file: .* imports the module layers as a whole"):
         export_folder(other, tmp_path / "out2")
     assert not (tmp_path / "out2").exists()
+
+
+MIXED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Standard(nn.Conv2d):
+    def forward(self, x):
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-8).reshape_as(self.weight)
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.second = nn.Conv2d(1, 8, 3), Standard(8, 12, 3)
+        self.sizes = (4, 8)
+        self.left, self.right = nn.Conv2d(4, 16, 1), nn.Conv2d(8, 16, 1)
+        self.norm, self.last = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.attention, self.head = nn.MultiheadAttention(16, 2, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, x):
+        left, right = F.relu(self.second(F.relu(self.stem(x)))).split(self.sizes, 1)
+        x = (self.left(left) + self.right(right)).flatten(2).transpose(1, 2)
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return self.head(self.last(x).mean(1))
+"""
+
+
+def test_norms_attention_numbers_and_standardised_filters_need_no_depl0(tmp_path: Path) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED)
+    source = compact_source(f"{tmp_path / 'mixed.py'}:Mixed", (1, 8, 8), tmp_path)
+    done = export_folder(source, tmp_path / "out")
+    config = json.loads((done.path / "config.json").read_text())
+    assert config["norms"].keys() == {"norm", "last"} and config["attentions"].keys() == {"attention"}
+    assert config["standardised"].keys() == {"second"} and len(config["attributes"][""]["sizes"]) == 2
+    code = (done.path / "model.py").read_text()
+    assert "import depl0" not in code and "from depl0" not in code and "def recognise" not in code
+    request = Request(source.module, source.example)
+    assert write_checked(target("onnx"), request, tmp_path / "a.onnx").max_error < 1e-5
 
 
 def test_nothing_is_left_when_something_fails(tmp_path: Path) -> None:

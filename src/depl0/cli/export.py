@@ -23,7 +23,7 @@ def export_command(
     opset: Annotated[int | None, typer.Option(help="ONNX opset (default: 18).")] = None,
     dynamic_batch: Annotated[bool, typer.Option("--dynamic-batch", help="Leave the batch size free.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="onnx only: quantise, and measure what that costs on the test set.")
+        bool, typer.Option("--int8", help="onnx and pt2: quantise, and measure what that costs on the test set.")
     ] = False,
     max_drop: Annotated[
         float | None, typer.Option(help="With --int8: points of the metric that may be lost (default: 1).")
@@ -46,23 +46,27 @@ def export_command(
     from depl0.export.int8 import IMAGES, Options, export_int8
 
     out = _place(folder, out)
+    of_int8: dict[str, object] = {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data}
     if push_to_hub is not None and to != "torch":
         raise InputError(f"--push-to-hub is for --to torch, got --to {to} instead.", hint="--to torch")
     if to == "torch":
-        given = {"--opset": opset, "--dynamic-batch": dynamic_batch or None, "--int8": int8 or None}
-        _refuse("--to onnx", {**given, "--max-drop": max_drop, "--calibration-images": calibration_images})
+        _refuse("--to onnx", {"--opset": opset})
+        _refuse("--to onnx and --to pt2", {"--dynamic-batch": dynamic_batch or None, "--int8": int8 or None})
+        _refuse("--int8", of_int8)
         _export_torch(path, out, model, _shape(shape), push_to_hub)
         return
     if to not in names():
         raise unknown("format", to, [*names(), "torch"])
     kind = target(to)
-    _check_int8(to, int8, {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data})
+    options = None
+    if int8:
+        images = calibration_images or IMAGES
+        options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, to)
+    else:
+        _refuse("--int8", of_int8)
     source = open_source(path, model, _shape(shape))
     name = _name(path)
-    if int8:
-        options = Options(
-            1.0 if max_drop is None else max_drop, calibration_images or IMAGES, opset, dynamic_batch, data
-        )
+    if options is not None:
         file = out if out is not None else Path(f"{name}.int8{kind.suffix}")
         typer.echo(_said(export_int8(path, source, file, options, lambda text: print(text, file=sys.stderr))))
         return
@@ -71,13 +75,6 @@ def export_command(
     typer.echo(
         f"{done.path}: {done.size:,} bytes, read by another process, largest relative error {done.max_error:.1g}"
     )
-
-
-def _check_int8(to: str, int8: bool, options: dict[str, object]) -> None:
-    if int8 and to != "onnx":
-        raise InputError(f"--int8 is for --to onnx, got --to {to} instead.", hint="--to onnx --int8")
-    if not int8:
-        _refuse("--int8", options)
 
 
 def _refuse(needs: str, options: dict[str, object]) -> None:

@@ -56,7 +56,7 @@ def fold_batch_norms(program: ExportedProgram) -> int:
     _compare(before, _outputs(program, {**program.state_dict, **folded}))
     for name, value in folded.items():
         program.state_dict[name] = _like(program.state_dict[name], value)
-    _drop_unused(program)
+    drop_unused(program)
     return len(pairs)
 
 
@@ -167,7 +167,7 @@ def _set_bias(layer: fx.Node, bias: fx.Node) -> None:
         layer.kwargs = {key: value for key, value in layer.kwargs.items() if key not in names[: place + 1]}
 
 
-def _drop_unused(program: ExportedProgram) -> None:
+def drop_unused(program: ExportedProgram) -> None:
     """Take parameters and buffers that nothing reads any more out of the program."""
     names = _tensor_names(program)
     unused = {node.name for node in program.graph.nodes if node.op == "placeholder" and not node.users} & names.keys()

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from depl0._host import ExampleInputs, check_host, first_line, private_copy, run_checked
 from depl0.analysis.recording import quiet, user_frame
-from depl0.errors import ExportError, TraceError
+from depl0.errors import FixedBatchError, TraceError
 
 BATCH = "batch"
 """the name of a free batch size"""
@@ -25,19 +25,19 @@ def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch
     ``torch.export`` takes a size of one for a constant.
     """
     copied = private_copy(check_host(module)).cpu().eval()
-    inputs = ExampleInputs.of(example).map_tensors(lambda tensor: tensor.detach().cpu())
+    inputs = ExampleInputs.of(example).map_tensors(lambda tensor: tensor.detach().cpu().clone())  # no view of a batch
     run_checked(copied, inputs)
     shapes = None
     if dynamic_batch:
         inputs = inputs.twice()
-        shapes = _free_batch(copied, inputs)
+        shapes = free_batch(copied, inputs)
     try:
         with quiet(), torch.no_grad():
             return torch.export.export(copied, inputs.args, inputs.kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         name = type(module).__name__
         if dynamic_batch and _runs_without(copied, inputs):
-            raise ExportError(
+            raise FixedBatchError(
                 f"{name} fixes its batch size: {first_line(error)}{user_frame(error)}",
                 hint="export without --dynamic-batch, or use x.flatten(1) and -1 instead of a number of images.",
             ) from error
@@ -47,7 +47,8 @@ def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch
         ) from error
 
 
-def _free_batch(module: nn.Module, inputs: ExampleInputs) -> dict[str, Any]:
+def free_batch(module: nn.Module, inputs: ExampleInputs) -> dict[str, Any]:
+    """Say to ``torch.export`` that the first dimension of every input is the batch, and free."""
     batch = Dim(BATCH)
     bound = inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs)
     free = pytree.tree_map(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from typing import ClassVar, final
 
 import torch
@@ -52,11 +53,16 @@ numpy.savez(answers, **found)
             raise InputError("--opset is for --to onnx only.", hint="leave --opset out.")
         program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
         fold_batch_norms(program)
-        _forget_sources(program)
-        file = io.BytesIO()
-        with quiet():
-            torch.export.save(program, file, extra_files={METADATA: json.dumps(dict(request.metadata), indent=1)})
-        return file.getvalue()
+        return pack(program, request.metadata)
+
+
+def pack(program: ExportedProgram, metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return a recorded graph as the bytes of a ``.pt2`` file."""
+    _forget_sources(program)
+    file = io.BytesIO()
+    with quiet():
+        torch.export.save(program, file, extra_files={METADATA: json.dumps(dict(metadata or {}), indent=1)})
+    return file.getvalue()
 
 
 def _forget_sources(program: ExportedProgram) -> None:

@@ -6,19 +6,23 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from depl0._atomic import write_whole
 from depl0._host import ExampleInputs, check_host, evaluation_mode, run_checked
-from depl0.errors import InputError
+from depl0.errors import FixedBatchError, InputError
 from depl0.export.int8.accept import Note, Quantized, Score, quantize_within
 from depl0.export.int8.onnx import OnnxQuantizer
-from depl0.export.int8.quantizer import IMAGES, calibration_inputs
+from depl0.export.int8.quantizer import IMAGES, Quantizer, calibration_inputs
+from depl0.export.int8.torchao import TorchaoQuantizer
 from depl0.export.onnx import export_onnx
 from depl0.tasks import ACCURACY, Metric
+
+Metadata: TypeAlias = Mapping[str, str] | Callable[[Quantized], Mapping[str, str]] | None
+"""what a file says of itself; may be a function of what was found"""
 
 
 def quantize_onnx(
@@ -33,7 +37,7 @@ def quantize_onnx(
     images: int = IMAGES,
     opset: int | None = None,
     dynamic_batch: bool = False,
-    metadata: Mapping[str, str] | Callable[[Quantized], Mapping[str, str]] | None = None,
+    metadata: Metadata = None,
     note: Note = lambda text: None,
 ) -> Quantized:
     """Return any network as an int8 ONNX file; with ``path``, write it there as well.
@@ -43,14 +47,56 @@ def quantize_onnx(
     than ``max_drop`` is refused. Without ``score`` nothing is measured and nothing refused. ``metadata`` may be a
     function of the result.
     """
+    inputs, outputs = _checked(module, example, calibration, images, max_drop)
+    data = export_onnx(module, example, opset=opset, dynamic_batch=dynamic_batch)
+    quantizer = OnnxQuantizer(data, inputs, outputs)
+    return _finished(quantizer, quantize_within(quantizer, inputs, score, max_drop, metric, note), metadata, path)
+
+
+def quantize_pt2(
+    module: nn.Module,
+    example: ExampleInputs | Tensor,
+    calibration: Iterable[Any],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    score: Score | None = None,
+    max_drop: float = 1.0,
+    metric: Metric = ACCURACY,
+    images: int = IMAGES,
+    dynamic_batch: bool | None = None,
+    metadata: Metadata = None,
+    note: Note = lambda text: None,
+) -> Quantized:
+    """Return any network as an int8 ``.pt2`` file, by torchao; everything else is as in :func:`quantize_onnx`.
+
+    The batch size stays free where the network allows it; ``dynamic_batch`` insists on that, or on the example's.
+    """
+    inputs, outputs = _checked(module, example, calibration, images, max_drop)
+    given = ExampleInputs.of(example)
+    try:
+        quantizer = TorchaoQuantizer(module, given, inputs, outputs, dynamic_batch is not False)
+    except FixedBatchError:
+        if dynamic_batch is not None:
+            raise
+        quantizer = TorchaoQuantizer(module, given, inputs, outputs)
+    return _finished(quantizer, quantize_within(quantizer, inputs, score, max_drop, metric, note), metadata, path)
+
+
+def _checked(
+    module: nn.Module, example: ExampleInputs | Tensor, calibration: Iterable[Any], images: int, max_drop: float
+) -> tuple[list[tuple[Tensor, ...]], Any]:
+    """Check what is given; return the calibration images and what the network gives on its example."""
     check_max_drop(max_drop)
     check_host(module)
     inputs = calibration_inputs(calibration, images)
     with evaluation_mode(module), torch.no_grad():
-        outputs = run_checked(module, ExampleInputs.of(example))
-    data = export_onnx(module, example, opset=opset, dynamic_batch=dynamic_batch)
-    quantizer = OnnxQuantizer(data, inputs, outputs)
-    found = quantize_within(quantizer, inputs, score, max_drop, metric, note)
+        return inputs, run_checked(module, ExampleInputs.of(example))
+
+
+def _finished(
+    quantizer: Quantizer, found: Quantized, metadata: Metadata, path: str | os.PathLike[str] | None
+) -> Quantized:
+    """Write metadata into a file that is good enough, and the file to its place."""
     if metadata is not None:
         facts = metadata(found) if callable(metadata) else metadata
         found = dataclasses.replace(found, data=quantizer.describe(found.data, facts))

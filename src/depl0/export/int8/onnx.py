@@ -13,16 +13,14 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from depl0._host import first_line
 from depl0._optional import require
 from depl0.analysis.recording import quiet
 from depl0.errors import Depl0Error, ExportError
-from depl0.export.int8.quantizer import Quantizer, Run, of_size, unflatten
+from depl0.export.int8.quantizer import Int8File, Quantizer, Run, of_size, unflatten
 from depl0.export.int8.shorten import shorten
 from depl0.export.onnx import Onnx
-from depl0.export.targets import Request, Target, numbered
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -169,23 +167,9 @@ def _explained() -> Iterator[None]:
 
 
 @final
-class Int8Onnx(Target):
-    """A file that is quantised already; another process must get from it what this one gets."""
+class Int8Onnx(Int8File):
+    """An int8 ONNX file."""
 
-    name: ClassVar[str] = "onnx"
+    name: ClassVar[str] = Onnx.name
     suffix: ClassVar[str] = ".int8.onnx"
     reader: ClassVar[str] = Onnx.reader
-    tolerance: ClassVar[float] = 0.05  # if a sum of floats rounds the other way, an output moves by whole steps
-
-    def __init__(self, data: bytes, run: Run) -> None:
-        self._data, self._run = data, run
-
-    def encode(self, request: Request) -> bytes:
-        """Return the file."""
-        return self._data
-
-    def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Expect what the file gives here."""
-        cases = request.cases()
-        answers = [[leaf for leaf in pytree.tree_leaves(self._run(*c)) if isinstance(leaf, Tensor)] for c in cases]
-        return numbered(cases), numbered(answers)

@@ -1,15 +1,16 @@
-"""What every quantiser has in common: it encodes a network with some layers in int8, and runs what it has encoded."""
+"""What all quantisers have in common: a network is encoded with some layers in int8, run, and checked as a file."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from depl0.errors import InputError
+from depl0.export.targets import Request, Target, numbered
 
 Run: TypeAlias = Callable[..., Any]
 """takes inputs as the network's forward does, and returns what it returns, on the CPU"""
@@ -39,6 +40,30 @@ class Quantizer(abc.ABC):
     @abc.abstractmethod
     def open(self, data: bytes) -> Run:
         """Return a file that was encoded, as something to call."""
+
+
+class Int8File(Target):
+    """A file that is quantised already; another process must get from it what this one gets.
+
+    Args:
+        data: the file.
+        run: what it gives here.
+    """
+
+    tolerance: ClassVar[float] = 0.05  # if a sum of floats rounds the other way, an output moves by whole steps
+
+    def __init__(self, data: bytes, run: Run) -> None:
+        self._data, self._run = data, run
+
+    def encode(self, request: Request) -> bytes:
+        """Return the file."""
+        return self._data
+
+    def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Expect what the file gives here."""
+        cases = request.cases()
+        answers = [[leaf for leaf in pytree.tree_leaves(self._run(*c)) if isinstance(leaf, Tensor)] for c in cases]
+        return numbered(cases), numbered(answers)
 
 
 def calibration_inputs(batches: Iterable[Any], images: int = IMAGES) -> list[tuple[Tensor, ...]]:

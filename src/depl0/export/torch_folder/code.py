@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
+from torch import nn
+
+from depl0._counted_norm import CountedNorm
+from depl0._pruned_attention import PrunedAttention
+from depl0._standardised import StandardisedConv2d
 from depl0._user_code import load_callable, wanted
 from depl0.export.torch_folder import parts
 from depl0.export.torch_folder.inlining import Inliner, import_order, is_installed
@@ -18,14 +25,17 @@ _LOAD = "from safetensors.torch import load_file"
 
 def model_code(spec: str, sizes: Mapping[str, int | tuple[int, int]], structure: Structure, title: str) -> str:
     """Return the text of ``model.py`` for a network that a spec describes."""
-    imports, definitions, call = _constructor(spec, sizes)
+    imports, definitions, call = _constructor(spec, sizes, _replacements(structure))
     used: list[Any] = [parts.resize]
-    steps = ['    resize(network, config.get("shapes", {}), config.get("attributes", {}))']
+    steps = [step for kind, step in _STEPS.items() if getattr(structure, kind)]
+    if steps:
+        used.insert(0, parts.replace)
+    steps.append('    resize(network, config.get("shapes", {}), config.get("attributes", {}))')
     if structure.positions:
         used.append(parts.keep)
         steps.append('    keep(network, config["positions"])')
     if structure.constants:
-        used = [parts.ConstantLayer, parts.replace, *used]
+        used = [parts.ConstantLayer, *([] if parts.replace in used else [parts.replace]), *used]
         steps += [
             '    for path in config.get("identities", []):',
             "        replace(network, path, nn.Identity())",
@@ -46,6 +56,23 @@ def model_code(spec: str, sizes: Mapping[str, int | tuple[int, int]], structure:
     )
 
 
+# Modules of other classes come first: they take over the dense parameters, which then get their sizes.
+_STEPS = {
+    "norms": """    for path, spec in config["norms"].items():
+        replace(network, path, CountedNorm(network.get_submodule(path), NormSpec(**spec)))""",
+    "attentions": """    for path, spec in config["attentions"].items():
+        replace(network, path, PrunedAttention(network.get_submodule(path), AttentionSpec(**spec)))""",
+    "standardised": """    for path, how in config["standardised"].items():
+        replace(network, path, StandardisedConv2d(network.get_submodule(path), Standardisation(**how)))""",
+}
+
+
+def _replacements(structure: Structure) -> list[type[nn.Module]]:
+    """Return our own classes that the network holds."""
+    kinds = {"norms": CountedNorm, "attentions": PrunedAttention, "standardised": StandardisedConv2d}
+    return [kind for name, kind in kinds.items() if getattr(structure, name)]
+
+
 _BUILD = '''def build() -> nn.Module:
     """Build the compact network with the sizes of config.json; its weights are not loaded yet."""
     config = json.loads((FOLDER / "config.json").read_text())
@@ -62,16 +89,18 @@ def load(file: str | Path = FOLDER / "model.safetensors") -> nn.Module:
 '''
 
 
-def _constructor(spec: str, sizes: Mapping[str, int | tuple[int, int]]) -> tuple[str, str, str]:
-    """Return import lines, definitions and the call that builds the dense network."""
+def _constructor(
+    spec: str, sizes: Mapping[str, int | tuple[int, int]], others: Sequence[type[nn.Module]]
+) -> tuple[str, str, str]:
+    """Return import lines, definitions and the call that builds the dense network; other classes are added."""
     where, colon, name = spec.rpartition(":")
     if where == "torchvision":
         call = f"torchvision.models.get_model({name!r}, weights=None, num_classes={sizes['num_classes']})"
-        return "import torchvision", "", call
+        return _with_classes("import torchvision", others, call)
     if where == "timm":
         classes, channels = sizes["num_classes"], sizes["in_channels"]
         call = f"timm.create_model({name!r}, pretrained=False, num_classes={classes}, in_chans={channels})"
-        return "import timm", "", call
+        return _with_classes("import timm", others, call)
     if not colon:
         make = registry.MODELS.find(spec)
         module, name, arguments = inspect.getmodule(make), spec, wanted(make, sizes)
@@ -81,10 +110,30 @@ def _constructor(spec: str, sizes: Mapping[str, int | tuple[int, int]]) -> tuple
     assert module is not None
     call = f"{name}({', '.join(f'{key}={value}' for key, value in arguments.items())})"
     if is_installed(module):
-        return f"from {module.__name__} import {name}", "", call
+        return _with_classes(f"from {module.__name__} import {name}", others, call)
     inliner = Inliner(module)
     inliner.add(module, name)
+    _add_classes(inliner, others)
     return *inliner.text(), call
+
+
+def _with_classes(line: str, classes: Sequence[type[nn.Module]], call: str) -> tuple[str, str, str]:
+    """Return import lines, the definitions of these classes of ours, and the call."""
+    if not classes:
+        return line, "", call
+    inliner = Inliner(_module_of(classes[0]))
+    _add_classes(inliner, classes)
+    imports, definitions = inliner.text()
+    return f"{line}\n{imports}", definitions, call
+
+
+def _add_classes(inliner: Inliner, classes: Sequence[type[nn.Module]]) -> None:
+    for kind in classes:
+        inliner.add(_module_of(kind), kind.__name__)
+
+
+def _module_of(kind: type[nn.Module]) -> ModuleType:
+    return sys.modules[kind.__module__]
 
 
 def _libraries(spec: str) -> str:

@@ -36,7 +36,7 @@ def replace(network: nn.Module, path: str, module: nn.Module) -> None:
             setattr(network.get_submodule(parent), attribute, module)
 
 
-def resize(network: nn.Module, shapes: dict[str, list[int]], attributes: dict[str, dict[str, int]]) -> None:
+def resize(network: nn.Module, shapes: dict[str, list[int]], attributes: dict[str, dict[str, int | list[int]]]) -> None:
     """Give tensors and layers the sizes that are left; tensors that are used twice stay the same ones."""
     made: dict[int, tuple[Tensor, Tensor]] = {}
     for name, shape in shapes.items():
@@ -50,7 +50,9 @@ def resize(network: nn.Module, shapes: dict[str, list[int]], attributes: dict[st
         setattr(module, attribute, made.setdefault(id(old), (old, new))[1])
     for path, values in attributes.items():
         for attribute, value in values.items():
-            setattr(network.get_submodule(path), attribute, value)
+            module = network.get_submodule(path)
+            kind = type(getattr(module, attribute))
+            setattr(module, attribute, kind(value))  # one number, or a list or tuple of them
 
 
 def keep(network: nn.Module, positions: dict[str, dict[str, list[int]]]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
 
-from depl0.surgery.constant import ConstantLayer
+from depl0._counted_norm import CountedNorm
+from depl0._pruned_attention import PrunedAttention
+from depl0._standardised import StandardisedConv2d
+from depl0.surgery.constant import ConstantLayer, replace_module
 from depl0.surgery.record import record_of, state_shapes
 
 FORMAT, VERSION = "depl0-torch", 1
@@ -19,7 +22,7 @@ class Structure:
 
     shapes: dict[str, list[int]]
     """tensors that are smaller"""
-    attributes: dict[str, dict[str, int]]
+    attributes: dict[str, dict[str, int | list[int]]]
     """sizes that layers know of themselves"""
     constants: dict[str, dict[str, Any]]
     """layers that have become constants"""
@@ -27,6 +30,12 @@ class Structure:
     """norms that were folded into a constant"""
     positions: dict[str, dict[str, list[int]]]
     """what is kept of buffers that are not saved"""
+    norms: dict[str, dict[str, Any]]
+    """norms that go on counting removed channels"""
+    attentions: dict[str, dict[str, Any]]
+    """attention with widths of its own"""
+    standardised: dict[str, dict[str, Any]]
+    """convolutions for whose standardised filters removed weights still count"""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``config.json`` says of the structure; what is empty is left out."""
@@ -34,7 +43,8 @@ class Structure:
 
 
 def structure_of(compact: nn.Module, dense: nn.Module) -> Structure:
-    """Compare a compact network with a fresh dense one."""
+    """Compare a compact network with a fresh dense one, in which modules of other classes are replaced first."""
+    norms, attentions, standardised = _replaced(compact, dense)
     record = record_of(compact)
     assert record is not None, "the network was loaded from a folder of a compact network"
     removed = {removal.layer for removal in record.removals}
@@ -52,11 +62,37 @@ def structure_of(compact: nn.Module, dense: nn.Module) -> Structure:
             positions[name] = kept
     modules = dict(compact.named_modules(remove_duplicate=False))
     constants = {path: _constant(modules[path]) for path in sorted(removed)}
-    return Structure(shapes, _attributes(compact, dense, gone), constants, sorted(identities), positions)
+    attributes = _attributes(compact, dense, gone)
+    return Structure(shapes, attributes, constants, sorted(identities), positions, norms, attentions, standardised)
 
 
-def _attributes(compact: nn.Module, dense: nn.Module, gone: set[str]) -> dict[str, dict[str, int]]:
-    """Return the whole numbers in which modules differ: channels, groups, features."""
+def _replaced(
+    compact: nn.Module, dense: nn.Module
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Replace modules of the dense network by the classes that work with fewer channels; say which, and how."""
+    norms, attentions, standardised = {}, {}, {}
+    before = dict(dense.named_modules())
+    for path, module in compact.named_modules():
+        replaced: nn.Module
+        if isinstance(module, CountedNorm):
+            norms[path] = module.spec.to_dict()
+            replaced = CountedNorm(before[path], module.spec)
+        elif isinstance(module, PrunedAttention):
+            attentions[path] = module.spec.to_dict()
+            replaced = PrunedAttention(before[path], module.spec)
+        elif isinstance(module, StandardisedConv2d):
+            conv = before[path]
+            assert isinstance(conv, nn.Conv2d)
+            standardised[path] = asdict(module.standardisation)
+            replaced = StandardisedConv2d(conv, module.standardisation)
+        else:
+            continue
+        replace_module(dense, path, replaced)
+    return norms, attentions, standardised
+
+
+def _attributes(compact: nn.Module, dense: nn.Module, gone: set[str]) -> dict[str, dict[str, int | list[int]]]:
+    """Return the whole numbers in which modules differ, one or several: channels, groups, features, sizes of parts."""
     before = dict(dense.named_modules(remove_duplicate=False))
     differing = {}
     for path, module in compact.named_modules(remove_duplicate=False):
@@ -64,13 +100,17 @@ def _attributes(compact: nn.Module, dense: nn.Module, gone: set[str]) -> dict[st
             continue
         other = vars(before[path])
         values = {
-            name: value
+            name: list(value) if isinstance(value, (list, tuple)) else value
             for name, value in vars(module).items()
-            if type(value) is int and type(other.get(name)) is int and other[name] != value
+            if _is_numbers(value) and _is_numbers(other.get(name)) and other[name] != value
         }
         if values:
             differing[path] = values
     return differing
+
+
+def _is_numbers(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, (list, tuple)) and all(type(number) is int for number in value))
 
 
 def _constant(layer: nn.Module) -> dict[str, Any]:
