@@ -112,6 +112,11 @@ class Plan:
         """Return the number of output channels, over all layers, that have a gate."""
         return sum(report.prunable for report in self.layers)
 
+    @property
+    def works_in_float32(self) -> bool:
+        """Return whether norms go down to float32 by themselves, so that float64 would show their rounding."""
+        return any(spec.single for spec in self.norms.values())
+
     def frozen(self) -> dict[str, int]:
         """Return the reasons for frozen channels and how many channels each holds, most first."""
         counter: Counter[str] = Counter()

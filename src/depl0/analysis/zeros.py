@@ -143,7 +143,8 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     if name in {"expand", "repeat"}:  # of a parameter, which then is all there is to silence
         return [_own_axis(state, n) for n in tensor_inputs(node) if isinstance(state.values[n], Stored)]
     if name == "embedding":
-        return [(value.name, 1) for n in tensor_inputs(node) if isinstance(value := state.values[n], Stored)]
+        weight = state.values[arguments(node)["weight"]]  # positions that it looks up may be stored as well
+        return [(weight.name, 1)] if isinstance(weight, Stored) else []
     parts = layer_parts(node)
     if parts is not None:
         tensors = [(parts.weight, parts.out_dim), (parts.bias, 0)]
