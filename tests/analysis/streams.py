@@ -157,9 +157,9 @@ class NotQuiteANorm(nn.LayerNorm):
         return super().forward(x) + 0.1 * x.amax(-1, keepdim=True)
 
 
-@structure({"two": 12}, inputs=TOKENS, frozen={"one": "over all channels"})
+@structure({"one": 8, "two": 12}, inputs=TOKENS, sites={("two.weight", 1)})
 class LooksLikeANorm(nn.Module):
-    """What gives other values than a norm is none, whatever its class."""
+    """What gives other values than a norm is none, whatever its class; but it is small, and can see all channels."""
 
     def __init__(self) -> None:
         super().__init__()
