@@ -23,8 +23,10 @@ from depl0 import _limits
 from depl0._atomic import write_whole
 from depl0._checksum import checksum
 from depl0._counted_norm import NormSpec
+from depl0._full_width import WidthSpec
 from depl0._host import canonical_names, first_line
 from depl0._pruned_attention import AttentionSpec
+from depl0.analysis.full_width import width_axis
 from depl0.errors import FormatError, InputError
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal
@@ -33,7 +35,7 @@ from depl0.surgery.record import CompactRecord, apply_record, record_of, remembe
 
 FORMAT = "depl0-compact"
 VERSION = 2
-"""what this version reads; a folder without replaced norms or attention is written as 1, which older ones read too"""
+"""what this version reads; a folder in which no module was replaced is written as 1, which older ones read too"""
 
 
 def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
@@ -48,7 +50,7 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     header = {
         "format": FORMAT,
-        "version": VERSION if record.norms or record.attentions else 1,
+        "version": VERSION if record.norms or record.attentions or record.full_width else 1,
         **record_to_json(record),
     }
     if record.probe is not None:
@@ -226,8 +228,12 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
     """Return a record as plain lists and dicts."""
     keep: dict[str, dict[str, list[int]]] = {}
     numbers: dict[str, dict[str, int]] = {}
+    widths = {width_axis(path): path for path in record.full_width}
+    full_width = {path: spec.to_dict() for path, spec in record.full_width.items()}
     for (name, dim), positions in record.positions.items():
-        if name in record.dense_shapes:
+        if (name, dim) in widths:
+            full_width[widths[name, dim]]["keep"] = positions.tolist()
+        elif name in record.dense_shapes:
             keep.setdefault(name, {})[str(dim)] = positions.tolist()
         else:
             numbers.setdefault(name, {})[str(dim)] = len(positions)
@@ -247,6 +253,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             for key, replaced in (("norms", record.norms), ("attentions", record.attentions))
             if replaced
         },
+        **({"full_width": full_width} if full_width else {}),
         **({"numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)}} if numbers else {}),
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
@@ -264,6 +271,12 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
         for name, places in header.get("numbers", {}).items():
             for place, count in places.items():
                 positions[str(name), int(place)] = torch.arange(_count(count))
+        full_width = {}
+        for name, entry in header.get("full_width", {}).items():
+            spec = WidthSpec.from_dict({key: value for key, value in entry.items() if key != "keep"})
+            full_width[str(name)] = spec
+            if "keep" in entry:
+                positions[width_axis(str(name))] = _positions(entry["keep"], spec.width)
         return CompactRecord(
             network=str(header["network"]),
             dense_shapes=shapes,
@@ -287,6 +300,7 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             attentions={
                 str(path): AttentionSpec.from_dict(spec) for path, spec in header.get("attentions", {}).items()
             },
+            full_width=full_width,
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(

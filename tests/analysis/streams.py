@@ -62,6 +62,31 @@ class EmbeddedStream(nn.Module):
         return self.head(self.last(x + self.back(F.silu(self.gate(y)) * self.up(y))))
 
 
+class RmsInFloat(RmsByHand):
+    """The same, in float32 whatever comes in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.to(torch.float32)
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * y.to(x.dtype)
+
+
+@structure({"places": 8, "one": 12}, inputs=torch.randint(0, 9, (2, 6)), sites={("places.weight", 1)})
+class FloatStream(nn.Module):
+    """Llama's norms, and positions that are looked up by a buffer of their numbers, as in CLIP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Embedding(9, 8), nn.Embedding(9, 8)
+        self.norm, self.last = RmsInFloat(8), RmsInFloat(8)
+        self.one, self.two, self.head = nn.Linear(8, 12), nn.Linear(12, 8), nn.Linear(8, 3)
+        self.register_buffer("numbers", torch.arange(9))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.places(self.numbers[: tokens.shape[1]]) + self.embed(tokens)
+        return self.head(self.last(x + self.two(F.silu(self.one(self.norm(x))))))
+
+
 class ResponseNorm(nn.Module):
     """The global response norm of ConvNeXt V2."""
 
@@ -132,9 +157,9 @@ class NotQuiteANorm(nn.LayerNorm):
         return super().forward(x) + 0.1 * x.amax(-1, keepdim=True)
 
 
-@structure({"two": 12}, inputs=TOKENS, frozen={"one": "over all channels"})
+@structure({"one": 8, "two": 12}, inputs=TOKENS, sites={("two.weight", 1)})
 class LooksLikeANorm(nn.Module):
-    """What gives other values than a norm is none, whatever its class."""
+    """What gives other values than a norm is none, whatever its class; but it is small, and can see all channels."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch import nn
 
 import depl0
 from depl0._host import ExampleInputs
-from tests.analysis import streams  # noqa: F401 - its structures enter the list
+from tests.analysis import all_channels, streams  # noqa: F401 - their structures enter the list
 from tests.analysis.helpers import call, cast, distance, flat, liven, pruned, same_cost
 from tests.analysis.structures import STRUCTURES, NormAct, PartlyFrozenParameters, Structure
 
@@ -34,7 +34,9 @@ def prune_once(name: str) -> tuple[nn.Module, Any, depl0.GatedModel, nn.Module]:
 @EVERY
 def test_structure_is_pruned_exactly(name: str) -> None:
     host, inputs, gated, compact = prune_once(name)
-    assert distance(call(gated, inputs), call(compact, inputs)) < (1e-5 if name == "FloatInside" else 1e-9)
+    assert distance(call(gated, inputs), call(compact, inputs)) < (
+        1e-5 if name in {"FloatInside", "FloatStream"} else 1e-9
+    )
     assert type(compact) is type(host)
     assert compact.state_dict().keys() == host.state_dict().keys()
 
@@ -81,7 +83,9 @@ def test_compact_network_trains(name: str) -> None:
     assert any(p.grad is not None and p.grad.isfinite().all() for p in compact.parameters())
 
 
-@pytest.mark.parametrize("name", ["NormAfterConv", "Residual", "SqueezeExcite", "GroupNorms", "Perceptron", "Dense"])
+@pytest.mark.parametrize(
+    "name", ["NormAfterConv", "Residual", "SqueezeExcite", "GroupNorms", "Perceptron", "Dense", "FloatStream"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_other_precisions(name: str, dtype: torch.dtype) -> None:
     structure = STRUCTURES[name]

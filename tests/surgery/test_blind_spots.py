@@ -107,6 +107,26 @@ def test_plan_and_certificate_say_what_was_covered() -> None:
     assert gated.plan.to_dict()["not_covered"] == ["another size"]
 
 
+class FollowsSmallMaps(NoNorm):
+    """Takes a smaller window once it has seen a small map, and keeps it (Hugging Face's Swin)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = 16
+
+    def features(self, x: Tensor) -> Tensor:
+        self.window = min(self.window, x.shape[-1])
+        return super().features(x).unflatten(3, (-1, self.window)).amax(4)
+
+
+def test_a_network_that_other_inputs_change_is_tried_on_the_example() -> None:
+    gated, compact = pruned(FollowsSmallMaps(), image(size=16))
+    assert distance(call(gated, image(size=16)), call(compact, image(size=16))) < 1e-5
+    assert gated.plan.num_gates == 14 and gated.host.window == 16
+    assert gated.plan.covered == ("the example", "training mode")
+    assert gated.plan.refused == ("other batches and sizes (the network sets itself to the input that it is given)",)
+
+
 # -- copies and the host -----------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from depl0.analysis import (  # noqa: F401 - their rules enter the list
     rules_streams,
 )
 from depl0.analysis.attention import attention_call, attentions_called, attentions_of_plan
+from depl0.analysis.full_width import modules_widened, to_be_widened, wide_call, widths_of_plan
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import modules_called, norm_call, norms_of_plan
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
@@ -38,6 +39,12 @@ class Analysis:
         self.state = Propagation(model)
         for graph in graphs:
             _walk(self.state, graph)
+        widened = to_be_widened(self.state)
+        if widened:
+            self.state = Propagation(model, self.state)
+            self.state.widened = widened
+            for graph in graphs:
+                _walk(self.state, graph)
         for axis, reason in self.state.fixed.items():
             if axis in self.state.axes:
                 self.state.labels.freeze(self.state.axes[axis], reason)
@@ -61,13 +68,15 @@ def _walk(state: Propagation, graph: Graph) -> None:
     """Visit the operators in order of execution. One that is not understood freezes what goes into it."""
     shares_memory: dict[fx.Node, fx.Node] = {}
     position = {node: index for index, node in enumerate(graph.nodes)}
-    calls, attentions = modules_called(graph), attentions_called(state, graph)
+    calls, attentions, widened = modules_called(graph), attentions_called(state, graph), modules_widened(state, graph)
     understood: set[fx.Node] = set()
     for node in graph.nodes:
         if node in calls and norm_call(state, graph, calls[node]) is not None:
             understood.update(calls[node])
         if node in attentions and attention_call(state, graph, *attentions[node]):
             understood.update(attentions[node][1])
+        if node in widened and node not in understood and wide_call(state, graph, *widened[node]):
+            understood.update(widened[node][1])
         if node in understood:
             continue
         if node.op == "placeholder":
@@ -159,6 +168,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         norm_after=_norms_after_layers(graphs),
         norms=norms_of_plan(state, set(gate_of)),
         attentions=attentions_of_plan(state, axes),
+        full_width=widths_of_plan(state, set(gate_of)),
         products=tuple(state.products),
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )

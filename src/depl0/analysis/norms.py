@@ -56,7 +56,9 @@ def norm_call(state: Propagation, graph: Graph, nodes: list[fx.Node]) -> fx.Node
     inside, path = set(nodes), graph.layer[nodes[0]]
     module = state.modules.get(path)
     sources = {n for node in nodes for n in node.all_input_nodes if n not in inside and n not in graph.tensors}
-    results = [node for node in nodes if any(user not in inside for user in node.users)]
+    aliases = {node for node in nodes if _is_source_itself(node, sources)}
+    results = [node for node in nodes if node not in aliases and any(user not in inside for user in node.users)]
+    results = results or nodes[-1:]  # nobody reads it
     if module is None or len(sources) != 1 or len(results) != 1 or any(is_in_place(node) for node in nodes):
         return None
     source, result = sources.pop(), results[0]
@@ -72,7 +74,7 @@ def norm_call(state: Propagation, graph: Graph, nodes: list[fx.Node]) -> fx.Node
         shape = tuple(module.get_parameter(name).shape)
         state.bind(full_name, {_long_dim(shape): value.labels}, len(shape), path)
     for node in nodes:
-        state.values[node] = Opaque(Reason("is inside of a norm", path))
+        state.values[node] = value if node in aliases else Opaque(Reason("is inside of a norm", path))
     state.values[result] = Channels(value.dim, value.labels)
     state.norms[path] = spec
     state.normed.setdefault(path, []).append(value.labels)
@@ -84,6 +86,14 @@ def norm_call(state: Propagation, graph: Graph, nodes: list[fx.Node]) -> fx.Node
     axes = tuple((bound[name], _long_dim(tuple(module.get_parameter(name).shape))) for name in affine)
     state.norm_calls[result] = NormCall(path, spec, source, axes, spec.kind in {"rms", "response"})
     return result
+
+
+def _is_source_itself(node: fx.Node, sources: set[fx.Node]) -> bool:
+    """Tell whether a node is a cast that changed nothing: the recorder takes it for the tensor, outside as well."""
+    source = node.args[0] if node.args else None
+    if operator_name(node) != "to" or source not in sources or not isinstance(source, fx.Node):
+        return False
+    return bool(node.meta["val"].dtype == source.meta["val"].dtype)
 
 
 def _long_dim(shape: tuple[int, ...]) -> int:

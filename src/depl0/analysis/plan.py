@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from depl0._counted_norm import NormSpec
+from depl0._full_width import WidthSpec
 from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.propagate import Axis, LayerUse, Product
 
@@ -77,6 +78,8 @@ class Plan:
     """norms over all channels; where channels are cut, one that counts those that are gone takes their place"""
     attentions: Mapping[str, AttentionSpec] = field(default_factory=dict)
     """self-attention modules; where channels are cut, one whose widths are independent takes their place"""
+    full_width: Mapping[str, WidthSpec] = field(default_factory=dict)
+    """small modules that look at all channels at once; they get zeros for channels that are cut"""
     products: tuple[Product, ...] = ()
     """what the attention scores and their use cost"""
     covered: tuple[str, ...] = ()
@@ -112,6 +115,11 @@ class Plan:
         """Return the number of output channels, over all layers, that have a gate."""
         return sum(report.prunable for report in self.layers)
 
+    @property
+    def works_in_float32(self) -> bool:
+        """Return whether norms go down to float32 by themselves, so that float64 would show their rounding."""
+        return any(spec.single for spec in self.norms.values())
+
     def frozen(self) -> dict[str, int]:
         """Return the reasons for frozen channels and how many channels each holds, most first."""
         counter: Counter[str] = Counter()
@@ -130,6 +138,7 @@ class Plan:
             "not_covered": list(self.refused),
             "counted_norms": list(self.norms),
             "pruned_attentions": list(self.attentions),
+            "full_width": list(self.full_width),
             "least_macs": self.least("macs"),
             "least_params": self.least("params"),
             "groups": [
@@ -161,6 +170,12 @@ class Plan:
             kinds = f"{len(self.attentions)} attention modules are" if several else "attention is"
             they = "they lose" if several else "it loses"
             lines.append(f"{kinds} replaced where {they} channels (PrunedAttention)")
+        if self.full_width:
+            several = len(self.full_width) > 1
+            what = f"{len(self.full_width)} modules that look" if several else f"{next(iter(self.full_width))} looks"
+            lines.append(
+                f"{what} at all channels at once {'get' if several else 'and gets'} zeros for removed ones (FullWidth)"
+            )
         if self.covered:
             lines.append(f"tried on {', '.join(self.covered)}")
         if self.refused:

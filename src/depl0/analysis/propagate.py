@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from torch import Tensor, fx, nn
 
 from depl0._counted_norm import NormSpec
+from depl0._full_width import WidthSpec
 from depl0._pruned_attention import AttentionSpec
 from depl0._standardised import Standardisation, standardisation_of
 from depl0.analysis.labels import Labels, Reason
@@ -18,6 +19,7 @@ from depl0.analysis.values import Channels, Derived, Normed, Opaque, Stored, Val
 
 if TYPE_CHECKING:
     from depl0.analysis.attention import AttentionCall
+    from depl0.analysis.full_width import WideCall
     from depl0.analysis.norms import NormCall
 
 Axis: TypeAlias = tuple[str, int]
@@ -53,13 +55,14 @@ class Product:
 class Propagation:
     """Labels of all tensors of all graphs of one network; parameters tie the graphs together."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, before: Propagation | None = None) -> None:
         self.labels = Labels()
         self.modules = dict(model.named_modules())
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.parameters = set(self._names.values())
-        found = {path: standardisation_of(module) for path, module in self.modules.items()}
-        self.standardised = {path: each for path, each in found.items() if each is not None and path}
+        self.standardised: dict[str, Standardisation] = (
+            _standardised(self.modules) if before is None else before.standardised
+        )
         """convolutions with standardised filters, by path"""
         self.values: dict[fx.Node, Value] = {}
         self.axes: dict[Axis, Tensor] = {}
@@ -76,12 +79,20 @@ class Propagation:
         """such a module -> the channels of each of its calls"""
         self.norm_calls: dict[fx.Node, NormCall] = {}
         """result of such a call -> the call"""
-        self._attentions: dict[str, AttentionSpec | None] = {}
+        self._attentions: dict[str, AttentionSpec | None] = {} if before is None else before._attentions
         self.attended: dict[str, tuple[str, str]] = {}
         """self-attention module -> its first and its last weight"""
         self.attention_calls: dict[fx.Node, AttentionCall] = {}
         """result of a call of such a module -> the call"""
         self.products: list[Product] = []
+        self.blocking: dict[str, set[str]] = {}
+        """modules in which channels are frozen by what is done to them there -> the layers that gave the channels"""
+        self.widened: set[str] = set()
+        """modules that are to be run at their full width"""
+        self.wide: dict[str, WidthSpec] = {}
+        """those of them that are"""
+        self.wide_calls: dict[fx.Node, WideCall] = {}
+        """result of a call of such a module -> the call"""
 
     def name_of(self, parameter: nn.Parameter) -> str:
         """Return the first name of a parameter."""
@@ -110,6 +121,12 @@ class Propagation:
             if isinstance(part, Channels):
                 self.labels.freeze(part.labels, reason)
 
+    def note_blocking(self, value: Value, path: str) -> None:
+        """Remember that what a module does to channels freezes them."""
+        if isinstance(value, Channels):
+            owners = {self.labels.owner(root) for root in set(self.labels.roots(value.labels).tolist())}
+            self.blocking.setdefault(path, set()).update(owners)
+
     def channels_at(self, node: fx.Node, dim: int, layer: str) -> Tensor:
         """Return the labels of a tensor along ``dim``; frozen ones if its channels lie elsewhere or nowhere."""
         value, size = self.values[node], shape_of(node)[dim]
@@ -118,6 +135,8 @@ class Propagation:
         reason = Reason("its channels lie in another dimension than the layer expects", layer)
         if isinstance(value, Opaque):
             reason = value.reason
+        else:
+            self.note_blocking(value, layer)
         self.freeze_value(value, reason)
         self.fix_stored(node, layer)
         return self.labels.mint_frozen(size, reason)
@@ -166,7 +185,7 @@ class Propagation:
 
     def standardised_weight(self, path: str) -> Normed | None:
         """Return the weight of a convolution with standardised filters; None where a module is no such."""
-        found: Standardisation | None = self.standardised.get(path)
+        found = self.standardised.get(path)
         if found is None or f"{path}.weight" not in self.parameters:
             return None
         return Normed(f"{path}.weight", None if found.gain is None else f"{path}.{found.gain}", 0)
@@ -179,6 +198,11 @@ class Propagation:
     def channel_inputs(self, node: fx.Node) -> list[fx.Node]:
         """Return the inputs of a node that are tensors with channels."""
         return [n for n in node.all_input_nodes if isinstance(self.values.get(n), Channels)]
+
+
+def _standardised(modules: dict[str, nn.Module]) -> dict[str, Standardisation]:
+    found = {path: standardisation_of(module) for path, module in modules.items()}
+    return {path: each for path, each in found.items() if each is not None and path}
 
 
 def tensor_inputs(node: fx.Node) -> list[fx.Node]:

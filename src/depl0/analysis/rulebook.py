@@ -54,6 +54,7 @@ def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> 
     """Freeze the inputs of a layer that cannot be sliced."""
     reason = Reason(text, graph.layer[node])
     for source in node.all_input_nodes:
+        state.note_blocking(state.values.get(source), graph.layer[node])
         state.freeze_value(state.values.get(source), reason)
         state.fix_stored(source, graph.layer[node])
     return Opaque(reason)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from depl0.analysis.attention import has_channels
+from depl0.analysis.full_width import freeze_unsilenced_width
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import freeze_unsilenced
 from depl0.analysis.operators import (
@@ -95,6 +96,11 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
                 _mark(call.source, sources, marked)
             elif call is not None:
                 freeze_unsilenced(state, call)
+            wide = state.wide_calls.get(node)
+            if wide is not None and silenceable[wide.source]:
+                _mark(wide.source, sources, marked)
+            elif wide is not None:
+                freeze_unsilenced_width(state, wide)
         for node in graph.nodes:
             if node in marked:
                 for axis in _affine_axes(state, node):
@@ -143,7 +149,8 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     if name in {"expand", "repeat"}:  # of a parameter, which then is all there is to silence
         return [_own_axis(state, n) for n in tensor_inputs(node) if isinstance(state.values[n], Stored)]
     if name == "embedding":
-        return [(value.name, 1) for n in tensor_inputs(node) if isinstance(value := state.values[n], Stored)]
+        weight = state.values[arguments(node)["weight"]]  # positions that it looks up may be stored as well
+        return [(weight.name, 1)] if isinstance(weight, Stored) else []
     parts = layer_parts(node)
     if parts is not None:
         tensors = [(parts.weight, parts.out_dim), (parts.bias, 0)]
@@ -175,6 +182,9 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
     call = state.norm_calls.get(node)
     if call is not None and isinstance(value, Channels):
         return ([call.source] if call.keeps_zeros else []) if call.can_be_silenced else None
+    wide = state.wide_calls.get(node)
+    if wide is not None and isinstance(value, Channels):
+        return [wide.source] if wide.keeps_zeros else None
     if isinstance(value, list):
         return _channel_inputs(state, node) if name in _KEEPS_ZEROS else None
     if not isinstance(value, Channels):

@@ -15,8 +15,8 @@ from depl0.analysis.paths import Path
 from depl0.analysis.recording import Graph, record
 from depl0.errors import Depl0Error, InputError, TraceError
 from depl0.planning.trial import Failure
-from depl0.surgery.cases import Case, accepted
-from depl0.surgery.compare import BOUND, copy_stands_for
+from depl0.surgery.cases import Accepted, Case, accepted
+from depl0.surgery.compare import BOUND, TOLERANCE, copy_stands_for, max_error
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,18 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
     paths: list[list[Any]] = []
     must_run = 1 + len(example.others)
 
+    tried, recorded = private_copy(copy), private_copy(copy)
+
     def run(case: ExampleInputs) -> Any:
         with Path() as path:
-            outputs = run_checked(copy, case) if len(paths) < must_run else case.call(copy)
+            outputs = run_checked(tried, case) if len(paths) < must_run else case.call(tried)
         paths.append(path.steps)
         return outputs
 
-    recorded = private_copy(copy)
     with untouched(host), torch.no_grad():
         found = accepted(run, example)
+        if not _is_still_itself(tried, found):
+            found = Accepted(found.cases[:must_run], found.outputs[:must_run], (_CHANGES_ITSELF,))
     if not copy_stands_for(host, found.cases[-1].inputs, found.outputs[-1]):
         if not copy_stands_for(copy, found.cases[-1].inputs, found.outputs[-1]):
             raise TraceError(
@@ -65,7 +68,7 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
         refused.append(f"recording the training pass ({error.message})")
     modes = {cases[0].what: "evaluation"}
     known = [(paths[0], "evaluation")]
-    for case, path in zip(cases[1:], paths[1:], strict=True):
+    for case, path in zip(cases[1:], paths[1 : len(cases)], strict=True):
         mode = next((mode for steps, mode in known if steps == path), None)
         if mode is None:
             mode = f"evaluation, {case.what}"
@@ -76,6 +79,20 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
                 refused.append(f"recording another path ({error.message})")
         modes[case.what] = mode
     return Seen(tuple(graphs), cases, tuple(refused), modes)
+
+
+_CHANGES_ITSELF = "other batches and sizes (the network sets itself to the input that it is given)"
+
+
+def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:
+    """Tell whether a network gives on the example what it gave before it was run on other inputs."""
+    try:
+        again = found.cases[0].inputs.call(tried)
+    except Depl0Error:
+        raise
+    except Exception:
+        return False
+    return max_error([found.outputs[0]], [again], torch.float32) <= TOLERANCE[torch.float32]
 
 
 def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str) -> Graph:

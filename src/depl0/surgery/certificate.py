@@ -68,7 +68,8 @@ def certify(
     exact = {**exact_lengths(host, scaled, positions), **exact_sums(host, positions)}
     with untouched(host):
         try:
-            compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions, exact)
+            single = plan is not None and plan.works_in_float32
+            compared, worst, dtype = _compare_copies(host, scaled, compact, removals, example, positions, exact, single)
         except _DiffersError as error:
             raise error.in_words(plan) from None
         covered, refused = [*compared.covered], [*compared.refused]
@@ -98,8 +99,10 @@ def _compare_copies(
     example: ExampleInputs,
     positions: Mapping[Axis, Tensor],
     exact: Mapping[str, Tensor],
+    single: bool,
 ) -> tuple[Accepted, float, torch.dtype]:
-    for dtype in (torch.float64, torch.float32, None):  # None: as it is, for a network of several precisions
+    dtypes = (torch.float64, torch.float32, None)  # None: as it is, for a network of several precisions
+    for dtype in dtypes[1:] if single else dtypes:
         reference, candidate = (
             converted(private_copy(host).eval(), dtype),
             converted(private_copy(compact).eval(), dtype),

@@ -1,14 +1,46 @@
-"""Put what works with fewer channels in the place of norms over all channels and of attention."""
+"""Cut a network, and put what works with fewer channels in the place of what does not: norms, attention, …"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from depl0._counted_norm import CountedNorm, NormSpec
+from depl0._full_width import WidthSpec, keep_full_width
 from depl0._pruned_attention import AttentionSpec, PrunedAttention
+from depl0.analysis.full_width import width_axis
+from depl0.analysis.propagate import Axis
 from depl0.surgery.constant import replace_module
+from depl0.surgery.slicing import slice_module
+
+
+class Replaced(Protocol):
+    """What says which modules of a network need others in their places: a plan, or the record of a cut."""
+
+    @property
+    def norms(self) -> Mapping[str, NormSpec]:
+        """Return the norms over all channels."""
+
+    @property
+    def attentions(self) -> Mapping[str, AttentionSpec]:
+        """Return the self-attention modules."""
+
+    @property
+    def full_width(self) -> Mapping[str, WidthSpec]:
+        """Return the small modules that look at all channels at once."""
+
+
+def cut_to(model: nn.Module, positions: Mapping[Axis, Tensor], replaced: Replaced) -> None:
+    """Keep only these positions of a network's axes, in place, and make it work with them."""
+    slice_module(model, positions)
+    count_norms(model, replaced.norms)
+    prune_attentions(model, replaced.attentions)
+    modules = dict(model.named_modules())
+    for path, spec in replaced.full_width.items():
+        if width_axis(path) in positions:
+            keep_full_width(modules[path], spec, positions[width_axis(path)])
 
 
 def count_norms(model: nn.Module, norms: Mapping[str, NormSpec]) -> None:

@@ -10,11 +10,11 @@ from depl0.analysis.plan import Plan
 from depl0.costs.count import cost
 from depl0.surgery.certificate import certify
 from depl0.surgery.constant import removable, remove, workable
-from depl0.surgery.counting import count_norms, prune_attentions
+from depl0.surgery.counting import cut_to
 from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
-from depl0.surgery.slicing import kept_gates, kept_positions, slice_module
+from depl0.surgery.slicing import kept_gates, kept_positions
 
 
 def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -25,9 +25,7 @@ def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Mo
         for name, parameter in compact.named_parameters():
             if name in scaled:
                 parameter.copy_(scaled[name])
-    slice_module(compact, kept_positions(plan, kept))
-    count_norms(compact, plan.norms)
-    prune_attentions(compact, plan.attentions)
+    cut_to(compact, kept_positions(plan, kept), plan)
     return compact, scaled
 
 
@@ -67,6 +65,7 @@ def extract(
         probe=describe(example),
         norms={**(earlier.norms if earlier else {}), **plan.norms},
         attentions={**(earlier.attentions if earlier else {}), **plan.attentions},
+        full_width={**(earlier.full_width if earlier else {}), **plan.full_width},
     )
     remember(compact, record)
     return compact

@@ -21,11 +21,11 @@ from depl0.errors import CertificateError
 from depl0.surgery.cases import random_cases
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.compare import TOLERANCE, max_error
-from depl0.surgery.counting import count_norms, prune_attentions
+from depl0.surgery.counting import cut_to
 from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.scaling import scaled_parameters
-from depl0.surgery.slicing import kept_positions, slice_module, sliced
+from depl0.surgery.slicing import kept_positions, sliced
 from depl0.surgery.standardised import exact_sums
 from depl0.surgery.weight_norm import exact_lengths
 
@@ -60,9 +60,7 @@ def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
     """Build a host with the channels of these gates only, and say which positions of the former one it has."""
     positions = kept_positions(plan, present)
     smaller = private_copy(host)
-    slice_module(smaller, positions)
-    count_norms(smaller, plan.norms)
-    prune_attentions(smaller, plan.attentions)
+    cut_to(smaller, positions, plan)
     kept: dict[str, dict[int, Tensor]] = {}
     for (name, dim), keep in positions.items():
         kept.setdefault(name, {})[dim] = keep
@@ -122,6 +120,7 @@ def certify_and_remember(
         probe=describe(example),
         norms={**(earlier.norms if earlier else {}), **narrowed.plan.norms},
         attentions={**(earlier.attentions if earlier else {}), **narrowed.plan.attentions},
+        full_width={**(earlier.full_width if earlier else {}), **narrowed.plan.full_width},
     )
     remember(narrowed.host, record)
 
@@ -144,7 +143,10 @@ def _certify(
             cases = [case.map_tensors(lambda t: cast(t, dtype)) for case in random_cases(example, 1)]
             return cases, [_call(*before, gates, case, dtype) for case in cases]
 
-        (cases, wanted), dtype = as_precise_as_possible(outputs)
+        if before[0].works_in_float32:
+            (cases, wanted), dtype = outputs(torch.float32), torch.float32
+        else:
+            (cases, wanted), dtype = as_precise_as_possible(outputs)
         worst = max_error(wanted, [_call(*after, gates, case, dtype, exact) for case in cases], dtype)
     if not worst <= TOLERANCE[dtype]:
         raise CertificateError(
@@ -199,8 +201,6 @@ def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> 
     shapes = state_shapes(former)
     for module in model.modules():
         if type(module) is type(former) and module is not former and state_shapes(module) == shapes:
-            slice_module(module, narrowed.positions)
-            count_norms(module, narrowed.plan.norms)
-            prune_attentions(module, narrowed.plan.attentions)
+            cut_to(module, narrowed.positions, narrowed.plan)
             return True
     return False

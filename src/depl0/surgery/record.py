@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from depl0._counted_norm import NormSpec
+from depl0._full_width import WidthSpec
 from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.propagate import Axis
 from depl0.surgery.certificate import Certificate
 from depl0.surgery.constant import Removal, remove
-from depl0.surgery.counting import count_norms, prune_attentions
-from depl0.surgery.slicing import slice_module
+from depl0.surgery.counting import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
 
@@ -42,6 +42,8 @@ class CompactRecord:
     """norms over all channels, of the dense network, that count removed channels"""
     attentions: Mapping[str, AttentionSpec] = field(default_factory=dict)
     """self-attention modules of the dense network that may have lost channels"""
+    full_width: Mapping[str, WidthSpec] = field(default_factory=dict)
+    """modules that look at all channels at once, some of which may be gone"""
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -83,8 +85,6 @@ def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
 
 def apply_record(model: nn.Module, record: CompactRecord) -> None:
     """Give a fresh dense network the shape of the compact one, in place."""
-    slice_module(model, record.positions)
-    count_norms(model, record.norms)
-    prune_attentions(model, record.attentions)
+    cut_to(model, record.positions, record)
     with torch.no_grad():
         remove(model, record.removals)

@@ -12,6 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
 from depl0._host import canonical_names
+from depl0.analysis.full_width import width_axis
 from depl0.analysis.plan import FROZEN, Plan
 from depl0.analysis.propagate import Axis
 from depl0.surgery.numbers import set_numbers
@@ -50,6 +51,8 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
         keep_directions(modules, canonical, dims)
         keep_standards(modules, canonical, dims)
     for canonical, dims in by_tensor.items():
+        if canonical == width_axis(canonical.rpartition(".")[0])[0]:
+            continue  # of a module that is run at its full width
         if canonical not in aliases:
             set_numbers(modules, canonical, {dim: len(keep) for dim, keep in dims.items()})
             continue
