@@ -60,7 +60,13 @@ def run(arm: str, preset: str, seed: int) -> dict[str, Any]:
         adam.step()
         steps += 1
     reached = closed(gated) >= CLOSED
-    return {"arm": arm, "preset": preset, "seed": seed, "closed_at_start": at_start, "steps": steps if reached else None}
+    return {
+        "arm": arm,
+        "preset": preset,
+        "seed": seed,
+        "closed_at_start": at_start,
+        "steps": steps if reached else None,
+    }
 
 
 @torch.no_grad()
@@ -75,7 +81,8 @@ def row(runs: list[dict[str, Any]]) -> list[str]:
     start = [100 * run["closed_at_start"] for run in runs]
     late = f"more than {LONGEST:,}"
     shown = late if None in steps else f"{statistics.fmean(steps):,.0f} ± {statistics.stdev(steps):,.0f}"
-    return [runs[0]["preset"], runs[0]["arm"], f"{statistics.fmean(start):.1f} ± {statistics.stdev(start):.1f} %", shown]
+    at_start = f"{statistics.fmean(start):.1f} ± {statistics.stdev(start):.1f} %"
+    return [runs[0]["preset"], runs[0]["arm"], at_start, shown]
 
 
 def main() -> None:
