@@ -42,8 +42,11 @@ SINCE = """The compact ResNet-20 keeps odd numbers of channels, and in int8 it i
 two keep multiples of 8 and gain. That the odd numbers are the cause was not tested by itself.
 
 ResNet-20 was measured twice. The first time attributes at their default were still in the int8 files (compact 196,591
-bytes, 0.271 of float); accuracies were the same, and compact int8 was 1.80x as fast as dense float. ResNet-56 has not
-been measured yet.
+bytes, 0.271 of float); accuracies were the same, and compact int8 was 1.80x as fast as dense float.
+
+ResNet-56, compact (`depl0 prune resnet56-cifar10 --quick`, 50.0% of the MACs, no training): 91.57 % in float and
+91.47 % in int8, no layer in float; 2,301,794 and 612,374 bytes, 0.266. Both goals are reached. Its dense network has
+93.28 % in float; dense int8 and milliseconds have not been measured yet. (From its two files; not in `deployed.json`.)
 """
 
 
