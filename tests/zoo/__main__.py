@@ -20,7 +20,6 @@ import depl0
 from tests.zoo.check import check
 from tests.zoo.networks import NETWORKS, Entry
 
-WRONG = 1e-5
 HEADER = f"{'network':<44} {'share':>6} {'error':>9} {'MACs':>6} {'least':>6} {'blocks':>6} {'time':>8}  frozen because"
 
 
@@ -35,7 +34,7 @@ def look(entry: Entry) -> dict[str, Any]:
     except Exception as error:
         traceback.print_exc()
         return {"name": entry.name, "result": "failed", "why": f"{type(error).__name__}: {str(error)[:200]}"}
-    return {**asdict(row), "result": "exact" if row.error <= WRONG else "wrong"}
+    return {**asdict(row), "result": "exact" if row.exact else "wrong"}
 
 
 def line(row: dict[str, Any]) -> str:

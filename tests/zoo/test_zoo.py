@@ -51,6 +51,6 @@ def test_compact_equals_gated(entry: Entry, record_property: pytest.RecordProper
         return
     row = check(entry)
     record_property("row", str(row))
-    assert row.error <= 1e-5
+    assert row.exact
     assert row.share > 0
     assert row.macs_left < 1
