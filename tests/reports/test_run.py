@@ -13,6 +13,7 @@ from depl0._table import render
 from depl0.errors import InputError
 from depl0.reports import results
 from depl0.reports.gates import read_gates
+from depl0.reports.headline import headline
 from depl0.reports.report import as_text
 from depl0.reports.run import Run, read_run, read_runs
 from tests.reports.runs import write_run
@@ -49,6 +50,20 @@ def test_an_epoch_that_was_done_twice_counts_once() -> None:
     history = read_gates([{"epoch": 0, "open": {"a": [1000]}}, {"epoch": 0, "open": {"a": [250]}}])
     assert history is not None
     np.testing.assert_allclose(history.groups["a"], [[0.25]])
+
+
+@pytest.mark.parametrize(
+    ("low", "change"), [(1.1, "1.25× as fast"), (0.6, "no measurable difference")], ids=["certain", "uncertain"]
+)
+def test_a_speedup_is_one_only_where_it_was_measurable(tmp_path: Path, low: float, change: str) -> None:
+    folder = write_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    found = {"ratio": 1.25, "low": low, "high": 1.5}
+    (folder / "summary.json").write_text(json.dumps({**summary, "speedup": {"1": found, "32": found}}))
+    run = read_run(folder)
+    changes = {row["quantity"]: row["change"] for row in results.dense_to_compact(run).rows}
+    assert changes["latency, batch 1"] == changes["latency, batch 32"] == change
+    assert headline(run)[3].note == f"dense 8 ms, {change}"
 
 
 def test_an_older_run_has_dashes() -> None:

@@ -49,7 +49,7 @@ SAME = 0.02
 def measure_latency(
     models: Mapping[str, nn.Module], inputs: Sequence[Tensor] | ExampleInputs, repeats: int = 15, seconds: float = 1.0
 ) -> dict[str, Latency]:
-    """Time several networks on the same input, interleaved, so that the machine's moods fall on all of them alike.
+    """Time several networks on the same input, interleaved, so that noise affects all of them equally.
 
     Stops after ``repeats`` rounds, or after ``seconds`` if at least five rounds are done. The networks' modes are kept.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from depl0._table import MISSING
 from depl0.reports.run import Run, dig
 from depl0.reports.show import change, milliseconds, share, short
+from depl0.reports.speed import faster
 
 
 @dataclass(frozen=True)
@@ -47,5 +48,6 @@ def _latency(run: Run) -> Figure:
     dense, compact = run.get("dense", "latency_ms"), run.get("compact", "latency_ms")
     if compact is None:
         return Figure("Latency", MISSING, "not measured" if run.is_finished else "not known yet")
-    note = f"dense {milliseconds(dense)}, {dense / compact:.2f}× as fast" if dense and compact else ""
+    compared = faster(run)
+    note = f"dense {milliseconds(dense)}, {compared}" if compared else ""
     return Figure("Latency, batch 1", milliseconds(compact), note)

@@ -9,6 +9,7 @@ from depl0._table import Column, Table
 from depl0.reports.run import Run, dig
 from depl0.reports.show import change as changed
 from depl0.reports.show import count, duration, milliseconds, share, size
+from depl0.reports.speed import faster
 from depl0.tasks import ACCURACY, Metric
 
 _Show = Callable[[float], str]
@@ -37,15 +38,15 @@ def dense_to_compact(run: Run) -> Table:
     for name, key, show in _QUANTITIES:
         large, small = run.get("dense", key), run.get("compact", key)
         ratio = small / large if large and small is not None else None
-        is_time = key.startswith("latency")
+        compared = _shown(lambda r: f"{share(r)} left", ratio)
+        if key.startswith("latency"):
+            compared = faster(run, int(name.rpartition(" ")[2]))
         rows.append(
             {
                 "quantity": name,
                 "dense": _shown(show, large),
                 "compact": _shown(show, small),
-                "change": _shown(
-                    (lambda r: f"{1 / r:.2f}× as fast") if is_time else lambda r: f"{share(r)} left", ratio
-                ),
+                "change": compared,
             }
         )
     columns = (

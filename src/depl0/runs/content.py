@@ -121,6 +121,7 @@ _LAYER = fields(
     needed=("layer", "channels", "kept"),
 )
 
+_SPEEDUP = ("ratio", "low", "high")
 SUMMARY = fields(
     {
         **dict.fromkeys(("name", "model", "data", "method", "budget_of"), text),
@@ -132,6 +133,7 @@ SUMMARY = fields(
         "settled_epoch": count,
         "dependency": fields({"spread_share": number, "gates_that_differ": count, "gates": count}),
         "freezing": fields({"gates_closed": number}),
+        "speedup": each(fields(dict.fromkeys(_SPEEDUP, number), needed=_SPEEDUP)),
         "certificate": fields({"max_error": number, "dtype": text}),
         "layers": rows(_LAYER),
         "groups": each(fields({"gates": count, "open": count}, needed=("gates", "open"))),
