@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults.forkserver import ForkServer
 from tests.kinds import KINDS, kind_of
 from tests.plans import remember_plans
 
@@ -30,6 +32,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(kind)
     if config.getoption("--fast"):
         items[:] = [item for item in items if not any(item.get_closest_marker(kind) for kind in (*KINDS, "slow"))]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ForkServer]:
+    """Starts processes of their own that have imported everything already."""
+    made = ForkServer()
+    yield made
+    made.close()
 
 
 class Garbage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -63,13 +64,37 @@ class ForkServer:
         return self._server.stdout.readline()
 
 
+def ranks(server: ForkServer, folder: Path, what: str, world: int = 2, **arguments: Any) -> tuple[list[int], list[str]]:
+    """Return the exit codes of all ranks, and what they said."""
+    folder.mkdir(exist_ok=True)
+    server.run(folder / "log", task="ranks", folder=str(folder), world=world, what=what, **arguments)
+    assert (folder / "ends.json").exists(), (folder / "log").read_text()
+    ends = json.loads((folder / "ends.json").read_text())
+    assert ends["seconds"] < 390, "a process waited for another one"  # DEPL0_TIMEOUT is ten minutes
+    return ends["codes"], [own_words((folder / f"rank{rank}.log").read_text()) for rank in range(world)]
+
+
+def own_words(text: str) -> str:
+    """Leave out what torch says by itself."""
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\[(rank\d+\]:\[)?[WIE]\d{4} ", line))
+
+
 # -- the side of the server ------------------------------------------------------------------------------------------
 
 
 def serve() -> None:
-    import depl0.cli.app
-    from tests.faults import tasks
+    import contextlib
+    import io
 
+    from depl0.cli.app import main
+    from tests.faults import tasks
+    from tests.plans import remember_plans
+    from tests.training.tiny import tiny_gated
+
+    remember_plans()
+    tiny_gated()  # torch.export imports a thousand modules: here, and not in every task
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["recipes"])
     gc.collect()
     gc.freeze()  # what is imported already is nobody's garbage; runs collect several times
     pid = 0
@@ -93,7 +118,6 @@ def serve() -> None:
                 sys.stderr.flush()
                 os._exit(code)
         print(pid, flush=True)
-    assert depl0.cli.app
 
 
 if __name__ == "__main__":

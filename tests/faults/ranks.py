@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from depl0.runtime.sync_norm import synced_norms
 from tests.training.tiny import TinyNet, tiny_recipe
 
 
-def carry_out(folder: str, world: int, what: str, seconds: float = 120.0, **arguments: Any) -> int:
+def carry_out(folder: str, world: int, what: str, seconds: float = 400.0, **arguments: Any) -> int:
     """Start all ranks, note their exit codes and how long they took, and return the worst code."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -54,7 +56,7 @@ def one_rank(rank: int, world: int, port: int, folder: str, what: str, arguments
     torch.set_num_threads(1)
     code = 98
     try:
-        code = TASKS[what](rank, Path(folder), **arguments)
+        code = find_task(what)(rank, Path(folder), **arguments)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -138,6 +140,13 @@ def norms(rank: int, folder: Path) -> int:
     with synced_norms(halves, True):
         torch.testing.assert_close(whole(images), halves(images))
     return 0
+
+
+def find_task(what: str) -> Callable[..., int]:
+    """Return one of the tasks here, or the function of another file of tests ("tests.gated.test_distributed:train")."""
+    module, colon, name = what.partition(":")
+    task: Callable[..., int] = getattr(importlib.import_module(module), name) if colon else TASKS[what]
+    return task
 
 
 TASKS = {"run": run, "die": die, "hang": hang, "ask one": ask_one, "disagree": disagree, "norms": norms}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from depl0.errors import InputError
 from depl0.runtime.engine import waiting_time
 from depl0.runtime.sync_norm import check_norms
-from tests.faults.forkserver import ForkServer
+from tests.faults.forkserver import ForkServer, own_words, ranks
 from tests.training.tiny import Noisy, TinyNet, run, tiny_recipe
 
 FIELDS: dict[str, Any] = {
@@ -27,21 +26,6 @@ FIELDS: dict[str, Any] = {
     "run__checkpoint_steps": 3,
     "weight_optimizer__lr": 0.1,
 }
-
-
-def ranks(server: ForkServer, folder: Path, what: str, world: int = 2, **arguments: Any) -> tuple[list[int], list[str]]:
-    """Return the exit codes of all ranks, and what they said."""
-    folder.mkdir(exist_ok=True)
-    server.run(folder / "log", task="ranks", folder=str(folder), world=world, what=what, **arguments)
-    assert (folder / "ends.json").exists(), (folder / "log").read_text()
-    ends = json.loads((folder / "ends.json").read_text())
-    assert ends["seconds"] < 100, "a process waited for another one"
-    return ends["codes"], [_own_words((folder / f"rank{rank}.log").read_text()) for rank in range(world)]
-
-
-def _own_words(text: str) -> str:
-    """Leave out what torch says by itself."""
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\[(rank\d+\]:\[)?[WIE]\d{4} ", line))
 
 
 def losses(folder: Path) -> list[float]:
@@ -150,7 +134,7 @@ def test_processes_that_do_not_find_each_other_say_so(tmp_path: Path) -> None:
         text=True,
         timeout=100,
     )
-    said = _own_words(done.stderr)
+    said = own_words(done.stderr)
     assert done.returncode == 1, said
     assert "error: the 2 processes have not found each other within 1 s." in said and "DEPL0_TIMEOUT" in said
     assert "Traceback" not in said

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from tests.analysis.structures import Residual
+from tests.faults.forkserver import ForkServer, ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import depl0
 
 
-def train_one_step(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def train_one_step(rank: int, folder: Path) -> int:
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     inputs = torch.randn(4, 3, 8, 8)
     gated = depl0.attach(Residual(), inputs)
@@ -38,13 +36,12 @@ def train_one_step(rank: int, port: int, folder: str) -> None:
     dist.all_gather(losses, loss.detach())
     if rank == 0:
         same = all(torch.equal(a, b) for a, b in gathered)
-        Path(folder, "result").write_text(f"{same} {not torch.equal(*losses)}")
-    dist.destroy_process_group()
+        (folder / "result").write_text(f"{same} {not torch.equal(*losses)}")
+    dist.barrier()
+    return 0
 
 
-def test_gated_model_trains_under_ddp(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(train_one_step, args=(port, str(tmp_path)), nprocs=2)
+def test_gated_model_trains_under_ddp(server: ForkServer, tmp_path: Path) -> None:
+    codes, said = ranks(server, tmp_path, "tests.gated.test_distributed:train_one_step")
+    assert codes == [0, 0], said
     assert (tmp_path / "result").read_text() == "True True"

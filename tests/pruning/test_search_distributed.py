@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import depl0
+from tests.faults.forkserver import ForkServer, ranks
 from tests.pruning.test_search import Net, batch
 
 STEPS = 20
 
 
-def train(rank: int, port: int, folder: str, cut: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def train(rank: int, folder: Path, cut: Any) -> int:
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4, rng=torch.Generator().manual_seed(0)).train()
     sgd = torch.optim.SGD(gated.weight_parameters(), lr=0.05, momentum=0.9)
@@ -45,14 +43,13 @@ def train(rank: int, port: int, folder: str, cut: Any) -> None:
     dist.all_gather(both, state)
     if rank == 0:
         left = depl0.info(compact).macs_left
-        Path(folder, "result").write_text(f"{torch.equal(*both)} {left <= 0.4} {cuts > 0}")
-    dist.destroy_process_group()
+        (folder / "result").write_text(f"{torch.equal(*both)} {left <= 0.4} {cuts > 0}")
+    dist.barrier()
+    return 0
 
 
 @pytest.mark.parametrize(("cut", "has_cut"), [("progressive", True), ("auto", False)])
-def test_two_processes_agree(tmp_path: Path, cut: str, has_cut: bool) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(train, args=(port, str(tmp_path), cut), nprocs=2)
+def test_two_processes_agree(server: ForkServer, tmp_path: Path, cut: str, has_cut: bool) -> None:
+    codes, said = ranks(server, tmp_path, "tests.pruning.test_search_distributed:train", cut=cut)
+    assert codes == [0, 0], said
     assert (tmp_path / "result").read_text() == f"True True {has_cut}"
