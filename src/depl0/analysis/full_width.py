@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from depl0._full_width import WidthSpec, spec_of
 from depl0.analysis.labels import Reason
@@ -52,7 +53,7 @@ def to_be_widened(state: Propagation) -> set[str]:
 def _is_small(module: nn.Module | None) -> bool:
     if module is None or module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
         return False
-    if type(module) in {nn.Sequential, nn.ModuleList, nn.ModuleDict}:
+    if type(module) in {nn.Sequential, nn.ModuleList, nn.ModuleDict} or parametrize.is_parametrized(module):
         return False
     matrices = [p.numel() for p in module.parameters() if sum(size > 1 for size in p.shape) > 1]
     return sum(matrices) <= _SMALL
