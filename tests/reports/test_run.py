@@ -18,7 +18,7 @@ from depl0.reports.report import as_text
 from depl0.reports.run import Run, read_run, read_runs
 from tests.reports.runs import write_run
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "resnet20-cifar10"
+COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "resnet20-cifar10" / "dep-l0"
 
 
 def test_events_are_no_epochs(known: Run) -> None:

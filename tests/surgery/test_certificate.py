@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
 import pytest
 import torch
@@ -12,11 +11,9 @@ from tests.analysis.structures import STRUCTURES, NoNorm, NormAfterConv, conv, i
 from torch import Tensor, nn
 
 import depl0
-from depl0.surgery import record_of
+from depl0.surgery import counting, record_of
 from depl0.surgery.compare import max_error
 from depl0.surgery.slicing import slice_module
-
-extraction = import_module("depl0.surgery.extraction")  # the package's attribute of that name is the function
 
 
 def test_certificate_is_kept_with_the_network() -> None:
@@ -39,7 +36,7 @@ def test_wrong_slices_are_caught_and_named(monkeypatch: pytest.MonkeyPatch, axis
     before = {name: value.clone() for name, value in host.state_dict().items()}
     gated = depl0.attach(host, image()).eval()
     gated.fix_gates(random_gates(gated.plan.num_gates, 1))
-    monkeypatch.setattr(extraction, "slice_module", wrong)
+    monkeypatch.setattr(counting, "slice_module", wrong)
     layer = axis[0].partition(".")[0]
     groups = {"two": "'-one', '-two'", "norm": "'-one'", "head": "'-two'"}[layer]
     with pytest.raises(
@@ -55,7 +52,7 @@ def test_a_compact_network_that_does_not_run_is_caught(monkeypatch: pytest.Monke
 
     gated = depl0.attach(NoNorm(), image()).eval()
     gated.fix_gates(random_gates(gated.plan.num_gates, 1))
-    monkeypatch.setattr(extraction, "slice_module", half)
+    monkeypatch.setattr(counting, "slice_module", half)
     with pytest.raises(depl0.CertificateError, match="first at layer two"):
         gated.extract()
 
@@ -70,7 +67,7 @@ def test_activations_as_modules_are_not_blamed(monkeypatch: pytest.MonkeyPatch) 
 
     gated = depl0.attach(host, image()).eval()
     gated.fix_gates(random_gates(gated.plan.num_gates, 1))
-    monkeypatch.setattr(extraction, "slice_module", wrong)
+    monkeypatch.setattr(counting, "slice_module", wrong)
     with pytest.raises(depl0.CertificateError, match="first at layer 3"):
         gated.extract()
 
