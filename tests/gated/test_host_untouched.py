@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from tests.analysis.structures import Classifier, Dropouts, Residual, Stochastic
 from torch import Tensor, nn
 
 import depl0
+from depl0.surgery import counting
 
 
 class Portrait:
@@ -110,9 +110,7 @@ def test_failed_extract(host: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Non
     gated = depl0.attach(host, image())
     gated.fix_gates(random_gates(gated.plan.num_gates))
     portrait = Portrait(host)
-    monkeypatch.setattr(
-        import_module("depl0.surgery.extraction"), "slice_module", lambda model, positions: model.one.weight.zero_()
-    )
+    monkeypatch.setattr(counting, "slice_module", lambda model, positions: model.one.weight.zero_())
     with torch.no_grad(), pytest.raises(depl0.CertificateError):
         gated.extract()
     portrait.check()
