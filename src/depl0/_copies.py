@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from depl0._host import ExampleInputs, call_with, evaluation_mode
@@ -30,8 +30,8 @@ class _Reads(TorchDispatchMode):
         self.names = {address: name for name, tensor in named if (address := _address(tensor))}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and (name := self.names.get(_address(leaf))) is not None:
+        for tensor in _tensors((*args, *(kwargs or {}).values())):
+            if (name := self.names.get(_address(tensor))) is not None:
                 raise InputError(
                     f"a copy of the network still uses {name} of the original, so nothing can be tried without "
                     "touching it.",
@@ -40,7 +40,20 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Give the tensors among an operator's arguments; a walk of its own, because it is taken at every operator."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
+
+
 def _address(tensor: Tensor) -> int:
+    if isinstance(tensor, FakeTensor):  # has no memory, and an exception takes its time
+        return 0
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # meta tensors and subclasses without memory of their own
