@@ -42,7 +42,9 @@ def test_a_run_keeps_its_record(tmp_path: Path) -> None:
     shares = [line["expected"]["latency_share"] for line in lines if "latency_share" in line.get("expected", {})]
     assert shares and shares[-1] < 0.9  # generous: how even the measured times are depends on the machine
     found = summary["latency_budget"]
-    assert found["predicted"] <= 0.8 + 1e-6
+    assert all(attempt["predicted"] <= attempt["asked"] + 1e-6 for attempt in found["attempts"])
+    within = [attempt["measured"] for attempt in found["attempts"] if attempt["measured"] <= 0.8]
+    assert found["measured"] == max(within, default=min(attempt["measured"] for attempt in found["attempts"]))
     assert 1 <= len(found["attempts"]) <= TRIES
     assert any(found["measured"] == attempt["measured"] for attempt in found["attempts"])
     assert all(group["open"] % 2 == 0 for group in summary["groups"].values())
