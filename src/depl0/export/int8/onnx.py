@@ -6,23 +6,23 @@ ONNX Runtime is faster on x86 with uint8 activations than with int8 ones: a ResN
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from depl0._host import first_line
 from depl0._optional import require
-from depl0.analysis.recording import quiet
-from depl0.errors import Depl0Error, ExportError
-from depl0.export.int8.quantizer import Int8File, Quantizer, Run, of_size, unflatten
+from depl0.errors import ExportError
+from depl0.export.int8.quantizer import Int8File, Quantizer, Run, explained, of_size, unflatten
 from depl0.export.int8.shorten import shorten
 from depl0.export.onnx import Onnx
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+_TOOL = ("ONNX Runtime", "export it in float, without --int8")
+"""who quantises, and what to do where it cannot"""
 
 
 @final
@@ -39,7 +39,7 @@ class OnnxQuantizer(Quantizer):
         self._onnx = require("onnx", "onnx", "to write int8 files", extra="export")
         self._quantization = require("onnxruntime.quantization", "onnxruntime", "to quantise", extra="export")
         self._data, self._outputs = data, outputs
-        with _explained():
+        with explained(*_TOOL):
             self._proto = self._onnx.shape_inference.infer_shapes(self._onnx.load_from_string(data))
             self._nodes = _weighted_nodes(self._proto.graph)
             self.layers = tuple(self._nodes)
@@ -52,7 +52,7 @@ class OnnxQuantizer(Quantizer):
         kinds = self._quantization.QuantType
         proto = self._onnx.ModelProto()
         proto.CopyFrom(self._proto)
-        with _explained():
+        with explained(*_TOOL):
             quantizer = require("onnxruntime.quantization.qdq_quantizer", "onnxruntime", "to quantise").QDQQuantizer(
                 proto,
                 per_channel=True,
@@ -88,7 +88,7 @@ class OnnxQuantizer(Quantizer):
         runtime = require("onnxruntime", "onnxruntime", "to run ONNX files", extra="export")
         options = runtime.SessionOptions()
         options.log_severity_level, options.intra_op_num_threads = 3, torch.get_num_threads()
-        with _explained():
+        with explained(*_TOOL):
             session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         names = [value.name for value in session.get_inputs()]
         first = session.get_inputs()[0].shape[0]
@@ -149,21 +149,6 @@ def _weighted_nodes(graph: Any) -> dict[str, str]:
             layer = named[0].removesuffix(".weight")
             found[layer if layer not in found else node.name] = node.name
     return found
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Keep the quantiser's own words from the terminal, and say what failed in ours."""
-    try:
-        with quiet():
-            yield
-    except (Depl0Error, OSError, MemoryError):
-        raise
-    except Exception as error:  # whatever onnx, protobuf or ONNX Runtime raise
-        raise ExportError(
-            f"ONNX Runtime cannot quantise the network: {type(error).__name__}: {first_line(error)}",
-            hint="export it in float, without --int8, or look at the whole error with --debug.",
-        ) from error
 
 
 @final

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from depl0.errors import InputError
+from depl0._host import first_line
+from depl0.analysis.recording import quiet
+from depl0.errors import Depl0Error, ExportError, InputError
 from depl0.export.targets import Request, Target, numbered
 
 Run: TypeAlias = Callable[..., Any]
@@ -123,3 +126,18 @@ def unflatten(leaves: Iterable[Tensor], like: Any) -> Any:
     every, structure = pytree.tree_flatten(like)
     tensors = iter(leaves)
     return pytree.tree_unflatten([next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in every], structure)
+
+
+@contextmanager
+def explained(tool: str, hint: str) -> Iterator[None]:
+    """Keep a quantiser's own words from the terminal, and say what failed in ours."""
+    try:
+        with quiet():
+            yield
+    except (Depl0Error, OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever the tool and what it uses raise
+        raise ExportError(
+            f"{tool} cannot quantise the network: {type(error).__name__}: {first_line(error)}",
+            hint=f"{hint}, or look at the whole error with --debug.",
+        ) from error

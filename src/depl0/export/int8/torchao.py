@@ -7,20 +7,19 @@ is, in floats that are rounded; ``torch.compile`` turns it into int8 instruction
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from depl0._host import ExampleInputs, first_line
+from depl0._host import ExampleInputs
 from depl0._optional import require
 from depl0.analysis.recording import arguments, operator_name, quiet
-from depl0.errors import Depl0Error, ExportError
+from depl0.errors import ExportError
 from depl0.export.folding import drop_unused, fold_batch_norms
-from depl0.export.int8.quantizer import Int8File, Quantizer, Run, of_size, unflatten
+from depl0.export.int8.quantizer import Int8File, Quantizer, Run, explained, of_size, unflatten
 from depl0.export.program import capture, free_batch
 from depl0.export.pt2 import Pt2, pack
 
@@ -28,6 +27,9 @@ _WEIGHTED = ("conv1d", "conv2d", "linear")
 _ROUNDED = "quantized_decomposed::dequantize"
 OPERATORS = "torch.ao.quantization.fx._decomposed"
 """a module of torch that must be imported before an int8 file is loaded: it registers the file's operators"""
+
+_TOOL = ("torchao", "try --to onnx --int8, export it in float")
+"""who quantises, and what to do where it cannot"""
 
 
 @final
@@ -56,7 +58,7 @@ class TorchaoQuantizer(Quantizer):
         self._outputs = outputs
         self._size = None if dynamic_batch else len(example.args[0])
         self._float = pack(program)
-        with _explained(), torch.no_grad():
+        with explained(*_TOOL), torch.no_grad():
             observed = prepare(program.module(), rules)
             for batch in inputs:
                 for part, _ in of_size(batch, self._size):
@@ -70,7 +72,7 @@ class TorchaoQuantizer(Quantizer):
 
     def encode(self, in_float: Collection[str] = ()) -> bytes:
         """Return the int8 file."""
-        with _explained():
+        with explained(*_TOOL):
             program = _loaded(self._data)  # a deep copy would rename inputs
             nodes = {node.name: node for node in program.graph.nodes}
             parameters = {name: nodes[place] for place, name in program.graph_signature.inputs_to_parameters.items()}
@@ -91,7 +93,7 @@ class TorchaoQuantizer(Quantizer):
 
     def open(self, data: bytes) -> Run:
         """Return a call of a file, in batches of the size that it was exported for."""
-        with _explained():
+        with explained(*_TOOL):
             network = _loaded(data).module()
 
         def run(*inputs: Tensor) -> Any:
@@ -116,7 +118,7 @@ class Int8Pt2(Int8File):
 def _torchao() -> tuple[Any, Any, Any]:
     """Return what prepares a graph for calibration, what converts it, and the rules of what is rounded on x86."""
     package, purpose = "torchao.quantization.pt2e", "to write .pt2 files in int8"
-    with _explained():
+    with explained(*_TOOL):
         steps = require(f"{package}.quantize_pt2e", "torchao", purpose, extra="torchao")
         x86 = require(f"{package}.quantizer.x86_inductor_quantizer", "torchao", purpose, extra="torchao")
         rules = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
@@ -168,18 +170,3 @@ def _loaded(data: bytes) -> ExportedProgram:
 
 def _tensors(outputs: Any) -> list[Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Keep the quantiser's own words from the terminal, and say what failed in ours."""
-    try:
-        with quiet():
-            yield
-    except (Depl0Error, OSError, MemoryError):
-        raise
-    except Exception as error:  # whatever torchao and torch.export raise
-        raise ExportError(
-            f"torchao cannot quantise the network: {type(error).__name__}: {first_line(error)}",
-            hint="try --to onnx --int8, export it in float, or look at the whole error with --debug.",
-        ) from error
