@@ -66,4 +66,5 @@ def test_trained_networks_are_scored_unless_gates_are_asked_for() -> None:
     for options in (*asked, {"method": "dep-l0"}):
         assert chosen_recipe(model="resnet20", weights="w.safetensors", **options).gates.method == "dep-l0"
     assert chosen_recipe(model="resnet20").gates.method == "dep-l0"
-    assert chosen_recipe("resnet20-cifar10", weights="w.safetensors").gates.method == "dep-l0"
+    assert chosen_recipe("resnet20-cifar10", weights="w.safetensors").gates.method == "reconstruction"
+    assert chosen_recipe("resnet20-cifar10", weights="w.safetensors", method="dep-l0").gates.method == "dep-l0"

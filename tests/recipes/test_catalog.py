@@ -46,11 +46,12 @@ def test_the_names():
 @pytest.mark.parametrize("base", BASES)
 def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base):
     forward, backward, l0hc = (get(base + variant) for variant in VARIANTS)
-    assert (forward.gates.method, forward.gates.generator, forward.gates.direction) == ("dep-l0", "fc", "forward")
+    method = "reconstruction" if base == "resnet20-cifar10" else "dep-l0"
+    assert (forward.gates.method, forward.gates.generator, forward.gates.direction) == (method, "fc", "forward")
     assert (backward.gates.method, backward.gates.generator, backward.gates.direction) == ("dep-l0", "fc", "backward")
     assert (l0hc.gates.method, l0hc.gates.generator, l0hc.gates.direction) == ("l0-hc", "independent", "forward")
     for other in (backward, l0hc):
-        gates = dataclasses.replace(other.gates, method="dep-l0", generator="fc", direction="forward")
+        gates = dataclasses.replace(other.gates, method=method, generator="fc", direction="forward")
         assert dataclasses.replace(other, name=base, gates=gates, target=forward.target) == forward
 
 
@@ -212,6 +213,8 @@ def test_every_recipe_is_complete(name):
 
 
 def test_describe():
+    assert " Channels by reconstruction, 3 + 9 epochs," in describe("resnet20-cifar10")
+    assert " Dep-L0 backward, 3 + 9 epochs," in describe("resnet20-cifar10-backward")
     assert describe("digits").startswith("A small network on the embedded digits. Dep-L0 forward, ")
     assert describe("digits").endswith(" epochs, budget 25% of macs.")
     assert (

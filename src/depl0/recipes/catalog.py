@@ -1,7 +1,9 @@
 """The recipes that come with depl0, by name.
 
 A recipe is a function that returns a complete :class:`Recipe`. Each has three variants: the plain name is the paper's
-generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has independent gates.
+generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has independent gates. Where a recipe starts
+from trained weights, the plain name scores channels by reconstruction instead, which did better there
+(docs/results/comparison).
 
 The paper's experiments to the letter are in :mod:`depl0.recipes.published`. Its five networks are here too, with the
 schedule of its appendix A, but cut while they train, and with the λ of the authors' code on expected parameters. What
@@ -25,6 +27,7 @@ from depl0.recipes.sections import (
     DataSection,
     FinetuneSection,
     GateOptimizerSection,
+    GatesSection,
     ModelSection,
     RecoverySection,
     SearchSection,
@@ -73,17 +76,20 @@ def for_trained(recipe: Recipe) -> Recipe:
     gives way to scores from reconstruction, which need no search and did better from trained weights
     (docs/results/comparison).
     """
-    gates = recipe.gates
-    if (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward"):
-        gates = replace(gates, method="reconstruction")
     return replace(
         recipe,
-        gates=replace(gates, importance="reconstruction"),
+        gates=_scored_unless_asked(replace(recipe.gates, importance="reconstruction")),
         search=replace(recipe.search, epochs=20, gate_warmup=0.0),
         weight_optimizer=replace(recipe.weight_optimizer, lr=GENTLE_LR, schedule="cosine", warmup_epochs=0.5),
         recovery=replace(recipe.recovery, compensate=True),
         finetune=replace(recipe.finetune, epochs=30, lr=None, schedule="continued"),
     )
+
+
+def _scored_unless_asked(gates: GatesSection) -> GatesSection:
+    """Let scores from reconstruction take the place of Dep-L0 forward; other variants are asked for by their name."""
+    is_forward = (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward")
+    return replace(gates, method="reconstruction") if is_forward else gates
 
 
 def lenet5_fashion_mnist(variant: Variant = FORWARD) -> Recipe:
@@ -117,7 +123,7 @@ def resnet20_cifar10(variant: Variant = FORWARD) -> Recipe:
         data=DataSection(
             spec="cifar10:data", batch_size=128, mean=IMAGENET_MEAN, std=IMAGENET_STD, augment="crop-flip"
         ),
-        gates=variant.gates(groups="inner", preset="default"),
+        gates=_scored_unless_asked(variant.gates(groups="inner", preset="default", importance="reconstruction")),
         target=TargetSection(budget=0.5, of="macs"),
         search=SearchSection(epochs=3, ramp=0.7, converged_epochs=0.75),
         weight_optimizer=WeightOptimizerSection(
@@ -253,7 +259,9 @@ def describe(name: str) -> str:
         aim = f"budget {target.budget:.0%} of {target.of}"
     else:
         aim = f"λ = {target.penalty_weight:g} on {target.penalty}"
-    return f"{title} {variant.words}, {epochs} epochs, {aim}."
+    method = recipe.gates.method
+    chosen_by = variant.words if method == variant.method else f"Channels by {method}"
+    return f"{title} {chosen_by}, {epochs} epochs, {aim}."
 
 
 def find(name_or_file: str) -> Recipe:
