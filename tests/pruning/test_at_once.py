@@ -86,7 +86,7 @@ def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
             depl0.prune(trained, example, data=BATCHES, steps=steps)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"a batch of .* must be a pair \(inputs, targets\)"):
         depl0.prune(trained, example, data=INPUTS, steps=4)
-    with pytest.raises(InputError, match="data gives no batches"):
+    with pytest.raises(InputError, match="there are no calibration inputs"):
         depl0.prune(trained, example, data=[], steps=4)
 
 

@@ -1,8 +1,9 @@
-"""Pruning in one call: score, compensate, cut, certify; or search and fine-tune, where steps are given."""
+"""Pruning in one call: score, compensate, cut, certify; and train what is left, where steps are given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -11,10 +12,10 @@ from typing_extensions import Unpack
 from depl0._host import check_host, private_copy
 from depl0.config import GateChanges, GateConfig
 from depl0.gated import attach
-from depl0.pruning.calibration import Calibration, Loss
+from depl0.pruning.calibration import MOST_BATCHES, Calibration, Loss
 from depl0.pruning.freezing import freeze_network
 from depl0.pruning.reconstruction import reconstruction_scores
-from depl0.pruning.short_training import prune_with_training
+from depl0.pruning.short_training import Lesson, check_training, train_compact
 
 
 def prune(
@@ -29,31 +30,36 @@ def prune(
 ) -> nn.Module:
     """Return a compact network within a budget. The model is not modified.
 
-    Without ``steps`` nothing is trained: channels are judged by the error that is left when the layers behind them make
-    up for their loss; those layers are then fitted in closed form. With ``steps`` the network is trained: a
-    :class:`depl0.Search` takes it to the budget, and fine-tuning follows; a classifier also learns from the answers of
-    the network as it was. ``depl0.info`` tells what was cut.
+    Channels are judged by the error that is left when the layers behind them make up for their loss; those layers are
+    then fitted in closed form. With ``steps`` the compact network is trained after that, and a classifier also learns
+    from the answers of the network as it was. ``depl0.info`` tells what was cut.
+
+    A network that is not trained yet, or gates that are learned while it trains, want a :class:`depl0.Search`.
 
     Args:
         model: a trained network.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
         data: batches of inputs, without labels; 1,024 examples are enough. With ``steps``: batches (inputs, targets),
             one for each step, from the beginning again if there are fewer.
-        steps: training steps in all, search and fine-tuning; None: no training.
+        steps: training steps after the cut; None: no training.
         loss: the loss of the task, ``loss(outputs, targets)``; None: cross entropy, and a share of learning from the
             given network.
         lr: the learning rate of the weights, where they are trained.
         changes: fields of :class:`depl0.GateConfig`: ``budget`` (0.5 by default), ``of``, ``groups``, ``round_to``, …
     """
-    config = GateConfig(budget=0.5).changed(**changes)
+    config = GateConfig(budget=0.5).changed(**changes).changed(generator="independent")
     if steps is not None:
-        return prune_with_training(model, example_inputs, config, data, steps, loss, lr)
-    config = config.changed(generator="independent")
+        check_training(steps, lr)
+        data = list(islice(data, max(steps, MOST_BATCHES))) if isinstance(data, Iterator) else data
+    lesson = None if steps is None else Lesson(private_copy(check_host(model)), loss)
     gated = attach(private_copy(check_host(model)), example_inputs, config)
-    calibration = Calibration.of(data, None)
+    calibration = Calibration.of(data, None if lesson is None else lesson.task_loss)
     assert calibration is not None, "data are batches"
     inputs = calibration.inputs()
     scores = reconstruction_scores(gated, inputs, config.of)
     once = Calibration(inputs, inputs, inputs)
     freeze_network(gated, config.budget, config.of, scores=scores, calibration=once, compensated=True)
-    return gated.extract()
+    compact = gated.extract()
+    if lesson is not None and steps is not None:
+        train_compact(compact, lesson, data, steps, lr)
+    return compact
