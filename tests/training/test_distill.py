@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from depl0.errors import InputError
+from depl0.pruning.block_outputs import block_names, kept_outputs
 from depl0.tasks import find_task
 from depl0.tasks.classification import soft_loss
-from depl0.training.block_outputs import block_names
 from depl0.training.distill import Distillation
 from depl0.training.phase import Losses
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
@@ -108,3 +108,10 @@ def test_blocks_are_compared_where_their_outputs_kept_their_shape() -> None:
     found["0"] = found["0"][:, :1]  # a block whose channels were cut is left out
     alone = teacher.mixed(Losses(task, task, outputs), images, found)
     torch.testing.assert_close(alone, 0.5 * task + 0.5 * soft + 2.0 * errors[1])
+
+
+def test_blocks_that_are_gone_are_left_out() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.TransformerEncoderLayer(2, 1))
+    with kept_outputs(network, ("1", "2.gone")) as found:
+        network(torch.ones(1, 3, 2))
+    assert list(found) == ["1"]

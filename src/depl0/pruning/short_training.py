@@ -12,10 +12,13 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from depl0.errors import DivergedError, InputError
+from depl0.pruning.block_outputs import block_names, kept_outputs, relative_error
 from depl0.pruning.calibration import Loss, call
 
 TEACHER_SHARE, TEMPERATURE = 0.9, 4.0
 """of the loss, and how soft the teacher's answers are"""
+BLOCKS_WEIGHT = 5.0
+"""of the error of block outputs, where pruning leaves their shape"""
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
 """Right after a cut was compensated for the gradient is long, and a full first step would undo the fit."""
@@ -31,24 +34,28 @@ def check_training(steps: int, lr: float) -> None:
 
 @final
 class Lesson:
-    """What a step's loss is: the task's, and how far the answers are from those of the network as it was."""
+    """What a step's loss is: the task's, and how far answers and blocks are from those of the network as it was."""
 
     def __init__(self, teacher: nn.Module, loss: Loss | None) -> None:
         self.task_loss: Loss = loss or functional.cross_entropy
         # How one learns from another network's outputs is known for scores of classes alone.
         self._teacher = teacher.eval().requires_grad_(False) if loss is None else None
+        self._blocks = block_names(teacher) if loss is None else ()
 
     def __call__(self, model: nn.Module, inputs: Any, targets: Any) -> Tensor:
         """Return the loss of a batch."""
-        outputs = call(model, inputs)
+        with kept_outputs(model, self._blocks) as found:
+            outputs = call(model, inputs)
         task = self.task_loss(outputs, targets)
         if self._teacher is None:
             return task
-        with torch.no_grad():
-            wanted = functional.log_softmax(call(self._teacher, inputs) / TEMPERATURE, dim=1)
+        with torch.no_grad(), kept_outputs(self._teacher, self._blocks) as wanted:
+            answers = functional.log_softmax(call(self._teacher, inputs) / TEMPERATURE, dim=1)
         given = functional.log_softmax(outputs / TEMPERATURE, dim=1)
-        soft = functional.kl_div(given, wanted, reduction="batchmean", log_target=True) * TEMPERATURE**2
-        return (1 - TEACHER_SHARE) * task + TEACHER_SHARE * soft
+        soft = functional.kl_div(given, answers, reduction="batchmean", log_target=True) * TEMPERATURE**2
+        error = relative_error(found, wanted)
+        total = (1 - TEACHER_SHARE) * task + TEACHER_SHARE * soft
+        return total if error is None else total + BLOCKS_WEIGHT * error
 
 
 def train_compact(compact: nn.Module, lesson: Lesson, data: Iterable[Any], steps: int, lr: float) -> None:

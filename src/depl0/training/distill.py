@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from depl0.gated import GatedModel
+from depl0.pruning.block_outputs import block_names, kept_outputs, relative_error
 from depl0.tasks import Task
-from depl0.training.block_outputs import block_names, kept_outputs, relative_error
 from depl0.training.phase import Losses
 
 

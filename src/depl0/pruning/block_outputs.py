@@ -32,14 +32,18 @@ def block_names(network: nn.Module) -> tuple[str, ...]:
 
 @contextmanager
 def kept_outputs(network: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
-    """Keep what these modules give while the context lasts. What is not one tensor, or comes twice, is left out."""
+    """Keep what these modules give while the context lasts.
+
+    What is not one tensor or comes twice is left out, and so are modules that went with a whole block.
+    """
     outputs: dict[str, Tensor | None] = {}
     found: dict[str, Tensor] = {}
 
     def keep(name: str, _: nn.Module, __: Any, output: Any) -> None:
         outputs[name] = output if isinstance(output, Tensor) and name not in outputs else None
 
-    handles = [network.get_submodule(name).register_forward_hook(partial(keep, name)) for name in names]
+    modules = dict(network.named_modules())
+    handles = [modules[name].register_forward_hook(partial(keep, name)) for name in names if name in modules]
     try:
         yield found
     finally:
