@@ -43,8 +43,9 @@ INTRODUCTION = """\
 {setting}
 Every method cuts the same share of the MACs, is compensated at the cut and trained for {steps} steps of {batch_size}
 images with the dense network as a teacher (its answers are 0.9 of the loss, T = 4, and block outputs are compared; a
-warm-up of 20 steps, then half a cosine). Its learning rate is the best of {rates} on a tenth of the training images, held
-out (one seed, {chosen_at:.0%} left).
+warm-up of 20 steps, then half a cosine). Its learning rate is the best of {rates} on a tenth of the training images,
+held out (one seed, {chosen_at:.0%} left).
+
 Test accuracy in per cent, right after the cut and after the last step: mean ± sample standard deviation over n seeds.
 `slimming` and `sfp` score the trained network as it is, without the training of their own that their papers have before
 the cut.
