@@ -51,7 +51,12 @@ def make(real: Path, tmp_path: Path) -> Make:
             (folder / "recipe.toml").write_text(write_recipe(recipe))
             summary = json.loads((real / "summary.json").read_text())
             summary["compact"]["accuracy"] = score
-            summary |= {"budget_reached": cost, "macs_left": cost, "settled_epoch": settled + seed / 10}
+            summary |= {
+                "convergence": {"epoch": 1.5},
+                "budget_reached": cost,
+                "macs_left": cost,
+                "settled_epoch": settled + seed / 10,
+            }
             for row, kept in zip(summary["layers"], (4, 4) if arm == "dep-l0" else (1 + seed, 8), strict=False):
                 row["kept"] = kept
             (folder / "summary.json").write_text(json.dumps(summary))
@@ -237,6 +242,7 @@ def test_runs_join_those_of_an_earlier_file(make: Make, tmp_path: Path, earlier:
     assert result["claims"][0]["verdict"] == "confirmed"
     assert result["claims"][0]["control_verdict"] == "not confirmed"
     assert all(run["made_with"]["torch"] for run in result["runs"])
+    assert {run["converged"] for run in result["runs"]} == {1.5}
     assert judge([earlier, earlier]) == judge([earlier])  # what is there twice counts once
 
 

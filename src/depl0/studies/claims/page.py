@@ -38,6 +38,9 @@ def page(result: dict[str, Any]) -> str:
         "\n".join(f"- **{name}**: {setting['description']}" for name, setting in result["settings"].items()),
         *(_details(claim) for claim in claims),
         "## Runs",
+        "Converged: the epoch in which the search noticed that its gates had come to rest. Settled: the first epoch "
+        "after which at most 1 % of them differ from the final set. Unevenness: the standard deviation over layers of "
+        "the share of channels that is kept. Made with: the commit, where depl0 ran from one.",
         _run_table(result),
         *made_with_note(result["made_with"]),
     ]
@@ -85,7 +88,7 @@ def _lines(claim: dict[str, Any]) -> list[list[str]]:
 
 
 def _seeds(comparison: dict[str, Any]) -> int:
-    return min(sample["n"] for sample in comparison["figures"].values())
+    return min(int(sample["n"]) for sample in comparison["figures"].values())
 
 
 def _difference(comparison: dict[str, Any], digits: int) -> str:
@@ -129,7 +132,7 @@ def _costs(comparison: dict[str, Any]) -> str:
 
 
 def _run_table(result: dict[str, Any]) -> str:
-    head = ["run", "setting", "kind", "made with", "seed", "score", "cost left", "settled", "unevenness"]
+    head = ["run", "setting", "kind", "made with", "seed", "score", "cost left", "converged", "settled", "unevenness"]
     rows = [
         [
             run["label"],
@@ -139,13 +142,14 @@ def _run_table(result: dict[str, Any]) -> str:
             str(run["seed"]),
             f"{run['score']:.2f}",
             f"{run['cost']:.1%}",
+            MISSING if run["converged"] is None else f"{run['converged']:.3g}",
             MISSING if run["settled"] is None else f"{run['settled']:g}",
             MISSING if run["unevenness"] is None else f"{run['unevenness']:.3f}",
             MISSING if run["closed_at_start"] is None else f"{run['closed_at_start']:.1%}",
         ]
         for run in result["runs"]
     ]
-    return markdown_grid([*head, "closed at the start"], rows, is_number=[False] * 4 + [True] * 6)
+    return markdown_grid([*head, "closed at the start"], rows, is_number=[False] * 4 + [True] * 7)
 
 
 def _made_with(versions: dict[str, str | None]) -> str:

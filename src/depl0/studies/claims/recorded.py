@@ -15,7 +15,7 @@ from depl0.studies.claims.settings import Setting, recorded_setting
 from depl0.studies.measures import MADE_WITH
 from depl0.tasks import metric_in
 
-_FIGURES = ("settled", "unevenness", "closed_at_start")
+_FIGURES = ("converged", "settled", "unevenness", "closed_at_start")
 _NEEDED = ("label", "setting", "arm", "seed", "score", "cost")
 _ANYTHING: content.Check = lambda value, where: None  # noqa: E731
 _RUN = content.fields(

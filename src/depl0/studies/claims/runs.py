@@ -44,6 +44,8 @@ class ClaimRun:
     score: float
     cost: float
     """the share of what the budget counts that is left; with λ, of the MACs"""
+    converged: float | None
+    """the epoch in which the search noticed that its gates had come to rest; None: not before its end"""
     settled: float | None
     """the first epoch after which at most 1 % of the gates differ from the final set"""
     unevenness: float | None
@@ -102,6 +104,7 @@ def read_claim_run(path: Path, control: str) -> ClaimRun | None:
         metric=metric,
         score=float(summary["compact"][metric.name]),
         cost=float(summary["budget_reached"] if recipe.target.budget is not None else summary["macs_left"]),
+        converged=(summary.get("convergence") or {}).get("epoch"),
         settled=_settled(summary, lines, recipe),
         unevenness=_unevenness(summary),
         closed_at_start=_closed_at_start(lines, recipe),
