@@ -313,6 +313,9 @@ def test_what_a_comparison_chose_for_each_method_is_no_difference(make: Make, tm
     (setting,) = result["settings"].values()
     assert "weight_optimizer.lr chosen for each method from 0.01, 0.02" in setting["description"]
     assert result["claims"][0]["verdict"] == "confirmed"
+    assert [run["chosen"]["weight_optimizer.lr"] for run in result["runs"]] == [0.01] * 3 + [0.02] * 3
+    write_claims(result, tmp_path / "claims")
+    assert judge([tmp_path / "claims" / "claims.json"]) == result
 
 
 def test_where_files_lie_is_no_part_of_a_setting(make: Make, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def page(result: dict[str, Any]) -> str:
         *made_with_note(result["made_with"]),
     ]
     if result["left_out"]:
-        parts.append(f"{result['left_out']} runs are left out: not finished, or of another method.")
+        runs = "1 run is" if result["left_out"] == 1 else f"{result['left_out']} runs are"
+        parts.append(f"{runs} left out: not finished, or of another method.")
     return "\n\n".join(parts) + "\n"
 
 

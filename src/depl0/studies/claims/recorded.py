@@ -24,6 +24,7 @@ _RUN = content.fields(
         **dict.fromkeys(("seed", "score", "cost"), content.number),
         **dict.fromkeys(_FIGURES, content.count),
         "made_with": content.each(lambda value, where: None if value is None else content.text(value, where)),
+        "chosen": content.each(_ANYTHING),
     },
     needed=_NEEDED,
 )
@@ -82,6 +83,7 @@ def _run(row: dict[str, Any], settings: dict[str, Setting], made_with: dict[str,
         cost=float(row["cost"]),
         **{name: row.get(name) for name in _FIGURES},
         made_with=row.get("made_with") or together,
+        chosen=row.get("chosen") or {},
     )
 
 

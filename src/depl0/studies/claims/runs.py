@@ -54,6 +54,8 @@ class ClaimRun:
     """the share of the gates that was closed before the first step"""
     made_with: dict[str, str | None] = field(default_factory=dict)
     """commit and versions"""
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """what a comparison chose for this kind of runs on held-out images, by recipe field"""
 
     def to_dict(self, setting: str) -> dict[str, Any]:
         """Return plain values, with the setting by its name and without where the run lies on a machine."""
@@ -95,10 +97,10 @@ def read_claim_run(path: Path, control: str) -> ClaimRun | None:
             content.GATES(line, "")
     except (content.Wrong, FormatError) as error:
         raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
-    metric = metric_in(summary)
+    metric, choice = metric_in(summary), _choice(path)
     return ClaimRun(
         label="/".join(path.resolve().parts[-2:]),
-        setting=setting_of(recipe, _choice(path)),
+        setting=setting_of(recipe, choice),
         arm=arm,
         seed=recipe.run.seed,
         metric=metric,
@@ -109,6 +111,7 @@ def read_claim_run(path: Path, control: str) -> ClaimRun | None:
         unevenness=_unevenness(summary),
         closed_at_start=_closed_at_start(lines, recipe),
         made_with=versions_of(path),
+        chosen={} if choice is None else {choice["field"]: _value(recipe, choice["field"])},
     )
 
 
@@ -158,6 +161,11 @@ def _choice(run: Path) -> dict[str, Any] | None:
                 raise InputError(f"{file} is damaged: {error}.", hint=hint) from error
             return dict(found) if found else None
     return None
+
+
+def _value(recipe: Recipe, field: str) -> Any:
+    section, _, name = field.partition(".")
+    return getattr(getattr(recipe, section), name)
 
 
 _CHOICE = content.fields({"field": content.text, "values": content.rows(content.text)}, needed=("field", "values"))
