@@ -73,6 +73,7 @@ def figures(member: str, seconds: float, converged: float | None, seed: int = 0)
     return {
         "member": member, "seed": seed, "accuracy": 90.0, "macs_left": 0.5, "params_left": 0.5, "seconds": seconds,
         "cpu_seconds": seconds, "attempts": [], "epochs": 10, "epochs_before_convergence": converged,
+        "epochs_to_settle": 5.0 + seed,
         "seconds_per_epoch_before_convergence": 3.25, "epoch_seconds": [], "compactions": [{}, {}],
     }  # fmt: skip
 
@@ -94,7 +95,13 @@ def test_the_tables_say_what_the_runs_say() -> None:
     ]  # fmt: skip
     assert pair["median"] == pytest.approx((130 / 100 + 150 / 120) / 2) and pair["n"] == 2
     (l0hc,) = [line for line in text.splitlines() if line.startswith("| L0-HC")]
-    assert [cell.strip() for cell in l0hc.strip("|").split("|")][1:5] == ["10", "not converged", "3.2", "150"]
+    assert [cell.strip() for cell in l0hc.strip("|").split("|")][1:7] == [
+        "10", "4.0 (1 of 2)", "5.5", "3.2", "150", "1.000",
+    ]  # fmt: skip
+    (backward,) = [line for line in text.splitlines() if line.startswith("| Dep-L0 backward")]
+    assert [cell.strip() for cell in backward.strip("|").split("|")][6] == "1.067 (1.062–1.071)"  # 150/140, 170/160
+    never = [{**row, "epochs_before_convergence": None} for row in runs]
+    assert " never |" in tts.tts_table({**result, "runs": never}).split("| L0-HC")[1].splitlines()[0]
 
 
 def test_members_take_turns_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

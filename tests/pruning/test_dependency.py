@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from depl0.generators import GENERATORS, make_generator
-from depl0.generators.dependency import parts, spread_share, without_dependency
+from depl0.generators.dependency import parts, spread_share
 from depl0.generators.fc import FC
 from depl0.pruning.dependency import measure_dependency
 from tests.training.tiny import tiny_gated
@@ -19,11 +19,11 @@ def test_the_parts_add_up(name: str, conditioning: str) -> None:
     generator = make_generator(name, [3, 4, 2], "backward", "paper", rng=rng, conditioning=conditioning)
     found = parts(generator)
     if name == "independent":
-        assert found is None and spread_share(generator) is None and without_dependency(generator) is None
+        assert found is None
         return
     assert found is not None
-    log_alpha = torch.tanh(found.from_groups + found.own) * generator.preset.bound
-    torch.testing.assert_close(log_alpha, generator().detach())
+    torch.testing.assert_close(found.scores(), generator().detach())
+    torch.testing.assert_close(found.alone(), torch.tanh(found.own) * generator.preset.bound)
 
 
 def test_the_share_of_the_spread() -> None:
@@ -33,13 +33,14 @@ def test_the_share_of_the_spread() -> None:
         for layer in generator.layers:
             layer.weight.zero_()
             layer.bias.copy_(torch.tensor([0.0, 0.1, 0.2, 0.3]))
-        assert spread_share(generator) == 0.0
+        nothing = parts(generator)
+        assert nothing is not None and spread_share(generator, nothing) == 0.0
         for layer in generator.layers:
             layer.weight.copy_(layer.bias.unsqueeze(1).expand(4, 4))  # W·x is as large as b for x = 1: half of the sum
         first = parts(generator)
         assert first is not None
         assert torch.allclose(first.from_groups[:4], first.own[:4])
-        share = spread_share(generator)
+        share = spread_share(generator, first)
     assert share is not None and 0.2 < share < 0.5  # a half in the first group, less in the second
 
 
@@ -61,3 +62,27 @@ def test_the_gates_that_would_differ() -> None:
     assert torch.equal(budget.shift, before)
     gated.freeze()
     assert measure_dependency(gated) is None
+
+
+def test_fed_on_gates_the_threshold_says_which_are_open() -> None:
+    """All scores are above where gates close without a budget; the budget closes half of the first group."""
+    gated = tiny_gated(generator="fc", budget=0.5, conditioning="gates")
+    generator, budget = gated.generator, gated.budget
+    assert isinstance(generator, FC) and budget is not None
+    with torch.no_grad():
+        for layer in generator.layers:
+            layer.weight.zero_()
+        generator.layers[1].weight.copy_(0.6 * torch.tensor([1.0, -1.0] * 4).unsqueeze(1).expand(8, 6))
+        scores = torch.cat([torch.linspace(-1, 1, 6), torch.zeros(8)])
+        for layer, wanted in zip(generator.layers, scores.split([6, 8]), strict=True):
+            layer.bias.copy_(torch.atanh(wanted / generator.preset.bound))
+        budget.sharpness.fill_(100.0)
+        for shift, mean in ((-2.0, 1.0), (0.0, 0.0), (2.0, -1.0)):  # gates as ±1: all open, half of them, none
+            budget.shift.fill_(shift)
+            found = parts(generator, gated.gates_of_group)
+            assert found is not None
+            torch.testing.assert_close(found.from_groups[6:], 0.6 * mean * torch.tensor([1.0, -1.0] * 4))
+            measured = measure_dependency(gated)
+            assert measured is not None and measured.spread_share is not None
+            assert measured.spread_share == pytest.approx(spread_share(generator, found))
+            assert (measured.spread_share > 0.1) == (mean != 0)

@@ -317,6 +317,21 @@ def test_gates_that_only_the_initialisation_has_closed_are_not_cut_out() -> None
     assert torch.equal(loop.gated.gone, started_closed & loop.gated.can_go(started_closed))
 
 
+def test_a_gate_that_starts_half_closed_and_sinks_was_never_judged() -> None:
+    loop = Loop(budget=None, average=False, generator="independent")
+    starts = torch.tensor([3.0] * 12 + [-3.0] * 4 + [3.0] * 4)  # P(open) = 0.2 is closed, and no 0.01
+    sinks = torch.arange(20) >= 10  # two that were open, the four that were not, and four that were
+    with torch.no_grad():
+        loop.gated.start_from(starts)
+    loop.train(2)
+    for _ in range(4):
+        with torch.no_grad():
+            loop.gated.start_from(torch.where(sinks, -9.0, 3.0))
+        loop.train(1)
+    gone = loop.gated.gone
+    assert bool(gone[10:12].any()) and not bool(gone[12:16].any())
+
+
 @pytest.mark.parametrize("renewed", [True, False])
 def test_statistics_are_measured_anew_unless_one_says_no(renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []

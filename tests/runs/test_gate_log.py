@@ -68,6 +68,8 @@ def test_the_dependency_of_gates_is_written_down(finished: tuple[Path, dict[str,
     assert all(0 < line["dependency"]["spread_share"] < 1 for line in searched[1:])
     assert summary["dependency"]["gates_that_differ"] <= summary["dependency"]["gates"] <= 14
     shown = {row["what"]: row["value"] for row in search_facts(read_run(folder)).rows}
+    assert shown["converged"] == "not noticed before its end" and summary["convergence"] is None
+    assert shown["at most 1 % of the gates differ from the final set since"] == f"epoch {summary['settled_epoch']:g}"
     assert shown["gates that would differ with W = 0"].endswith(f"of {summary['dependency']['gates']}")
 
 

@@ -13,7 +13,7 @@ import pytest
 from depl0.cli.app import main
 from depl0.errors import InputError
 from depl0.recipes.toml import write_recipe
-from depl0.studies.claims import judge, page
+from depl0.studies.claims import judge, page, write_claims
 from tests.training.tiny import run, tiny_recipe
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -38,9 +38,12 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(real: Path, tmp_path: Path) -> Make:
     """Return a function that writes runs of one kind: scores, costs and settled epochs as given."""
 
-    def write(arm: str, scores: list[float], cost: float = 0.5, settled: float = 2.0, **fields: Any) -> None:
+    def write(
+        arm: str, scores: list[float], cost: float = 0.5, settled: float = 2.0, under: str = "runs", **fields: Any
+    ) -> None:
         for seed, score in enumerate(scores):
-            folder = tmp_path / "runs" / f"{arm.replace(':', '-')}-{fields.get('target__budget', 0.5)}-{seed}"
+            name = "-".join([arm.replace(":", "-"), *(str(value) for value in fields.values())])
+            folder = tmp_path / under / name / f"seed-{seed}"
             folder.mkdir(parents=True)
             for name in ("environment.json", "gates.jsonl"):
                 shutil.copy(real / name, folder / name)
@@ -48,7 +51,12 @@ def make(real: Path, tmp_path: Path) -> Make:
             (folder / "recipe.toml").write_text(write_recipe(recipe))
             summary = json.loads((real / "summary.json").read_text())
             summary["compact"]["accuracy"] = score
-            summary |= {"budget_reached": cost, "settled_epoch": settled + seed / 10}
+            summary |= {
+                "convergence": {"epoch": 1.5},
+                "budget_reached": cost,
+                "macs_left": cost,
+                "settled_epoch": settled + seed / 10,
+            }
             for row, kept in zip(summary["layers"], (4, 4) if arm == "dep-l0" else (1 + seed, 8), strict=False):
                 row["kept"] = kept
             (folder / "summary.json").write_text(json.dumps(summary))
@@ -71,17 +79,16 @@ def test_verdicts(make: Make, tmp_path: Path) -> None:
         "Dep-L0": ("confirmed", "not confirmed"),  # better than L0-HC, and not because of the dependency
         "its": ("confirmed", "confirmed"),  # the last of two claims that begin so: more even over layers
         "FC": ("not confirmed", "not confirmed"),
-        "backward": ("confirmed", "not confirmed"),
+        "backward": ("confirmed", "confirmed"),  # and W = 0 is as good as forward too
     }
     result = judge([tmp_path / "runs"])
     assert (result["claims"][1]["verdict"], result["claims"][1]["control_verdict"]) == ("confirmed", "not confirmed")
     (better,) = result["claims"][0]["comparisons"]
     assert better["difference_in_favour_of_left"] == pytest.approx(1.0)
-    assert better["standard_error"] == pytest.approx((0.01 / 3 + 0.01 / 3) ** 0.5)
     (lstm,) = result["claims"][3]["comparisons"]
     assert (lstm["right"], lstm["reason"]) == ("dep-l0:lstm", "the opposite holds")
     text = page(result)
-    assert "| Dep-L0 beats L0-HC at equal cost" in text and "more than 2 standard errors" in text
+    assert "| Dep-L0 beats L0-HC at equal cost" in text and "95% interval" in text
     assert "89.10 ± 0.10 (n = 3)" in text and str(tmp_path) not in text + json.dumps(result)
 
 
@@ -94,8 +101,89 @@ def test_too_few_runs_and_other_costs_leave_a_claim_open(make: Make, tmp_path: P
     found = judge([tmp_path / "runs"])
     assert found["claims"][0]["verdict"] == "open"
     reasons = {each["reason"] for each in found["claims"][0]["comparisons"]}
-    assert reasons == {"fewer than 3 runs", "costs differ by 10.0 points"}
+    assert reasons == {"fewer than 3 seeds", "costs differ by 10.0 points"}
     assert found["claims"][3]["comparisons"] == []
+
+
+def test_equal_seeds_are_compared_seed_by_seed(make: Make, tmp_path: Path) -> None:
+    """Scores that rise and fall together: means are 4 apart with a spread of 10, and every pair is 4 ± 0.1 apart."""
+    make("dep-l0", [74.1, 84.0, 93.9])
+    make("l0-hc", [70.0, 80.0, 90.0])
+    (paired,) = judge([tmp_path / "runs"])["claims"][0]["comparisons"]
+    assert paired["paired"] and paired["verdict"] == "confirmed"
+    assert paired["standard_error"] == pytest.approx(0.1 / 3**0.5)
+    assert paired["interval"] == pytest.approx([4 - 4.3027 * 0.1 / 3**0.5, 4 + 4.3027 * 0.1 / 3**0.5], abs=1e-4)
+    shutil.rmtree(tmp_path / "runs" / "l0-hc")
+    make("l0-hc", [70.0, 80.0, 90.0, 80.0])  # four seeds against three: no pairs
+    (unpaired,) = judge([tmp_path / "runs"])["claims"][0]["comparisons"]
+    assert not unpaired["paired"] and unpaired["verdict"] == "not confirmed"
+    assert unpaired["standard_error"] == pytest.approx((9.9**2 / 3 + 200 / 3 / 4) ** 0.5)
+
+
+def test_several_runs_of_one_seed_count_as_one(make: Make, tmp_path: Path) -> None:
+    for under in ("runs", "runs/again"):
+        make("dep-l0", [90.0, 90.2], under=under)
+        make("l0-hc", [80.0, 80.2], under=under)
+    shutil.move(tmp_path / "runs" / "again" / "dep-l0" / "seed-1", tmp_path / "runs" / "again" / "third")
+    (found,) = judge([tmp_path / "runs"])["claims"][0]["comparisons"]
+    assert found["figures"]["l0-hc"]["n"] == 2 and found["reason"] == "fewer than 3 seeds"
+
+
+def penalty(weight: float) -> dict[str, Any]:
+    return {"target__budget": None, "target__penalty_weight": weight}
+
+
+def test_runs_of_several_penalties_are_compared_at_equal_cost(make: Make, tmp_path: Path) -> None:
+    """Straight lines, so that the mean over the common costs, 0.4 to 0.6, is the difference at 0.5."""
+    for weight, cost in ((0.1, 0.6), (1.0, 0.2)):
+        make("dep-l0", [90 + 10 * cost, 91 + 10 * cost, 92 + 10 * cost], cost=cost, **penalty(weight))
+    for weight, cost in ((0.1, 0.9), (1.0, 0.4)):
+        make("l0-hc", [82 + 20 * cost, 82.9 + 20 * cost, 84.1 + 20 * cost], cost=cost, **penalty(weight))
+    result = judge([tmp_path / "runs"])
+    (found,) = result["claims"][0]["comparisons"]
+    assert found["setting"] == "S1+S2" and found["over_costs"] == pytest.approx([0.4, 0.6])
+    assert found["figures"]["dep-l0"]["mean"] == pytest.approx(96.0)
+    assert found["difference_in_favour_of_left"] == pytest.approx(3.0)  # 95 − 92 at half of the cost
+    assert found["standard_error"] == pytest.approx(0.1 / 3**0.5) and found["paired"]
+    assert found["verdict"] == "confirmed"
+    assert "40.0% to 60.0%" in page(result)
+    settles = [each["setting"] for each in result["claims"][1]["comparisons"]]
+    assert settles == ["S1", "S2"]  # the number of epochs needs no equal cost: λ by λ
+
+
+def test_costs_that_do_not_overlap_leave_a_claim_open(make: Make, tmp_path: Path) -> None:
+    for weight in (0.1, 1.0):
+        make("dep-l0", [90.0, 90.2, 90.1], cost=0.3 + weight / 10, **penalty(weight))
+        make("l0-hc", [80.0, 80.2, 80.1], cost=0.8 + weight / 10, **penalty(weight))
+    (found,) = judge([tmp_path / "runs"])["claims"][0]["comparisons"]
+    assert (found["verdict"], found["reason"]) == ("open", "no cost is covered by both kinds")
+    shutil.rmtree(next((tmp_path / "runs").glob("l0-hc-None-1.0")))  # one λ is no curve
+    found, *_ = judge([tmp_path / "runs"])["claims"][0]["comparisons"]
+    assert (found["setting"], found["reason"]) == ("S1", "costs differ by 50.0 points")
+
+
+def test_the_control_decides_nothing_about_epochs_from_another_start(make: Make, tmp_path: Path, real: Path) -> None:
+    make("dep-l0", [90.0, 90.2, 90.1], settled=1.0)
+    make("l0-hc", [90.0, 90.2, 90.1], settled=3.0)
+    make("control", [90.0, 90.2, 90.1], settled=3.0)
+    assert judge([tmp_path / "runs"])["claims"][1]["control_verdict"] == "confirmed"
+    for file in (tmp_path / "runs" / "dep-l0").glob("*/gates.jsonl"):
+        first, *rest = file.read_text().splitlines()
+        line = json.loads(first)
+        line["open"] = {name: [0, *values[1:]] for name, values in line["open"].items()}  # 2 of 14 start closed
+        file.write_text("\n".join([json.dumps(line), *rest]) + "\n")
+    settles = judge([tmp_path / "runs"])["claims"][1]
+    told = "14.3% against 0.0% of the gates start closed"
+    assert [(c["verdict"], c["reason"]) for c in settles["comparisons"]] == [("confirmed", told)]
+    assert [(c["verdict"], c["reason"]) for c in settles["control_comparisons"]] == [("open", told)]
+
+
+def test_the_control_is_asked_only_where_the_claim_is(make: Make, tmp_path: Path) -> None:
+    make("dep-l0", [90.0, 90.2, 90.1])
+    make("control", [80.0, 80.2, 80.1])
+    make("dep-l0", [90.0, 90.2, 90.1], target__budget=0.3)
+    make("dep-l0:lstm", [80.0, 80.2, 80.1], target__budget=0.3)
+    assert verdicts(tmp_path)["FC"] == ("confirmed", "open")
 
 
 def test_the_number_of_reading_processes_is_no_setting(make: Make, tmp_path: Path) -> None:
@@ -113,6 +201,7 @@ def test_all_settings_must_confirm(make: Make, tmp_path: Path) -> None:
 
 def test_the_command(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make("dep-l0", [90.0, 90.2, 90.1])
+    make("l0-hc", [90.0, 90.2, 90.1])
     make("dep-l0:lstm", [90.0, 90.2, 90.1])
     out = tmp_path / "claims"
     words = ["claims", str(tmp_path / "runs"), "--control", "gates.generator=lstm", "--out", str(out)]
@@ -126,3 +215,113 @@ def test_the_command(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[s
         judge([tmp_path / "runs"], control="lstm")
     with pytest.raises(InputError, match="holds no run"):
         judge([out])
+
+
+# -- files of earlier calls --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def earlier(make: Make, tmp_path: Path) -> Path:
+    """Return a claims.json of three seeds each, whose run folders are gone."""
+    make("dep-l0", [90.0, 90.2, 90.1])
+    make("l0-hc", [89.0, 89.2, 89.1])
+    write_claims(judge([tmp_path / "runs"]), tmp_path / "earlier")
+    shutil.rmtree(tmp_path / "runs")
+    return tmp_path / "earlier" / "claims.json"
+
+
+def test_an_earlier_file_gives_the_same_result(earlier: Path) -> None:
+    assert judge([earlier]) == json.loads(earlier.read_text())
+
+
+def test_runs_join_those_of_an_earlier_file(make: Make, tmp_path: Path, earlier: Path) -> None:
+    make("control", [90.0, 90.2, 90.3])
+    make("dep-l0", [70.0, 70.2, 70.1], target__budget=0.3)
+    result = judge([earlier, tmp_path / "runs"])
+    assert [run["setting"] for run in result["runs"]] == ["S1"] * 9 + ["S2"] * 3
+    assert result["claims"][0]["verdict"] == "confirmed"
+    assert result["claims"][0]["control_verdict"] == "not confirmed"
+    assert all(run["made_with"]["torch"] for run in result["runs"])
+    assert {run["converged"] for run in result["runs"]} == {1.5}
+    assert judge([earlier, earlier]) == judge([earlier])  # what is there twice counts once
+
+
+def test_settings_are_told_apart_by_what_no_description_says(make: Make, tmp_path: Path, earlier: Path) -> None:
+    make("l0-hc", [80.0, 80.2, 80.1], recovery__renew_statistics=False)
+    result = judge([earlier, tmp_path / "runs"])
+    first, second = result["settings"].values()
+    assert first["description"] == second["description"]
+    assert (first["recipe"]["recovery"], second["recipe"]["recovery"]) != (second["recipe"]["recovery"],) * 2
+    assert len(result["claims"][0]["comparisons"]) == 1
+
+
+def test_fields_that_recipes_did_not_have_take_their_defaults(make: Make, tmp_path: Path, earlier: Path) -> None:
+    told = json.loads(earlier.read_text())
+    del told["settings"]["S1"]["recipe"]["recovery"]["compensate"]
+    earlier.write_text(json.dumps(told))
+    make("control", [90.0, 90.2, 90.1])
+    assert list(judge([earlier, tmp_path / "runs"])["settings"]) == ["S1"]
+
+
+def test_a_file_with_descriptions_alone_stays_apart(make: Make, tmp_path: Path, earlier: Path) -> None:
+    told = json.loads(earlier.read_text())
+    told["settings"] = {name: setting["description"] for name, setting in told["settings"].items()}
+    for row in told["runs"]:
+        del row["made_with"]
+    earlier.write_text(json.dumps(told))
+    make("control", [90.0, 90.2, 90.1])
+    result = judge([earlier, tmp_path / "runs"])
+    assert [setting["recipe"] is None for setting in result["settings"].values()] == [True, False]
+    assert result["claims"][0]["verdict"] == "confirmed"
+    assert result["claims"][0]["control_comparisons"] == []  # the control's setting may be another one
+    assert {run["made_with"]["torch"] for run in result["runs"]} == set(told["made_with"]["torch"])
+    write_claims(result, tmp_path / "again")
+    assert judge([tmp_path / "again" / "claims.json"]) == result
+    make("dep-l0", [90.0, 90.2, 90.1])  # the same runs, whose folders turned up: counted once, by their folders
+    assert [run["setting"] for run in judge([earlier, tmp_path / "runs"])["runs"]].count("S1") == 3
+
+
+def test_the_file_in_the_repository_reads() -> None:
+    file = Path(__file__).parents[2] / "docs" / "results" / "claims" / "claims.json"
+    assert len(judge([file])["runs"]) == len(json.loads(file.read_text())["runs"])
+
+
+def test_wrong_files(earlier: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the control of .* is 'gates.generator=bias', and here it is 'gates.gen"):
+        judge([earlier], control="gates.generator=lstm")
+    told = json.loads(earlier.read_text())
+    told["runs"][0]["setting"] = "S7"
+    earlier.write_text(json.dumps(told))
+    with pytest.raises(InputError, match=r"no claims\.json that can be read: the setting of .* must be one of S1"):
+        judge([earlier])
+    told["runs"][0] = {"label": "run"}
+    earlier.write_text(json.dumps(told))
+    with pytest.raises(InputError, match=r"runs\[0\].setting must be text, got None instead"):
+        judge([earlier])
+    (tmp_path / "none.json").write_text("[")
+    with pytest.raises(InputError, match=r"no claims\.json that can be read"):
+        judge([tmp_path / "none.json"])
+
+
+def test_what_a_comparison_chose_for_each_method_is_no_difference(make: Make, tmp_path: Path) -> None:
+    make("dep-l0", [90.0, 90.2, 90.1], weight_optimizer__lr=0.01)
+    make("l0-hc", [80.0, 80.2, 80.1], weight_optimizer__lr=0.02)
+    assert len(judge([tmp_path / "runs"])["settings"]) == 2
+    chosen = {"choice": {"field": "weight_optimizer.lr", "values": ["0.01", "0.02"]}}
+    (tmp_path / "runs" / "comparison.json").write_text(json.dumps(chosen))
+    result = judge([tmp_path / "runs"])
+    (setting,) = result["settings"].values()
+    assert "weight_optimizer.lr chosen for each method from 0.01, 0.02" in setting["description"]
+    assert result["claims"][0]["verdict"] == "confirmed"
+    assert [run["chosen"]["weight_optimizer.lr"] for run in result["runs"]] == [0.01] * 3 + [0.02] * 3
+    write_claims(result, tmp_path / "claims")
+    assert judge([tmp_path / "claims" / "claims.json"]) == result
+
+
+def test_where_files_lie_is_no_part_of_a_setting(make: Make, tmp_path: Path) -> None:
+    for number, folder in enumerate(("here", "there")):
+        fields = {"data__spec": f"cifar10:/{folder}", "model__weights": f"/{folder}/trained.safetensors"}
+        make("dep-l0" if number else "l0-hc", [90.0, 90.2, 90.1], **fields)
+    (setting,) = judge([tmp_path / "runs"])["settings"].values()
+    assert setting["recipe"]["data"]["spec"] == "cifar10"
+    assert setting["recipe"]["model"]["weights"] == "trained.safetensors"

@@ -13,7 +13,9 @@ CONTROL = "gates.generator=bias"
 
 
 def claims_command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of studies.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs or of studies, or an earlier claims.json.", show_default=False)
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder for README.md and claims.json.")] = None,
     method: Annotated[str, typer.Option(help="What is called Dep-L0, e.g. dep-l0 or dep-l0:conditioning=gates.")] = (
         "dep-l0"

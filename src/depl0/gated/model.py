@@ -144,17 +144,17 @@ class GatedModel(Gated):
         if self.generator.conditioning == "log_alpha":
             scores: Tensor = self.generator()
             return scores
+        return self.generator.on_gates(lambda group, scores: self.gates_of_group(group, scores, uniform))
 
-        def draw(group: int, scores: Tensor) -> Tensor:
-            log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
-            place = self.plan.groups[group].gates
-            if uniform is None:
-                gates = hard_concrete.evaluation_gates(log_alpha, self.config.evaluation)
-            else:
-                gates = hard_concrete.sample(log_alpha, uniform[place])
-            return gates if self._gone is None else gates.masked_fill(self._gone[place], 0.0)
-
-        return self.generator.on_gates(draw)
+    def gates_of_group(self, group: int, scores: Tensor, uniform: Tensor | None = None) -> Tensor:
+        """Return one group's gates for its scores: those of this noise (of all gates), or else evaluation gates."""
+        log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
+        place = self.plan.groups[group].gates
+        if uniform is None:
+            gates = hard_concrete.evaluation_gates(log_alpha, self.config.evaluation)
+        else:
+            gates = hard_concrete.sample(log_alpha, uniform[place])
+        return gates if self._gone is None else gates.masked_fill(self._gone[place], 0.0)
 
     def _located(self, scores: Tensor) -> Tensor:
         """Return log α for the generator's scores: they are it, or the budget's threshold is taken off."""

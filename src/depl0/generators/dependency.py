@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from depl0.gates import hard_concrete
 from depl0.generators.base import BoundedGenerator, Generator, Memory
+
+Draw: TypeAlias = Callable[[int, Tensor], Tensor]
+"""(group, what the generator gives it) -> its gates, which the next group is fed on"""
 
 
 class Parts(NamedTuple):
@@ -18,6 +22,16 @@ class Parts(NamedTuple):
     """W·x: what a gate gets from the groups before it"""
     own: Tensor
     """b: what it has of itself"""
+    bound: float
+    """c"""
+
+    def scores(self) -> Tensor:
+        """Return the flat log α (with a budget: scores) that the generator gives."""
+        return torch.tanh(self.from_groups + self.own) * self.bound
+
+    def alone(self) -> Tensor:
+        """Return what it would give with W = 0."""
+        return torch.tanh(self.own) * self.bound
 
     def by_group(self, generator: Generator) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return W·x, and W·x + b, for each group."""
@@ -25,12 +39,18 @@ class Parts(NamedTuple):
         return self.from_groups.split(sizes), (self.from_groups + self.own).split(sizes)
 
 
+def evaluation_draw(group: int, log_alpha: Tensor) -> Tensor:
+    """Return the evaluation gates (median rule) of a generator whose scores are log α."""
+    return hard_concrete.evaluation_gates(log_alpha)
+
+
 @torch.no_grad()
-def parts(generator: Generator) -> Parts | None:
+def parts(generator: Generator, draw: Draw = evaluation_draw) -> Parts | None:
     """Divide what a generator gives; None where gates know nothing of each other.
 
     Every bounded generator adds one number for each gate to what it makes of its input: a fully connected layer, a
-    convolution, or the hidden state of an LSTM. Fed on gates, it is for the evaluation gates.
+    convolution, or the hidden state of an LSTM. Fed on gates, it is for those that ``draw`` gives: with a budget, which
+    gates are open is the threshold's to say.
 
     >>> from depl0.generators import make_generator
     >>> found = parts(make_generator("fc", [2, 3]))
@@ -48,34 +68,26 @@ def parts(generator: Generator) -> Parts | None:
         from_groups[group] = inner - generator.bias(group)
         squashed = torch.tanh(inner)
         if generator.conditioning == "gates":
-            previous = generator.feed_gates(hard_concrete.evaluation_gates(squashed * bound))
+            previous = generator.feed_gates(draw(group, squashed * bound))
         else:
             previous = generator.feed_squashed(squashed)
     groups = range(len(order))
     return Parts(
-        torch.cat([from_groups[group] for group in groups]), torch.cat([generator.bias(group) for group in groups])
+        torch.cat([from_groups[group] for group in groups]),
+        torch.cat([generator.bias(group) for group in groups]),
+        bound,
     )
 
 
 @torch.no_grad()
-def spread_share(generator: Generator) -> float | None:
+def spread_share(generator: Generator, found: Parts) -> float | None:
     """Return the spread of W·x over that of W·x + b: standard deviations over a group's gates, averaged over groups.
 
-    None where gates know nothing of each other, or no group has two gates that differ.
+    None where no group has two gates that differ.
     """
-    found = parts(generator)
-    if found is None:
-        return None
     from_groups, whole = found.by_group(generator)
     ours = [part.std() for part in from_groups if len(part) > 1]
     all_of_it = [part.std() for part in whole if len(part) > 1]
     if not ours or not float(torch.stack(all_of_it).mean()) > 0:
         return None
     return float(torch.stack(ours).mean() / torch.stack(all_of_it).mean())
-
-
-@torch.no_grad()
-def without_dependency(generator: Generator) -> Tensor | None:
-    """Return the flat log α (with a budget: scores) that the generator would give with W = 0; None: it has no W."""
-    found = parts(generator)
-    return None if found is None else torch.tanh(found.own) * generator.preset.bound

@@ -5,7 +5,8 @@ below it, and once it rests they become only surer, because the sharpness still 
 nothing but the penalty to move it. So a gate that has stayed below the threshold for a while hardly ever returns.
 
 The published presets start with gates that nothing but random numbers has closed. The search has not judged those yet,
-so they are not cut out while it goes on, unless they open first and close again.
+so they are not cut out while it goes on, unless they open first and close again. Open and closed at the start is by the
+rule for evaluation gates: a gate that starts half closed and sinks under the penalty alone was never judged either.
 """
 
 from __future__ import annotations
@@ -27,22 +28,29 @@ _NEVER = -(2**62)
 """looks that a gate has to make up for if it starts closed: more than there can be"""
 
 
-def looks_at_start(log_alpha: Tensor) -> Tensor:
+def looks_at_start(log_alpha: Tensor, rule: str) -> Tensor:
     """Return the first counts for :func:`looks_below`: gates that start closed do not count until they have opened.
 
-    >>> looks = looks_at_start(torch.tensor([-9.0, 3.0]))
-    >>> for log_alpha in (torch.tensor([-9.0, -9.0]), torch.tensor([-9.0, -9.0])):
-    ...     looks = looks_below(log_alpha, looks)
+    ``rule`` is the one for evaluation gates.
+
+    >>> looks = looks_at_start(torch.tensor([-9.0, -3.0, 3.0]), "median")
+    >>> for _ in range(LOOKS_BELOW):
+    ...     looks = looks_below(torch.tensor([-9.0, -9.0, -9.0]), looks, "median")
     >>> looks >= LOOKS_BELOW
-    tensor([False,  True])
+    tensor([False, False,  True])
     """
-    return torch.where(_nearly_closed(log_alpha), _NEVER, 0)
+    return torch.where(_is_open(log_alpha, rule), 0, _NEVER)
 
 
-def looks_below(log_alpha: Tensor, before: Tensor | None) -> Tensor:
-    """Return for how many looks in a row each gate has been nearly closed, this one included."""
-    below = _nearly_closed(log_alpha)
-    return torch.where(below, (torch.zeros_like(below, dtype=torch.long) if before is None else before) + 1, 0)
+def looks_below(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor:
+    """Return for how many looks in a row each gate has been nearly closed, this one included.
+
+    A gate that started closed keeps what it has to make up for until it is open by the rule for evaluation gates.
+    """
+    below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
+    before = torch.zeros_like(below, dtype=torch.long) if before is None else before
+    unjudged = (before < 0) & ~_is_open(log_alpha, rule)
+    return torch.where(below, before + 1, torch.where(unjudged, before, 0))
 
 
 def closing_gates(gated: GatedModel, log_alpha: Tensor, looks: Tensor) -> Tensor:
@@ -65,5 +73,5 @@ def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:
     return then.macs <= (1 - LEAST_GAIN) * now.macs
 
 
-def _nearly_closed(log_alpha: Tensor) -> Tensor:
-    return hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
+def _is_open(log_alpha: Tensor, rule: str) -> Tensor:
+    return log_alpha > hard_concrete.closing_log_alpha(rule)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from depl0.generators.dependency import spread_share, without_dependency
+from depl0.generators.dependency import parts, spread_share
 
 
 @final
@@ -35,18 +35,13 @@ def measure_dependency(gated: GatedModel) -> Dependency | None:
     """Measure it; None where the gates know nothing of each other, or are fixed.
 
     The same rule decides which gates are open: with a budget, the threshold is found anew for the same cost, once with
-    the scores as they are and once with W = 0.
+    the scores as they are and once with W = 0. Fed on gates, groups are fed on the model's own evaluation gates.
     """
-    alone = None if gated.is_fixed else without_dependency(gated.generator)
-    if alone is None:
+    found = None if gated.is_fixed else parts(gated.generator, gated.gates_of_group)
+    if found is None:
         return None
-    differ = _open_gates(gated, _scores(gated)) != _open_gates(gated, alone)
-    return Dependency(spread_share(gated.generator), int(differ.sum()), int((~gated.gone).sum()))
-
-
-def _scores(gated: GatedModel) -> Tensor:
-    scores: Tensor = gated.generator()
-    return scores
+    differ = _open_gates(gated, found.scores()) != _open_gates(gated, found.alone())
+    return Dependency(spread_share(gated.generator, found), int(differ.sum()), int((~gated.gone).sum()))
 
 
 def _open_gates(gated: GatedModel, scores: Tensor) -> Tensor:

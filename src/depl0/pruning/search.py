@@ -370,7 +370,8 @@ class Search:
         if gated.budget is None:  # with a budget all gates are open at this point, because the target is the whole cost
             with torch.no_grad():
                 log_alpha = from_first(gated.log_alpha()).cpu()
-            self._state.looks_below, self._state.first_open = looks_at_start(log_alpha), self._open_gates(log_alpha)
+            self._state.looks_below = looks_at_start(log_alpha, gated.config.evaluation)
+            self._state.first_open = self._open_gates(log_alpha)
         self._state.released = True
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
@@ -413,7 +414,7 @@ class Search:
             self.freeze()
             return self.cut(self.gated.evaluation_gates().cpu() == 0)
         if policy == "progressive" and not self._is_timed:
-            state.looks_below = looks_below(log_alpha, state.looks_below)
+            state.looks_below = looks_below(log_alpha, state.looks_below, self.gated.config.evaluation)
             closing = closing_gates(self.gated, log_alpha, state.looks_below)
             if is_worth_it(self.gated, closing):
                 return self.cut(closing)

@@ -243,8 +243,8 @@ def _differing(run: Run) -> str | None:
 
 def _converged(run: Run) -> str | None:
     epoch, since = run.get("convergence", "epoch"), run.get("convergence", "since_epoch")
-    if epoch is None:
-        return None
+    if epoch is None:  # of a search that has gates, both ways are said
+        return None if run.get("settled_epoch") is None else "not noticed before its end"
     return f"epoch {epoch:.4g}" + (f" (at rest since {since:.4g})" if isinstance(since, (int, float)) else "")
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from depl0.runs import content
 from depl0.studies.study import Outcome
 from depl0.tasks import Metric, metric_in
+
+MADE_WITH = ("commit", "depl0", "torch")
+"""what a figure's provenance is told by"""
 
 
 def measure_names(metric: Metric) -> tuple[str, ...]:
@@ -66,26 +69,26 @@ def unfinished_note(members: Iterable[dict[str, Any]]) -> tuple[str, ...]:
 
 def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
     """Return the commits and versions that finished runs were made with; more than one if they differ."""
-    found: dict[str, set[str]] = {"commit": set(), "depl0": set(), "torch": set()}
-    for folder in folders:
-        file = folder / "environment.json"
-        if not (folder / "summary.json").exists() or not file.exists():
-            continue
-        versions = _versions(file)
-        for name, seen in found.items():
-            if versions.get(name):
-                seen.add(versions[name])
-    return {name: sorted(seen) for name, seen in found.items()}
+    return of_all(versions_of(folder) for folder in folders if (folder / "summary.json").exists())
 
 
-def _versions(file: Path) -> dict[str, str]:
-    """Return commit and packages of a run; a damaged file is said, and costs no study its table."""
+def of_all(versions: Iterable[Mapping[str, str | None]]) -> dict[str, list[str]]:
+    """Return the different commits and versions among those of several runs."""
+    told = list(versions)
+    return {name: sorted({found for each in told if (found := each.get(name))}) for name in MADE_WITH}
+
+
+def versions_of(folder: Path) -> dict[str, str | None]:
+    """Return commit and versions of a run; a damaged file is said, and costs no study its table."""
     try:
-        environment = json.loads(file.read_bytes())
+        environment = json.loads((folder / "environment.json").read_bytes())
         content.ENVIRONMENT(environment, "")
+    except FileNotFoundError:
+        return dict.fromkeys(MADE_WITH)
     except (OSError, ValueError, RecursionError, content.Wrong):
-        return dict.fromkeys(("commit", "depl0", "torch"), "unknown")
-    return {"commit": environment.get("commit"), **(environment.get("packages") or {})}
+        return dict.fromkeys(MADE_WITH, "unknown")
+    told = {"commit": environment.get("commit"), **(environment.get("packages") or {})}
+    return {name: told.get(name) for name in MADE_WITH}
 
 
 def made_with_note(made: dict[str, list[str]]) -> tuple[str, ...]:

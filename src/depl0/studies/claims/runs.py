@@ -6,7 +6,7 @@ import dataclasses
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -20,12 +20,13 @@ from depl0.recipes.toml import read_recipe, with_overrides
 from depl0.runs import content
 from depl0.runs.folder import RunFolder
 from depl0.runs.gate_log import SCALE, settled_epoch
+from depl0.studies.claims.settings import OF_AN_ARM, Setting, setting_of
+from depl0.studies.measures import versions_of
 from depl0.studies.study import TRIALS
 from depl0.tasks import Metric, metric_in
 
 L0_HC, CONTROL = "l0-hc", "control"
-_OF_AN_ARM = ("method", "generator", "direction")
-_OF_THE_SETTING = ("groups", "preset", "start", "evaluation", "importance", "method_weight")
+_SAID_ALONE = ("generator", "direction")
 
 
 @final
@@ -34,32 +35,37 @@ class ClaimRun:
     """One finished run."""
 
     label: str
-    setting: str
-    """everything that runs which are compared have in common, as one line"""
+    setting: Setting
+    """everything that runs which are compared have in common"""
     arm: str
     """what differs: ``dep-l0``, ``dep-l0:backward``, ``dep-l0:lstm``, ``l0-hc``, ``control``"""
     seed: int
     metric: Metric
     score: float
     cost: float
-    """the share of what the budget counts that is left"""
+    """the share of what the budget counts that is left; with λ, of the MACs"""
+    converged: float | None
+    """the epoch in which the search noticed that its gates had come to rest; None: not before its end"""
     settled: float | None
     """the first epoch after which at most 1 % of the gates differ from the final set"""
     unevenness: float | None
     """standard deviation over layers of the share of channels that is kept"""
     closed_at_start: float | None
     """the share of the gates that was closed before the first step"""
-    path: Path
+    made_with: dict[str, str | None] = field(default_factory=dict)
+    """commit and versions"""
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """what a comparison chose for this kind of runs on held-out images, by recipe field"""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without where the run lies on a machine."""
-        values = dataclasses.asdict(self)
-        return {**{name: value for name, value in values.items() if name != "path"}, "metric": self.metric.to_dict()}
+    def to_dict(self, setting: str) -> dict[str, Any]:
+        """Return plain values, with the setting by its name and without where the run lies on a machine."""
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        return {**values, "setting": setting, "metric": self.metric.to_dict()}
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
     """Return the run folders among these and below them (a study's members), without the trials of a choice."""
-    hint = "pass folders that depl0 prune, compare or ablation wrote."
+    hint = "pass folders that depl0 prune, compare or ablation wrote, or a claims.json."
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -91,19 +97,21 @@ def read_claim_run(path: Path, control: str) -> ClaimRun | None:
             content.GATES(line, "")
     except (content.Wrong, FormatError) as error:
         raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
-    metric = metric_in(summary)
+    metric, choice = metric_in(summary), _choice(path)
     return ClaimRun(
         label="/".join(path.resolve().parts[-2:]),
-        setting=_setting(recipe),
+        setting=setting_of(recipe, choice),
         arm=arm,
         seed=recipe.run.seed,
         metric=metric,
         score=float(summary["compact"][metric.name]),
         cost=float(summary["budget_reached"] if recipe.target.budget is not None else summary["macs_left"]),
+        converged=(summary.get("convergence") or {}).get("epoch"),
         settled=_settled(summary, lines, recipe),
         unevenness=_unevenness(summary),
         closed_at_start=_closed_at_start(lines, recipe),
-        path=path,
+        made_with=versions_of(path),
+        chosen={} if choice is None else {choice["field"]: _value(recipe, choice["field"])},
     )
 
 
@@ -113,25 +121,21 @@ def arm_of(recipe: Recipe, control: str) -> str | None:
     >>> from depl0.recipes import catalog
     >>> from depl0.recipes.toml import with_overrides
     >>> base = catalog.get("digits")
-    >>> arms = [{}, {"gates.direction": "backward"}, {"gates.generator": "lstm"}, {"gates.generator": "bias"}]
-    >>> [arm_of(with_overrides(base, arm), "gates.generator=bias") for arm in arms]
-    ['dep-l0', 'dep-l0:backward', 'dep-l0:lstm', 'control']
+    >>> generators = ("fc", "lstm", "bias", "independent")
+    >>> [arm_of(with_overrides(base, {"gates.generator": name}), "gates.generator=bias") for name in generators]
+    ['dep-l0', 'dep-l0:lstm', 'control', 'l0-hc']
     """
     gates = recipe.gates
-    if gates.method == "l0-hc":
+    if gates.method == "dep-l0" and _is_control(recipe, control):
+        return CONTROL
+    if gates.method == "l0-hc" or (gates.method == "dep-l0" and gates.generator == "independent"):
         return L0_HC
     if gates.method != "dep-l0":
         return None
-    if _is_control(recipe, control):
-        return CONTROL
-    parts = ["dep-l0"]
-    parts += [gates.generator] if gates.generator != "fc" else []
-    parts += [gates.direction] if gates.direction != "forward" else []
-    for entry in dataclasses.fields(GatesSection):
-        value = getattr(gates, entry.name)
-        if entry.name not in (*_OF_AN_ARM, *_OF_THE_SETTING) and value != entry.default:
-            parts.append(f"{entry.name}={value}")
-    return ":".join(parts)
+    usual = GatesSection()
+    differing = [name for name in OF_AN_ARM if getattr(gates, name) != getattr(usual, name)]
+    told = {name: str(getattr(gates, name)) for name in differing}
+    return ":".join(["dep-l0", *(text if name in _SAID_ALONE else f"{name}={text}" for name, text in told.items())])
 
 
 def _is_control(recipe: Recipe, control: str) -> bool:
@@ -144,33 +148,27 @@ def _is_control(recipe: Recipe, control: str) -> bool:
     return with_overrides(recipe, {field.strip(): value.strip()}) == recipe
 
 
-def _setting(recipe: Recipe) -> str:
-    """Return everything but the arm and the seed, so that equal lines can be compared."""
-    gates = {name: getattr(recipe.gates, name) for name in ("groups", "preset")}
-    sections = ("model", "data", "task", "target", "search", "weight_optimizer", "recovery", "finetune")
-    told: dict[str, Any] = {
-        **{name: dataclasses.asdict(getattr(recipe, name)) for name in sections},
-        "gates": gates,
-        "precision": recipe.run.precision,
-        "compact": recipe.run.compact,
-    }
-    told["model"]["weights"] = bool(recipe.model.weights)
-    told["data"].pop("workers", None)  # who reads the images changes no image
-    return json.dumps(told, sort_keys=True, default=str)
+def _choice(run: Path) -> dict[str, Any] | None:
+    """Return what the comparison that a run belongs to chose for each method; None: it chose nothing."""
+    for folder in list(run.resolve().parents)[:3]:  # METHOD/budget-SHARE/seed-NUMBER
+        file = folder / "comparison.json"
+        if file.is_file():
+            try:
+                found = json.loads(file.read_bytes()).get("choice")
+                _CHOICE(found or {"field": "", "values": []}, "choice")
+            except (OSError, ValueError, AttributeError, RecursionError, content.Wrong) as error:
+                hint = "run the comparison once more: it writes its table again."
+                raise InputError(f"{file} is damaged: {error}.", hint=hint) from error
+            return dict(found) if found else None
+    return None
 
 
-def describe_setting(setting: str) -> str:
-    """Return a setting as people read it: what usually differs between settings."""
-    told = json.loads(setting)
-    target, search = told["target"], told["search"]
-    if target["budget"] is not None:
-        asked = f"{target['budget']:.0%} of the {target['of']}"
-    else:
-        asked = f"λ = {target['penalty_weight']:g}"
-    start = "trained weights" if told["model"]["weights"] else "from scratch"
-    epochs = f"{search['epochs']} + {told['finetune']['epochs']} epochs"
-    data = str(told["data"]["spec"]).partition(":")[0]
-    return f"{told['model']['spec']} on {data}, {start}, {asked}, preset {told['gates']['preset']}, {epochs}"
+def _value(recipe: Recipe, field: str) -> Any:
+    section, _, name = field.partition(".")
+    return getattr(getattr(recipe, section), name)
+
+
+_CHOICE = content.fields({"field": content.text, "values": content.rows(content.text)}, needed=("field", "values"))
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------
