@@ -49,9 +49,7 @@ def test_how_much_faster_with_its_interval(known: Run) -> None:
     said = [row["faster"] for row in deployed.table(known, found).rows]
     assert said == [None, "no measurable difference (0.90 to 1.20)", "2.00x as fast (1.80 to 2.20)"]
     shown = deployed_table({**found, "float_layers": [], "dense_is_trained": True, "runtime": RUNTIME}, known.path)
-    assert [line.endswith(str(words)) for line, words in zip(shown.splitlines()[2:4], said[1:], strict=True)] == [
-        True
-    ] * 2
+    assert all(line.endswith(str(words)) for line, words in zip(shown.splitlines()[2:4], said[1:], strict=True))
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def deploy_run(run: Path, recipe: Recipe, note: Note = lambda text: None) -> dic
         "metric": task.metric.to_dict(),
         "runtime": _runtime(),
         "float_layers": list(small.quantized.in_float),
+        "weight_bits": small.quantized.weight_bits,
         "dense_is_trained": dense,
         "variants": [
             {"name": name, "score": scores.get(name), "bytes": len(files[name]), **times[name]} for name in order
