@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from depl0.budgets.threshold import COSTS
 from depl0.tasks import metric_in
 
 _PIPELINES = {"accuracy": "image-classification", "miou": "image-segmentation"}
@@ -113,9 +114,10 @@ def _list(numbers: list[float]) -> str:
 
 def _made(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     epochs, error = summary.get("epochs") or {}, summary.get("certificate", {}).get("max_error")
+    of = summary.get("budget_of") or "cost"
     facts = {
         "method": summary.get("method"),
-        "budget": f"{summary['budget']} of the {_cost(summary.get('budget_of'))}" if summary.get("budget") else None,
+        "budget": f"{summary['budget']} of the {COSTS.get(of, of)}" if summary.get("budget") else None,
         "epochs": ", ".join(f"{phase} {count}" for phase, count in epochs.items()),
         "seed": summary.get("seed"),
         "largest difference to the gated network": None if error is None else f"{error:.1e}",
@@ -125,7 +127,3 @@ def _made(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     was_trained = not epochs or any(epochs.values())
     how = "channels were chosen and cut out, and the rest was " + ("trained on." if was_trained else "not trained.")
     return f"## How it was made\n\nBy depl0: {how}\n\n" + "\n".join(lines) + "\n"
-
-
-def _cost(kind: str | None) -> str:
-    return {"macs": "MACs", "params": "parameters"}.get(kind or "", kind or "cost")
