@@ -47,12 +47,12 @@ VNNI = "a CPU with AVX-512 VNNI"
 INTRODUCTION = """# Deployed: float and int8, dense and compact
 
 ONNX files, batch 1, in ONNX Runtime on one thread, while other programs kept all cores of the machine busy: single
-figures are uncertain by some per cent, and the same network may take half as long again an hour later. So compare within
-a table: all four files of a network take turns in one process, in an order that changes from round to round.
+figures are uncertain by some per cent, and the same network may take half as long again an hour later. So compare
+within a table: all four files of a network take turns in one process, in an order that changes from round to round.
 Milliseconds are medians of processor time, ± half of the middle 50 %; in brackets is the 95 % interval of the median
-ratio over the rounds, where it was kept. Accuracy is that of the file on the whole test set of CIFAR-10 (10,000 images);
-one seed each. Ranges were measured on 512 training images (8 random ones for networks that are only timed). How it is
-done: [../export.md](../export.md).
+ratio over the rounds, where it was kept. Accuracy is that of the file on the whole test set of CIFAR-10 (10,000
+images); one seed each. Ranges were measured on 512 training images (8 random ones for networks that are only timed).
+How it is done: [../export.md](../export.md).
 
 Two machines: one CPU with AVX-512 VNNI, and an AMD EPYC with AVX2 alone, on which int8 products of 8-bit weights
 saturate, so that depl0 writes weights of 7 bits there.
@@ -60,20 +60,20 @@ saturate, so that depl0 writes weights of 7 bits there.
 
 SINCE = """## What 8-bit weights do without VNNI
 
-The compact ResNet-20 of the AVX2 table (`--quick`, 85.91 % in float) with weights of 8 bits, as depl0 wrote them before:
-83.61 % in int8, and 85.86 % with `conv1` left in float; the dense network 91.18 % (91.58 % where there is VNNI). With 7
-bits they are in the table above.
+The compact ResNet-20 of the AVX2 table (`--quick`, 85.91 % in float) with weights of 8 bits, as depl0 wrote them
+before: 83.61 % in int8, and 85.86 % with `conv1` left in float; the dense network 91.18 % (91.58 % where there is
+VNNI). With 7 bits they are in the table above.
 
 ## Also seen
 
-ResNet-20 was measured twice with VNNI. The first time attributes at their default were still in the int8 files (compact
-196,591 bytes, 0.271 of float); accuracies were the same, and compact int8 was 1.80x as fast as dense float.
+ResNet-20 was measured twice with VNNI. The first time attributes at their default were still in the int8 files
+(compact 196,591 bytes, 0.271 of float); accuracies were the same, and compact int8 was 1.80x as fast as dense float.
 
-ResNet-56 there, from its two files, without milliseconds: compact 91.57 % in float and 91.47 % in int8, no layer in float;
-2,301,794 and 612,374 bytes, 0.266.
+ResNet-56 there, from its two files, without milliseconds: compact 91.57 % in float and 91.47 % in int8, no layer in
+float; 2,301,794 and 612,374 bytes, 0.266.
 
-Where the compact network keeps odd numbers of channels (both ResNets of CIFAR-10), int8 gains little or nothing over the
-dense int8 file; ResNet-50 and MobileNetV2 keep multiples of 8 and gain. Multiples of 8 at equal time:
+Where the compact network keeps odd numbers of channels (both ResNets of CIFAR-10), int8 gains little or nothing over
+the dense int8 file; ResNet-50 and MobileNetV2 keep multiples of 8 and gain. Multiples of 8 at equal time:
 [rounding](rounding/README.md).
 """
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import itertools
 import json
+import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +127,7 @@ def train(
 def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None:
     """Compute the cells that are missing."""
     splits = open_splits(args.data)
-    known = {tuple(row[key] for key in KEY) for row in rows}
+    known = {tuple(row.get(key) for key in KEY) for row in rows}
     cells = [Cell.read(words) for words in args.cells]
     for seed in args.seeds:
 
@@ -173,16 +173,48 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a Markdown table, mean ± standard deviation over seeds."""
-    times = sorted({key for row in rows for key in row if key.startswith(("eager_", "onnxruntime_"))})
-    heads = ["budget", "multiple", "n", "MACs left", *(f"time, {key.replace('_', ', batch ')}" for key in times)]
+    heads = ["budget", "multiple", "n", "MACs left", *(_title(key) for key in _times(rows))]
     heads += ["accuracy at the cut", "after training"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for budget, multiple in sorted({(row["budget"], row["round_to"]) for row in rows}, key=lambda k: (k[1], k[0])):
         own = [row for row in rows if (row["budget"], row["round_to"]) == (budget, multiple)]
         cells = [f"{budget:g}", str(multiple), str(len(own)), _mean(own, "macs_share", 3)]
-        cells += [_mean(own, key, 3) for key in times] + [_mean(own, "at_cut", 2), _mean(own, "trained", 2)]
+        cells += [_mean(own, key, 3) for key in _times(rows)] + [_mean(own, "at_cut", 2), _mean(own, "trained", 2)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[str]:
+    """Compare every rounded cell with the unrounded one of the same seed: time over time, and points of accuracy."""
+    plain = {row["seed"]: row for row in rows if row["round_to"] == 1}
+    rounded = [row for row in rows if row["round_to"] > 1 and row["seed"] in plain]
+    if not rounded:
+        return []
+    heads = ["rounded : unrounded", "n", *(_title(key) for key in _times(rows)), "points at the cut", "after training"]
+    lines = ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for budget, multiple in sorted({(row["budget"], row["round_to"]) for row in rounded}):
+        own = []
+        for row in [row for row in rounded if (row["budget"], row["round_to"]) == (budget, multiple)]:
+            other = plain[row["seed"]]
+            found = {key: row[key] / other[key] for key in _times(rows) if row.get(key) and other.get(key)}
+            for key in ("at_cut", "trained"):
+                if row.get(key) is not None and other.get(key) is not None:
+                    found[key] = row[key] - other[key]
+            own.append(found)
+        unrounded = next(iter(plain.values()))["budget"]
+        cells = [f"{budget:g} in multiples of {multiple} : {unrounded:g}", str(len(own))]
+        cells += [_mean(own, key, 3) for key in _times(rows)] + [_mean(own, "at_cut", 2), _mean(own, "trained", 2)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _times(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted({key for row in rows for key in row if re.fullmatch(r"(eager|onnxruntime)_\d+", key)})
+
+
+def _title(key: str) -> str:
+    backend, _, batch = key.partition("_")
+    return f"time, {'PyTorch' if backend == 'eager' else 'ONNX Runtime'}, batch {batch}"
 
 
 def _mean(rows: list[dict[str, Any]], key: str, digits: int) -> str:
@@ -208,6 +240,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rate", type=float, default=0.005)
     parser.add_argument("--seconds", type=float, default=5.0, help="for each backend and batch")
+    parser.add_argument("--collect", type=Path, nargs="*", default=[], help="further rounding.json to take rows from")
     parser.add_argument("--only-time", action="store_true", help="measure no accuracy and write nothing")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -220,11 +253,25 @@ def main() -> None:
 
     if args.data:
         run(args, rows, save)
+    for part in args.collect:
+        rows += [row for row in json.loads(part.read_text()) if row not in rows]
+        save(rows)
     lines = []
-    for model, steps in sorted(set(itertools.starmap(lambda m, s: (m, s), [(r["model"], r["steps"]) for r in rows]))):
-        part = [row for row in rows if (row["model"], row["steps"]) == (model, steps)]
-        lines += [f"### {model}, {steps} steps of training", "", *table(part), ""]
+    for key in sorted({_series(row) for row in rows}, key=str):
+        part = [row for row in rows if _series(row) == key]
+        model, groups, steps, batch_size, rate, processor = key
+        trained = f"{steps} steps of {batch_size} at a rate of {rate}" if batch_size else f"{steps} steps of training"
+        commits = ", ".join(sorted({row["commit"] for row in part}))
+        lines += [f"### {model}, groups {groups}, {trained}: {processor}", "", *table(part), *pairs(part), ""]
+        lines += [f"Commits {commits}; torch {part[-1]['torch']}.", ""]
     (args.out / "table.md").write_text("\n".join(lines))
+
+
+def _series(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what cells must share to stand in one table; rows of the first version are of one network and machine."""
+    first = {"groups": "all", "processor": "an earlier machine, not recorded"}
+    fields = ("model", "groups", "steps", "batch_size", "rate", "processor")
+    return tuple(row.get(name, first.get(name)) for name in fields)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,11 @@ def test_how_much_faster_with_its_interval(known: Run) -> None:
     said = [row["faster"] for row in deployed.table(known, found).rows]
     assert said == [None, "no measurable difference (0.90 to 1.20)", "2.00x as fast (1.80 to 2.20)"]
     shown = deployed_table({**found, "float_layers": [], "dense_is_trained": True, "runtime": RUNTIME}, known.path)
+    assert "--round-to auto" not in shown
+    unrounded = {**found, "float_layers": [], "dense_is_trained": True, "runtime": RUNTIME, "round_to": 1}
+    assert "channels were kept as they come: --round-to auto and a larger --budget" in deployed_table(
+        unrounded, known.path
+    )
     assert all(line.endswith(str(words)) for line, words in zip(shown.splitlines()[2:4], said[1:], strict=True))
 
 

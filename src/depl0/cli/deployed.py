@@ -50,6 +50,8 @@ def deployed_table(deployed: dict[str, Any], run: Path) -> str:
         lines.append(f"left in float, because they lose most: {', '.join(deployed['float_layers'])}")
     if not deployed["dense_is_trained"]:
         lines.append("the dense network's weights are not kept, so it is only timed")
+    if deployed.get("round_to") == 1:
+        lines.append("channels were kept as they come: --round-to auto and a larger --budget may take the same time")
     lines.append(f"deployed: {run / 'deployed' / 'compact.int8.onnx'}")
     return "\n".join(lines)
 

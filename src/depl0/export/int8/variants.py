@@ -71,6 +71,7 @@ def deploy_run(run: Path, recipe: Recipe, note: Note = lambda text: None) -> dic
         "float_layers": list(small.quantized.in_float),
         "weight_bits": small.quantized.weight_bits,
         "dense_is_trained": dense,
+        "round_to": source.summary.get("round_to"),
         "variants": [
             {"name": name, "score": scores.get(name), "bytes": len(files[name]), **times[name]} for name in order
         ],
