@@ -56,6 +56,12 @@ def spec_of(module: nn.Module) -> WidthSpec | None:
     return found if isinstance(found, WidthSpec) else None
 
 
+def places_of(module: nn.Module) -> Tensor:
+    """Return where the channels that are left were in the dense network, for a module that has a width."""
+    places: Tensor = vars(module)[_PLACES]
+    return places
+
+
 def keep_full_width(module: nn.Module, spec: WidthSpec, keep: Tensor) -> None:
     """Let a module see only these of its channels from now on, in place, and take the others for zeros."""
     known = vars(module).get(_PLACES)

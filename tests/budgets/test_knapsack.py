@@ -7,11 +7,16 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
+import depl0
+from depl0.budgets.enumeration import best_of_all, can_try_all
 from depl0.budgets.freeze import least_share, open_within, within
 from depl0.budgets.knapsack import CalledCosts, Knapsack, PairwiseCosts, improve
 from depl0.budgets.relaxation import relax
-from depl0.budgets.rounding import round_within
+from depl0.budgets.rounding import _worth, round_within
 from depl0.costs.terms import PairwiseCost
 from tests.budgets.test_rounding import given_scores
 
@@ -45,6 +50,75 @@ def test_nearly_as_good_as_brute_force_and_never_above_the_bound(seed: int) -> N
     assert found is not None and problem.fits(found)
     assert problem.value(found) >= 0.99 * best
     assert problem.value(found) <= relaxed.bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", [*range(10), 55, 133, 151, 153, 180, 257])  # the last: where exchanges miss the best
+def test_small_problems_are_solved_exactly(seed: int) -> None:
+    problem = random_problem(seed, choices=3 + seed % 3)
+    best = max(problem.value(places) for places in all_choices(problem) if problem.fits(places))
+    assert can_try_all(problem)
+    found = best_of_all(problem)
+    assert found is not None and problem.fits(found)
+    assert problem.value(found) == pytest.approx(best, rel=1e-12)
+
+
+def test_all_choices_of_a_problem_that_nothing_fits_or_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(1)
+    assert best_of_all(Knapsack(problem.values, problem.costs, 0.5 * problem.costs.at([0] * 4))) is None
+    assert not can_try_all(Knapsack(problem.values, CalledCosts(problem.costs.sizes, problem.costs.at), problem.budget))
+    monkeypatch.setattr("depl0.budgets.enumeration.LARGEST", 4**4 - 1)
+    assert not can_try_all(problem)
+
+
+class Stack(nn.Module):
+    """Convolutions in a chain, with a shortcut around one of them."""
+
+    def __init__(self, widths: list[int]) -> None:
+        super().__init__()
+        pairs = itertools.pairwise([2, *widths])
+        self.convs = nn.ModuleList(
+            nn.Conv2d(before, after, 1 + 2 * (n % 2), padding=n % 2) for n, (before, after) in enumerate(pairs)
+        )
+        self.beside = nn.Conv2d(widths[-1], widths[-1], 1)
+        self.head = nn.Linear(widths[-1], 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = torch.relu(conv(x))
+        return self.head((x + self.beside(x)).mean((2, 3)))
+
+
+@given(
+    st.lists(st.integers(3, 12), min_size=1, max_size=3),
+    st.sampled_from([2, 3, 4]),
+    st.floats(0.05, 1.0),
+    st.integers(0, 10_000),
+)
+@settings(max_examples=15, deadline=None)
+def test_no_rounded_choice_of_a_small_network_is_worth_more(
+    widths: list[int], round_to: int, budget: float, seed: int
+) -> None:
+    """Against all choices, counted one by one: so no budget is left unused that could have been used."""
+    torch.manual_seed(seed)
+    gated = depl0.attach(Stack(widths).eval(), torch.randn(1, 2, 4, 4), generator="independent")
+    plan, scores = gated.plan, torch.randn(gated.plan.num_gates)
+    numbers = [set(range(round_to, group.size + 1, round_to)) | {group.size} for group in plan.groups]
+    budget = max(budget, least_share(gated, "macs", round_to))
+    limit = within(gated, budget, "macs")
+    unrounded = open_within(gated, scores, budget, "macs")
+    found = round_within(plan, unrounded, scores, round_to, limit)
+    value = {}
+    worth = _worth(scores, torch.ones_like(unrounded), limit.price(unrounded))
+    for counts in itertools.product(*numbers):
+        kept = torch.zeros_like(unrounded)
+        for group, count in zip(plan.groups, counts, strict=True):
+            opened = unrounded[group.gates].double() * 1e6  # whatever is open comes first
+            kept[(scores[group.gates] + opened).argsort(descending=True)[:count] + group.offset] = True
+        if gated.share_of(kept, "macs") <= budget:
+            value[counts] = float(worth[kept].sum())
+    assert found.value == pytest.approx(max(value.values()), rel=1e-9)
+    assert found.bound == found.value
+    assert gated.share_of(found.is_open, "macs") <= budget
 
 
 def test_the_relaxation_is_the_exact_maximum_at_its_price() -> None:
@@ -99,7 +173,12 @@ def test_a_network_is_rounded_within_a_few_percent_of_the_bound_and_nothing_more
     limit = within(gated, budget, "macs")
     unrounded = open_within(gated, scores, budget, "macs")
     found = round_within(gated.plan, unrounded, scores, round_to, limit)
-    assert found.bound is not None and 0.95 * found.bound <= found.value <= found.bound * (1 + 1e-9)
+    assert found.bound == found.value  # so few choices are all tried
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("depl0.budgets.enumeration.LARGEST", 0)
+        nearly = round_within(gated.plan, unrounded, scores, round_to, limit)
+    assert nearly.bound is not None and 0.95 * nearly.bound <= nearly.value <= nearly.bound * (1 + 1e-9)
+    assert 0.99 * found.value <= nearly.value <= found.value * (1 + 1e-9) and found.value <= nearly.bound * (1 + 1e-9)
     for group in gated.plan.groups:
         more = found.is_open.clone()
         closed = [gate for gate in scores[group.gates].argsort(descending=True).tolist() if not more[group.gates][gate]]

@@ -38,7 +38,7 @@ def test_a_run_ends_in_the_deployed_file(type_command: Type, tmp_path: Path) -> 
     assert session.get_modelmeta().custom_metadata_map["depl0.int8"] == "true"
 
     again = type_command(f"{SHORT} {options} --resume")
-    assert again.code == 0 and again.out.splitlines()[-8:] == typed.out.splitlines()[-8:]
+    assert again.code == 0 and again.out.splitlines()[-9:] == typed.out.splitlines()[-9:]
     assert type_command("report run --out report").code == 0
     assert "<h3>Deployed</h3>" in (tmp_path / "report" / "report.html").read_text()
 

@@ -126,6 +126,16 @@ def test_int8_and_torch_of_a_run(type_command: Type, tmp_path: Path) -> None:
     assert typed.out.startswith("small: ") and (tmp_path / "small" / "model.py").is_file()
 
 
+def test_nothing_is_written_where_it_could_not_be_uploaded(
+    type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(tmp_path / "run")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    typed = type_command("export run --to torch small --push-to-hub me/small")
+    assert typed.code == 2 and "there is no token for the Hugging Face Hub" in typed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

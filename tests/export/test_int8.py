@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, export_onnx, quantize_onnx, write_checked
-from depl0.export.int8 import Int8Onnx, Quantizer, calibration_inputs, quantize_within
+from depl0.export.int8 import Int8Onnx, Quantizer, calibration_inputs, quantize_within, saturation
 from tests.analysis.helpers import call, liven
 from tests.export.test_checked import largest_file
 from tests.export.test_onnx import Bessel
@@ -49,6 +50,42 @@ def test_file_holds_int8_weights_and_computes_nearly_the_same(network: nn.Module
     assert {entry.key: entry.value for entry in proto.metadata_props} == {"key": "value"}
     wanted = call(network, IMAGES)
     assert float((found.run(IMAGES) - wanted).norm() / wanted.norm()) < 0.05
+
+
+def largest_weight(data: bytes) -> int:
+    tensors = onnx.load_from_string(data).graph.initializer
+    weights = [t for t in tensors if t.data_type == onnx.TensorProto.INT8 and t.name.endswith(".weight")]
+    return max(int(abs(onnx.numpy_helper.to_array(tensor).astype(int)).max()) for tensor in weights)
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "bits"),
+    [
+        ("x86_64", "fpu avx avx2", 7),
+        ("x86_64", "avx2 avx512_vnni", 8),
+        ("AMD64", "avx2 avx_vnni", 8),
+        ("AMD64", None, 7),
+        ("aarch64", None, 8),
+    ],
+)
+def test_weights_have_seven_bits_where_eight_would_saturate(
+    network: nn.Module, monkeypatch: pytest.MonkeyPatch, machine: str, flags: str | None, bits: int
+) -> None:
+    """255·127 + 255·127 does not fit into 16 bits, in which x86 without VNNI adds; 255·64 + 255·64 does."""
+
+    def read(path: Path) -> str:
+        if flags is None:
+            raise FileNotFoundError
+        return f"model name\t: one\nflags\t\t: {flags}\n"
+
+    monkeypatch.setattr(saturation.platform, "machine", lambda: machine)
+    monkeypatch.setattr(saturation, "Path", lambda name: SimpleNamespace(read_text=lambda: read(name)))
+    found = quantize_onnx(network, IMAGES[:1], [IMAGES], dynamic_batch=True)
+    assert found.weight_bits == bits
+    assert largest_weight(found.data) == {7: 64, 8: 127}[bits] and 2 * 255 * 64 < 2**15 < 2 * 255 * 127
+    assert largest_weight(quantize_onnx(network, IMAGES[:1], [IMAGES], weight_bits=7).data) == 64
+    with pytest.raises(InputError, match="weight_bits must be 7 or 8, or be left out, got 4 instead"):
+        quantize_onnx(network, IMAGES[:1], [IMAGES], weight_bits=4)
 
 
 def test_fixed_batch_size_is_run_in_parts(network: nn.Module) -> None:

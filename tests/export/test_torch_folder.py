@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 import depl0
+from depl0._full_width import FullWidth
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, export_folder, open_source, push_to_hub, target, write_checked
 from depl0.export.source import Source
@@ -110,7 +111,7 @@ def test_network_without_a_block_and_its_card(tmp_path: Path) -> None:
     assert config["constants"].keys() == {"first.conv1", "first.conv2"} and config["identities"] == ["first.bn2"]
     card = (done.path / "README.md").read_text()
     assert str(GOLDEN) not in card and "network.py:TinyDigits" in card
-    assert "| accuracy | 97.50 % | 96.25 % |" in card and "- budget: 0.5 of the macs" in card
+    assert "| accuracy | 97.50 % | 96.25 % |" in card and "- budget: 0.5 of the MACs" in card
     parsed = huggingface_hub.ModelCard(card).data
     assert parsed.library_name == "pytorch" and parsed.datasets == ["digits"]
     [result] = parsed.eval_results
@@ -212,6 +213,56 @@ def test_norms_attention_numbers_and_standardised_filters_need_no_depl0(tmp_path
     assert "import depl0" not in code and "from depl0" not in code and "def recognise" not in code
     request = Request(source.module, source.example)
     assert write_checked(target("onnx"), request, tmp_path / "a.onnx").max_error < 1e-5
+
+
+AT_ONCE = """
+import torch
+from torch import nn
+
+
+class Channels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 1, 3, padding=1, bias=False)
+
+    def forward(self, x):
+        weights = self.conv(x.mean((2, 3), keepdim=True).squeeze(-1).transpose(-1, -2))
+        return x * weights.transpose(-1, -2).unsqueeze(-1).sigmoid()
+
+
+class Places(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 1, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(torch.cat([x.mean(1, keepdim=True), x.amax(1, keepdim=True)], 1)).sigmoid()
+
+
+class AtOnce(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 12, 3), nn.BatchNorm2d(12)
+        self.channels, self.places = Channels(), Places()
+        self.second, self.head = nn.Conv2d(12, 8, 3), nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        x = self.channels(torch.relu(self.norm(self.first(x))))
+        return self.head(torch.relu(self.second(x * self.places(x))).mean((2, 3)))
+"""
+
+
+def test_modules_that_look_at_all_channels_at_once_need_no_depl0(tmp_path: Path) -> None:
+    (tmp_path / "at_once.py").write_text(AT_ONCE)
+    source = compact_source(f"{tmp_path / 'at_once.py'}:AtOnce", (1, 8, 8), tmp_path)
+    assert isinstance(source.module.channels.conv, FullWidth) and isinstance(source.module.places, FullWidth)
+    done = export_folder(source, tmp_path / "out")
+    config = json.loads((done.path / "config.json").read_text())
+    assert config["full_width"].keys() == {"channels.conv", "places"}
+    assert len(config["full_width"]["places"]["places"]) == source.module.first.out_channels < 12
+    code = (done.path / "model.py").read_text()
+    assert "import depl0" not in code and "from depl0" not in code
+    assert error_without_depl0(source, done.path, tmp_path) < 1e-5
 
 
 def test_nothing_is_left_when_something_fails(tmp_path: Path) -> None:

@@ -70,6 +70,34 @@ def test_time_that_is_the_same_for_all_channels_pays_for_none(monkeypatch: pytes
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_onnx_runtime_is_asked_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def interleave(calls: dict[str, Callable[[], object]], *_: object, **__: object) -> dict[str, list[float]]:
+        [output] = calls["80"]()  # type: ignore[misc]
+        called.append(output.shape)
+        return {str(width): seconds for width, seconds in times(8).items()}
+
+    monkeypatch.setattr(multiples, "_times", lambda device, dtype: times(16))
+    monkeypatch.setattr(multiples, "interleave", interleave)
+    for _ in range(2):  # the second time from the cache
+        assert multiples_that_pay(CPU, torch.float32, "onnxruntime").paying == (8,)
+        assert multiples_that_pay(CPU, torch.float32).paying == (16,)
+    assert called == [(4, 80, 14, 14)]
+
+
+@pytest.mark.parametrize(("then", "runtime"), [("int8", "onnxruntime"), ("nothing", "pytorch")])
+def test_a_run_asks_what_will_run_the_network(
+    then: str, runtime: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("depl0.training.rounding.choose_multiple", lambda *a: (asked.append(a[3]), 2)[1])
+    reporter = Noisy()
+    run(tiny_recipe(target__round_to="auto", deploy__then=then), tmp_path / "run", reporter)
+    assert asked == [runtime]
+    assert any(("ONNX Runtime" in note) == (then == "int8") for note in reporter.notes if "what pays" in note)
+
+
 def stack(width: int) -> nn.Module:
     layers = [nn.Conv2d(3, width, 1), nn.ReLU(), nn.Conv2d(width, width, 1), nn.ReLU()]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * width, 2))

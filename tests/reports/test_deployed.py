@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from depl0.cli.deployed import deployed_table
 from depl0.errors import InputError
 from depl0.reports import deployed
 from depl0.reports.html import page
 from depl0.reports.run import Run
 
+RUNTIME = {"onnxruntime": "1", "threads": 1, "clock": "processor time"}
 METRIC = {"name": "accuracy", "unit": "%", "higher_is_better": True}
 
 
@@ -37,7 +39,33 @@ def test_section_shows_all_variants(known: Run) -> None:
     assert found is not None and deployed.figure(known, found, "x") is None
 
 
-@pytest.mark.parametrize("changes", [{"variants": 7}, {"variants": [{"name": "x"}]}, {"float_layers": [1]}])
+def test_how_much_faster_with_its_interval(known: Run) -> None:
+    dense = {**variant("dense, float", None, 2.0), "speedup": {"ratio": 1.0, "low": 1.0, "high": 1.0}}
+    small = {**variant("compact, int8", 90.5, 1.0), "speedup": {"ratio": 2.0, "low": 1.8, "high": 2.2}}
+    same = {**variant("dense, int8", 91.0, 1.9), "speedup": {"ratio": 1.05, "low": 0.9, "high": 1.2}}
+    write(known, variants=[dense, same, small])
+    found = deployed.read_deployed(known)
+    assert found is not None
+    said = [row["faster"] for row in deployed.table(known, found).rows]
+    assert said == [None, "no measurable difference (0.90 to 1.20)", "2.00x as fast (1.80 to 2.20)"]
+    shown = deployed_table({**found, "float_layers": [], "dense_is_trained": True, "runtime": RUNTIME}, known.path)
+    assert "--round-to auto" not in shown
+    unrounded = {**found, "float_layers": [], "dense_is_trained": True, "runtime": RUNTIME, "round_to": 1}
+    assert "channels were kept as they come: --round-to auto and a larger --budget" in deployed_table(
+        unrounded, known.path
+    )
+    assert all(line.endswith(str(words)) for line, words in zip(shown.splitlines()[2:4], said[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variants": 7},
+        {"variants": [{"name": "x"}]},
+        {"variants": [{**variant("x", 1.0, 1.0), "speedup": {"ratio": 1.0}}]},
+        {"float_layers": [1]},
+    ],
+)
 def test_damaged_file(known: Run, changes: dict[str, Any]) -> None:
     write(known, **changes)
     with pytest.raises(InputError, match=r"deployed\.json is damaged"):

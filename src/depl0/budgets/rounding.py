@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from depl0.analysis.plan import Group, Plan
+from depl0.budgets.enumeration import best_of_all, can_try_all
 from depl0.budgets.knapsack import CalledCosts, Costs, Knapsack, PairwiseCosts, Places, improve
 from depl0.budgets.relaxation import relax
 from depl0.costs.terms import CostTerms, pairwise
@@ -101,27 +102,37 @@ def round_within(
     may_vanish: bool = False,
     gone: Tensor | None = None,
 ) -> Rounded:
-    """Return the rounded gates that are worth the most within a budget, as far as exchanges find them, and a bound."""
+    """Return the rounded gates that are worth the most within a budget, and a bound on what any are worth.
+
+    Up to some millions of choices the best is exact, and the bound its value; beyond, as far as exchanges find it.
+    """
     ladders = _ladders(plan, is_open, scores, round_to, may_vanish, gone)
     worth = _worth(scores, torch.ones_like(is_open) if gone is None else ~gone, within.price(is_open))
     values = tuple(worth[ladder.order].cumsum(0)[torch.tensor(ladder.rungs) - 1].numpy() for ladder in ladders)
     costs, budget = _costs(within, ladders, is_open), within.budget * within.dense
     for _ in range(TRIES):
         problem = Knapsack(values, costs, budget)
-        relaxed = relax(problem)
-        starts = [[ladder.nearest for ladder in ladders], *(relaxed.places if relaxed else ())]
-        places = improve(problem, starts)
+        places, bound = _solved(problem, [ladder.nearest for ladder in ladders])
         if places is None:
             break
         chosen = _chosen(ladders, places, is_open)
         over = within.share(chosen) - within.budget
         if over <= 0:
-            return Rounded(chosen, problem.value(places), relaxed.bound if relaxed else None)
+            return Rounded(chosen, problem.value(places), bound)
         budget -= 1.01 * over * within.dense  # some layer keeps a channel that the terms do not know of
     raise GateError(
         "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
         hint="ask for a larger budget, or round to fewer channels.",
     )
+
+
+def _solved(problem: Knapsack, start: Places) -> tuple[Places | None, float | None]:
+    """Return the best choices, or nearly the best where there are too many to try, and a bound on their value."""
+    if can_try_all(problem):
+        places = best_of_all(problem)
+        return places, None if places is None else problem.value(places)
+    relaxed = relax(problem)
+    return improve(problem, [start, *(relaxed.places if relaxed else ())]), relaxed.bound if relaxed else None
 
 
 def in_whole_steps(plan: Plan, going: Tensor, gone: Tensor, scores: Tensor, round_to: int) -> Tensor:

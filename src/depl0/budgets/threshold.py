@@ -16,6 +16,8 @@ happens inside the network's forward pass: :class:`depl0.Search` moves target an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, TypeAlias, cast, final, get_args
 
 import torch
@@ -37,6 +39,8 @@ LEAST_ROUNDS = 200
 
 
 BudgetKind: TypeAlias = Literal["macs", "params", "latency"]
+COSTS: Mapping[str, str] = MappingProxyType({"macs": "MACs", "params": "parameters", "latency": "latency"})
+"""what a budget counts, as people read it"""
 """what a budget is a share of"""
 
 

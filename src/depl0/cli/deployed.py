@@ -8,6 +8,7 @@ from typing import Any
 
 from depl0._optional import check_installed
 from depl0._table import MISSING, aligned
+from depl0.latency.measure import Speedup
 from depl0.recipes.recipe import Recipe
 from depl0.tasks import metric_in
 
@@ -31,16 +32,15 @@ def deployed_table(deployed: dict[str, Any], run: Path) -> str:
     """Return the table of all variants, and where the files are."""
     metric, runtime, variants = metric_in(deployed), deployed["runtime"], deployed["variants"]
     rows = [("", metric.label, "file", "latency, batch 1", "")]
-    first = variants[0]["best_ms"]
     for variant in variants:
-        score, faster = variant["score"], first / variant["best_ms"]
+        score = variant["score"]
         rows.append(
             (
                 variant["name"],
                 MISSING if score is None else metric.show(score),
                 f"{variant['bytes']:,} bytes",
                 f"{variant['ms']:.3f} ± {variant['spread_ms']:.3f} ms",
-                "" if variant is variants[0] else f"{faster:.2f}x as fast",
+                "" if variant is variants[0] else _faster(variants[0], variant),
             )
         )
     lines = aligned(rows, [False, True, True, True, False])
@@ -50,5 +50,14 @@ def deployed_table(deployed: dict[str, Any], run: Path) -> str:
         lines.append(f"left in float, because they lose most: {', '.join(deployed['float_layers'])}")
     if not deployed["dense_is_trained"]:
         lines.append("the dense network's weights are not kept, so it is only timed")
+    if deployed.get("round_to") == 1:
+        lines.append("channels were kept as they come: --round-to auto and a larger --budget may take the same time")
     lines.append(f"deployed: {run / 'deployed' / 'compact.int8.onnx'}")
     return "\n".join(lines)
+
+
+def _faster(first: dict[str, Any], variant: dict[str, Any]) -> str:
+    """Say how much faster a variant is than the first; files of earlier versions have no interval."""
+    if "speedup" not in variant:
+        return f"{first['best_ms'] / variant['best_ms']:.2f}x as fast"
+    return Speedup(**variant["speedup"]).in_words()

@@ -93,10 +93,10 @@ def _export_torch(
     path: Path, out: Path | None, model: str | None, shape: tuple[int, ...] | None, repo: str | None
 ) -> None:
     from depl0.export import export_folder, open_source, push_to_hub
-    from depl0.export.hub import check_repo
+    from depl0.export.hub import check_upload
 
     if repo is not None:
-        check_repo(repo)
+        check_upload(repo)
     source = open_source(path, model, shape)
     done = export_folder(source, out if out is not None else Path(f"{_name(path)}-torch"))
     typer.echo(

@@ -57,9 +57,7 @@ def _faster(summary: dict[str, Any]) -> str:
     """Say how much faster the compact network is, and how certain that is; runs before 0.2 did not write it down."""
     if "speedup" not in summary:
         return f"{summary['dense']['latency_ms'] / summary['compact']['latency_ms']:.2f}x as fast"
-    found = Speedup(**summary["speedup"]["1"])
-    interval = f"({found.low:.2f} to {found.high:.2f})"
-    return f"{found.ratio:.2f}x as fast {interval}" if found.is_measurable else f"no measurable difference {interval}"
+    return Speedup(**summary["speedup"]["1"]).in_words()
 
 
 def _metric_row(metric: Metric, label: str, dense: float | None, compact: float) -> Row:

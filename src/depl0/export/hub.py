@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from depl0._host import first_line
 from depl0._optional import require
@@ -23,12 +24,7 @@ def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token
         raise InputError(
             f"{path} is no exported folder: it has no {missing[0]}.", hint="depl0 export RUN --to torch DIR"
         )
-    hub = require("huggingface_hub", "huggingface_hub", "to upload to the Hugging Face Hub", extra="hub")
-    token = token or hub.get_token()
-    if not token:
-        raise InputError(
-            "there is no token for the Hugging Face Hub.", hint="run hf auth login, or set HF_TOKEN, and try again."
-        )
+    hub, token = _hub_and_token(token)
     api = hub.HfApi(token=token)
     try:
         api.create_repo(repo_id=repo_id, private=private, exist_ok=True)
@@ -46,7 +42,24 @@ def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token
     return f"https://huggingface.co/{repo_id}"
 
 
+def check_upload(repo_id: str) -> None:
+    """Say before anything is written what would be missing afterwards: a possible name, the package, a token."""
+    check_repo(repo_id)
+    _hub_and_token(None)
+
+
 def check_repo(repo_id: str) -> None:
     """Refuse a name that no repository can have."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo_id):
         raise InputError(f"a repository is called OWNER/NAME, got {repo_id!r} instead.")
+
+
+def _hub_and_token(token: str | None) -> tuple[Any, str]:
+    """Return huggingface_hub, and the token that was given or its own."""
+    hub = require("huggingface_hub", "huggingface_hub", "to upload to the Hugging Face Hub", extra="hub")
+    found = token or hub.get_token()
+    if not found:
+        raise InputError(
+            "there is no token for the Hugging Face Hub.", hint="run hf auth login, or set HF_TOKEN, and try again."
+        )
+    return hub, found

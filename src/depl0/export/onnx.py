@@ -217,16 +217,17 @@ def _refusal(error: BaseException) -> ExportError:
     """Say which operator of which layer ONNX lacks."""
     causes = _causes(error)
     node = next((node for cause in reversed(causes) if (node := _node_of(cause)) is not None), None)
-    place = (module_path(node) or "the network's own forward") if node is not None else "unknown"
+    path = module_path(node) if node is not None else None
+    place = f"layer {path}" if path else "the network's own forward" if node is not None else "an unknown layer"
     missing = re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", "\n".join(map(str, causes)))
     if missing:
         return ExportError(
-            f"ONNX has no operator for {_operator(node) or missing.group(1)}, which is used in layer {place}.",
+            f"ONNX has no operator for {_operator(node) or missing.group(1)}, which is used in {place}.",
             hint="replace it in the network by operators that ONNX has, or export with --to pt2.",
         )
     deepest = causes[-1]
     return ExportError(
-        f"the network cannot be translated to ONNX: {type(deepest).__name__} in layer {place}: {first_line(deepest)}",
+        f"the network cannot be translated to ONNX: {type(deepest).__name__} in {place}: {first_line(deepest)}",
         hint="export with --to pt2, or look at the whole error with --debug.",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from depl0.budgets.freeze import least_share
+from depl0.budgets.threshold import COSTS
 from depl0.errors import GateError
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def _in_lines(gated: GatedModel) -> str:
         f"{least_share(gated, 'params', config.multiple):.1%} of the parameters",
     ]
     if gated.budget is not None:
-        of = {"macs": "MACs", "params": "parameters"}.get(gated.budget.of, gated.budget.of)
-        lines.append(f"  budget  {gated.budget.share:.1%} of the {of}")
+        lines.append(f"  budget  {gated.budget.share:.1%} of the {COSTS[gated.budget.of]}")
     state = "fixed" if gated._fixed is not None else f"{config.evaluation} rule"
     gone = f", {int(gated.gone.sum()):,} of them for good" if gated._gone is not None else ""
     closed = int((gated.evaluation_gates() == 0).sum())

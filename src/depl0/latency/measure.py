@@ -41,6 +41,15 @@ class Speedup:
         """Tell whether there is a difference that the same two networks would show again."""
         return self.low > 1 + SAME or self.high < 1 - SAME
 
+    def in_words(self) -> str:
+        """Say it with its interval.
+
+        >>> Speedup(1.5, 1.4, 1.6).in_words(), Speedup(1.03, 0.9, 1.1).in_words()
+        ('1.50x as fast (1.40 to 1.60)', 'no measurable difference (0.90 to 1.10)')
+        """
+        said = f"{self.ratio:.2f}x as fast" if self.is_measurable else "no measurable difference"
+        return f"{said} ({self.low:.2f} to {self.high:.2f})"
+
 
 SAME = 0.02
 """two copies of one network differ by so much, because they lie elsewhere in memory"""

@@ -10,12 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Literal, TypeAlias
 
 import torch
 
+from depl0.latency.backends import session_call
 from depl0.latency.cache import keep, machine, recall
 from depl0.latency.measure import interleave, undisturbed
+from depl0.latency.onnx_layer import convolution_file
+
+Runtime: TypeAlias = Literal["pytorch", "onnxruntime"]
+"""what a network is going to be run by"""
+_CPU = torch.device("cpu")
 
 MISSES: Mapping[int, tuple[tuple[int, int], ...]] = {
     8: ((56, 3), (72, 3)),
@@ -43,12 +50,17 @@ class Multiples:
     """False: the measurement contradicted itself somewhere"""
 
 
-def multiples_that_pay(device: torch.device, dtype: torch.dtype) -> Multiples:
-    """Return the multiples of channels that pay; kept for each device, precision and version."""
+def multiples_that_pay(device: torch.device, dtype: torch.dtype, runtime: Runtime = "pytorch") -> Multiples:
+    """Return the multiples of channels that pay; kept for each device, precision, runtime and version.
+
+    In ONNX Runtime, float files on the CPU are timed, which are what depl0 measures there.
+    """
     key: dict[str, Any] = {"multiples": 2, **machine(device), "dtype": str(dtype)}
+    if runtime == "onnxruntime":
+        key = {"multiples": 2, **machine(_CPU), "dtype": str(torch.float32), "onnxruntime": version("onnxruntime")}
     known = _checked(recall(key))
     if known is None:
-        known = decide(_times(device, dtype))
+        known = decide(_times(device, dtype) if runtime == "pytorch" else _onnx_times())
         if known.is_certain:  # else it is worth another try on a quieter day
             keep(key, asdict(known))
     return known
@@ -94,13 +106,28 @@ def _gain(times: Mapping[int, list[float]], places: Sequence[tuple[int, int]]) -
 
 
 def _times(device: torch.device, dtype: torch.dtype) -> dict[int, list[float]]:
-    widths = sorted({width for places in MISSES.values() for at, off in places for width in (at - off, at, at + off)})
+    widths = _widths()
     batch, size = (4, 14) if device.type == "cpu" else (64, 28)
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         calls = {str(width): _convolution(width, batch, size, device, dtype) for width in widths}
         times = interleave(calls, device, repeats=40, seconds=4.0)
     return {width: times[str(width)] for width in widths}
+
+
+def _onnx_times() -> dict[int, list[float]]:
+    batch, size = 4, 14
+    calls = {}
+    for width in _widths():
+        inputs = torch.randn(batch, width, size, size, generator=torch.Generator().manual_seed(0))
+        calls[str(width)] = session_call(convolution_file(width, batch, size), inputs, torch.get_num_threads())
+    times = interleave(calls, _CPU, repeats=40, seconds=4.0)
+    return {width: times[str(width)] for width in _widths()}
+
+
+def _widths() -> list[int]:
+    """Return the numbers of channels that are timed."""
+    return sorted({width for places in MISSES.values() for at, off in places for width in (at - off, at, at + off)})
 
 
 def _convolution(width: int, batch: int, size: int, device: torch.device, dtype: torch.dtype) -> Callable[[], object]:

@@ -17,6 +17,7 @@ import torch
 from depl0._atomic import write_whole
 from depl0.errors import FormatError, InputError
 from depl0.files import check_saved
+from depl0.latency.cache import processor_name
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.runs import content
@@ -223,7 +224,8 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "machine": {
             "system": platform.platform(),
-            "processor": platform.processor() or platform.machine(),
+            "processor": processor_name(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],

@@ -5,9 +5,6 @@ from __future__ import annotations
 from depl0._table import MISSING
 from depl0.tasks import Metric
 
-COSTS = {"macs": "MACs", "params": "parameters", "latency": "latency"}
-"""What a budget counts, as tables and pictures call it."""
-
 
 def value(metric: Metric, mean: float | None, spread: float | None = None) -> str:
     """Show a metric's value, and its spread over seeds.

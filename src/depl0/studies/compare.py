@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, final
 
 from depl0._table import Table, text_table
+from depl0.budgets.threshold import COSTS
 from depl0.errors import InputError
 from depl0.generators import GENERATORS
 from depl0.recipes.method import for_method
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.recipes.toml import with_overrides
-from depl0.studies.cells import COSTS, change, direction_note, score_titles, seconds, share, value
+from depl0.studies.cells import change, direction_note, score_titles, seconds, share, value
 from depl0.studies.choice import choice_note
 from depl0.studies.measures import are_held_out, describe, made_with, made_with_note, unfinished_note
 from depl0.studies.publish import Result

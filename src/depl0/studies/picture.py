@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from depl0._atomic import write_whole
-from depl0.studies.cells import COSTS
+from depl0.budgets.threshold import COSTS
 from depl0.studies.publish import Result
 from depl0.tasks import Metric, metric_in
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from depl0._host import evaluation_mode
+from depl0.budgets.threshold import COSTS
 from depl0.gated import GatedModel
 from depl0.runs.progress import duration
 from depl0.training.session import Session
@@ -38,7 +39,7 @@ def header(session: Session, gated: GatedModel) -> str:
 def _plan(session: Session) -> str:
     recipe, steps = session.recipe, session.data.train.steps
     target = recipe.target
-    of = {"macs": "MACs", "params": "parameters"}.get(target.of, target.of)
+    of = COSTS[target.of]
     parts = [
         _long("search", recipe.search_epochs),
         f"penalty λ = {target.penalty_weight:g}" if target.budget is None else f"cut to {target.budget:g} of the {of}",

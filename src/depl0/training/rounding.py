@@ -1,4 +1,7 @@
-"""``target.round_to = "auto"``: the multiple of channels is decided once, and kept with the run's state."""
+"""``target.round_to = "auto"``: the multiple of channels is decided once, and kept with the run's state.
+
+It is asked of what will run the compact network: ONNX Runtime where the recipe ends in a deployed file, else PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import torch
 from depl0._processes import from_first, is_first
 from depl0.gated import GatedModel
 from depl0.gated.multiples import choose_multiple
+from depl0.latency.multiples import Runtime
 from depl0.training.session import Session
 
 
@@ -16,8 +20,10 @@ def choose_rounding(session: Session, gated: GatedModel) -> None:
     if target.round_to != "auto":
         return
     if state.round_to is None:
-        multiple = choose_multiple(gated, target.budget, target.of) if is_first() else 0
+        runtime: Runtime = "onnxruntime" if session.recipe.deploy.then == "int8" else "pytorch"
+        multiple = choose_multiple(gated, target.budget, target.of, runtime) if is_first() else 0
         state.round_to = int(from_first(torch.tensor([multiple], device=gated.device)))
         in_words = f"in multiples of {state.round_to}" if state.round_to > 1 else "as they come"
-        session.reporter.note(f"channels are kept {in_words}: what pays on this device")
+        where = "in ONNX Runtime on this device" if runtime == "onnxruntime" else "on this device"
+        session.reporter.note(f"channels are kept {in_words}: what pays {where}")
     gated.config = gated.config.changed(round_to=state.round_to)

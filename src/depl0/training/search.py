@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 
+from depl0.budgets.threshold import COSTS
 from depl0.gated import GatedModel
 from depl0.methods import Scored
 from depl0.pruning.calibration import MOST_BATCHES, Calibration
@@ -205,7 +206,7 @@ def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[
         session.note_event("freezing", epoch, **state.freezing.to_dict(task.metric.name))
         share = gated.share_of(freezing.gates, target.of)
         value = f"{task.metric.label} {task.metric.show(after)}"
-        session.reporter.note(f"gates frozen: {share:.1%} of the {target.of} left, {value}")
+        session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[target.of]} left, {value}")
 
     yield write
 

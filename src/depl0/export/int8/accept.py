@@ -32,6 +32,8 @@ class Quantized:
     """the metric of the float file; None: nothing was measured"""
     after: float | None
     in_float: tuple[str, ...] = ()
+    weight_bits: int = 8
+    """7 where products of 8 bits would saturate on the processor that judged the file"""
 
 
 def quantize_within(

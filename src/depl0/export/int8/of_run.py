@@ -67,6 +67,7 @@ def int8_metadata(metadata: dict[str, str], found: Quantized, metric: Metric, im
     facts: dict[str, Any] = {
         "int8": True,
         "calibration_images": images,
+        "weight_bits": found.weight_bits,
         "float_layers": list(found.in_float),
         "float_" + metric.name: found.before,
         "metric": metric.name,

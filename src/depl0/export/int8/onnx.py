@@ -16,6 +16,7 @@ from torch import Tensor
 from depl0._optional import require
 from depl0.errors import ExportError
 from depl0.export.int8.quantizer import Int8File, Quantizer, Run, explained, of_size, unflatten
+from depl0.export.int8.saturation import weight_bits as here
 from depl0.export.int8.shorten import shorten
 from depl0.export.onnx import Onnx
 
@@ -33,9 +34,13 @@ class OnnxQuantizer(Quantizer):
         data: the float file, batch norms folded.
         inputs: calibration images.
         outputs: what the network returns, whose structure the file's outputs get.
+        weight_bits: 8, or 7, with which no x86 processor saturates; None: what this processor needs.
     """
 
-    def __init__(self, data: bytes, inputs: list[tuple[Tensor, ...]], outputs: Any) -> None:
+    def __init__(
+        self, data: bytes, inputs: list[tuple[Tensor, ...]], outputs: Any, weight_bits: int | None = None
+    ) -> None:
+        self.weight_bits = here() if weight_bits is None else weight_bits
         self._onnx = require("onnx", "onnx", "to write int8 files", extra="export")
         self._quantization = require("onnxruntime.quantization", "onnxruntime", "to quantise", extra="export")
         self._data, self._outputs = data, outputs
@@ -56,7 +61,7 @@ class OnnxQuantizer(Quantizer):
             quantizer = require("onnxruntime.quantization.qdq_quantizer", "onnxruntime", "to quantise").QDQQuantizer(
                 proto,
                 per_channel=True,
-                reduce_range=False,
+                reduce_range=self.weight_bits < 8,
                 weight_qType=kinds.QInt8,
                 activation_qType=kinds.QUInt8,
                 tensors_range=self._ranges,

@@ -27,6 +27,8 @@ class Quantizer(abc.ABC):
 
     layers: tuple[str, ...]
     """layers that can be written in int8, in order of execution"""
+    weight_bits: int = 8
+    """bits of int8 weights that are used"""
 
     @abc.abstractmethod
     def encode(self, in_float: Collection[str] = ()) -> bytes:

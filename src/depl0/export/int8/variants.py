@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from depl0.export.onnx import Onnx, export_onnx
 from depl0.export.source import Source, open_source
 from depl0.export.targets import Request
 from depl0.latency.backends import session_call
-from depl0.latency.measure import interleave, summarise
+from depl0.latency.cache import processor_name
+from depl0.latency.measure import interleave, speedup, summarise
 from depl0.recipes.recipe import Recipe
 from depl0.recipes.task import task_of
 from depl0.weights import load_weights
@@ -31,6 +33,8 @@ from depl0.weights import load_weights
 FILE = "deployed.json"
 FOLDER = "deployed"
 ROUNDS, SECONDS = 300, 20.0
+DENSE = "dense, float"
+"""what all others are compared with"""
 
 
 def deploy_run(run: Path, recipe: Recipe, note: Note = lambda text: None) -> dict[str, Any]:
@@ -65,7 +69,9 @@ def deploy_run(run: Path, recipe: Recipe, note: Note = lambda text: None) -> dic
         "metric": task.metric.to_dict(),
         "runtime": _runtime(),
         "float_layers": list(small.quantized.in_float),
+        "weight_bits": small.quantized.weight_bits,
         "dense_is_trained": dense,
+        "round_to": source.summary.get("round_to"),
         "variants": [
             {"name": name, "score": scores.get(name), "bytes": len(files[name]), **times[name]} for name in order
         ],
@@ -98,7 +104,10 @@ def _dense(
 def measure_files(
     files: Mapping[str, bytes], inputs: torch.Tensor, rounds: int = ROUNDS, seconds: float = SECONDS
 ) -> dict[str, dict[str, Any]]:
-    """Time ONNX files in ONNX Runtime on the CPU, interleaved, on the same input; milliseconds."""
+    """Time ONNX files in ONNX Runtime on the CPU, interleaved, on the same input; milliseconds.
+
+    Each has how many times as fast it is as the dense network in float, with the interval that the rounds give.
+    """
     calls = {name: session_call(data, inputs, torch.get_num_threads()) for name, data in files.items()}
     times = interleave(calls, torch.device("cpu"), rounds, seconds)
     found = {name: summarise(values) for name, values in times.items()}
@@ -108,6 +117,7 @@ def measure_files(
             "spread_ms": 1000 * entry.spread,
             "best_ms": 1000 * entry.best,
             "rounds": len(times[name]),
+            "speedup": asdict(speedup(times[DENSE], times[name])),
         }
         for name, entry in found.items()
     }
@@ -120,4 +130,6 @@ def _runtime() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "batch": 1,
         "clock": "processor time" if torch.get_num_threads() == 1 else "wall clock",
+        "processor": processor_name(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
     }

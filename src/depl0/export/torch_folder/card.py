@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from depl0.budgets.threshold import COSTS
 from depl0.tasks import metric_in
 
 _PIPELINES = {"accuracy": "image-classification", "miou": "image-segmentation"}
@@ -112,14 +113,17 @@ def _list(numbers: list[float]) -> str:
 
 
 def _made(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    epochs, error = summary.get("epochs") or {}, summary.get("certificate", {}).get("max_error")
+    of = summary.get("budget_of") or "cost"
     facts = {
         "method": summary.get("method"),
-        "budget": f"{summary['budget']} of the {summary.get('budget_of')}" if summary.get("budget") else None,
-        "epochs": ", ".join(f"{phase} {count}" for phase, count in (summary.get("epochs") or {}).items()),
+        "budget": f"{summary['budget']} of the {COSTS.get(of, of)}" if summary.get("budget") else None,
+        "epochs": ", ".join(f"{phase} {count}" for phase, count in epochs.items()),
         "seed": summary.get("seed"),
-        "largest difference to the gated network": summary.get("certificate", {}).get("max_error"),
+        "largest difference to the gated network": None if error is None else f"{error:.1e}",
         "depl0": config["version"],
     }
     lines = [f"- {what}: {value}" for what, value in facts.items() if value not in (None, "")]
-    lead = "## How it was made\n\nBy depl0: channels were chosen, cut out, and the rest was trained on.\n\n"
-    return lead + "\n".join(lines) + "\n"
+    was_trained = not epochs or any(epochs.values())
+    how = "channels were chosen and cut out, and the rest was " + ("trained on." if was_trained else "not trained.")
+    return f"## How it was made\n\nBy depl0: {how}\n\n" + "\n".join(lines) + "\n"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
-from types import ModuleType
-from typing import Any
-
-from torch import nn
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
 
 from depl0._counted_norm import CountedNorm
+from depl0._full_width import WidthSpec, keep_full_width
 from depl0._pruned_attention import PrunedAttention
 from depl0._standardised import StandardisedConv2d
 from depl0._user_code import load_callable, wanted
@@ -18,6 +17,9 @@ from depl0.export.torch_folder import parts
 from depl0.export.torch_folder.inlining import Inliner, import_order, is_installed
 from depl0.export.torch_folder.structure import Structure
 from depl0.models import registry
+
+Named: TypeAlias = type | FunctionType
+"""what has a name in a module of ours"""
 
 _NEEDED = ("import json", "from pathlib import Path", "from torch import Tensor, nn", "import torch")
 _LOAD = "from safetensors.torch import load_file"
@@ -34,6 +36,12 @@ def model_code(spec: str, sizes: Mapping[str, int | tuple[int, int]], structure:
     if structure.positions:
         used.append(parts.keep)
         steps.append('    keep(network, config["positions"])')
+    if structure.full_width:
+        steps += [
+            '    for path, kept in config["full_width"].items():',
+            '        places = torch.tensor(kept["places"])',
+            '        keep_full_width(network.get_submodule(path), WidthSpec(**kept["spec"]), places)',
+        ]
     if structure.constants:
         used = [parts.ConstantLayer, *([] if parts.replace in used else [parts.replace]), *used]
         steps += [
@@ -67,10 +75,18 @@ _STEPS = {
 }
 
 
-def _replacements(structure: Structure) -> list[type[nn.Module]]:
-    """Return our own classes that the network holds."""
-    kinds = {"norms": CountedNorm, "attentions": PrunedAttention, "standardised": StandardisedConv2d}
-    return [kind for name, kind in kinds.items() if getattr(structure, name)]
+_OURS: Mapping[str, tuple[Named, ...]] = {
+    "norms": (CountedNorm,),
+    "attentions": (PrunedAttention,),
+    "standardised": (StandardisedConv2d,),
+    "full_width": (WidthSpec, keep_full_width),
+}
+"""what the steps above need, for each part of a structure"""
+
+
+def _replacements(structure: Structure) -> list[Named]:
+    """Return our own classes and functions that the network needs."""
+    return [one for name, ours in _OURS.items() if getattr(structure, name) for one in ours]
 
 
 _BUILD = '''def build() -> nn.Module:
@@ -90,7 +106,7 @@ def load(file: str | Path = FOLDER / "model.safetensors") -> nn.Module:
 
 
 def _constructor(
-    spec: str, sizes: Mapping[str, int | tuple[int, int]], others: Sequence[type[nn.Module]]
+    spec: str, sizes: Mapping[str, int | tuple[int, int]], others: Sequence[Named]
 ) -> tuple[str, str, str]:
     """Return import lines, definitions and the call that builds the dense network; other classes are added."""
     where, colon, name = spec.rpartition(":")
@@ -117,7 +133,7 @@ def _constructor(
     return *inliner.text(), call
 
 
-def _with_classes(line: str, classes: Sequence[type[nn.Module]], call: str) -> tuple[str, str, str]:
+def _with_classes(line: str, classes: Sequence[Named], call: str) -> tuple[str, str, str]:
     """Return import lines, the definitions of these classes of ours, and the call."""
     if not classes:
         return line, "", call
@@ -127,12 +143,12 @@ def _with_classes(line: str, classes: Sequence[type[nn.Module]], call: str) -> t
     return f"{line}\n{imports}", definitions, call
 
 
-def _add_classes(inliner: Inliner, classes: Sequence[type[nn.Module]]) -> None:
+def _add_classes(inliner: Inliner, classes: Sequence[Named]) -> None:
     for kind in classes:
         inliner.add(_module_of(kind), kind.__name__)
 
 
-def _module_of(kind: type[nn.Module]) -> ModuleType:
+def _module_of(kind: Named) -> ModuleType:
     return sys.modules[kind.__module__]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from depl0._counted_norm import CountedNorm
+from depl0._full_width import places_of, spec_of
 from depl0._pruned_attention import PrunedAttention
 from depl0._standardised import StandardisedConv2d
 from depl0.surgery.constant import ConstantLayer, replace_module
@@ -36,6 +37,8 @@ class Structure:
     """attention with widths of its own"""
     standardised: dict[str, dict[str, Any]]
     """convolutions for whose standardised filters removed weights still count"""
+    full_width: dict[str, dict[str, Any]]
+    """small modules that look at all channels at once, and get zeros in the places of removed ones"""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``config.json`` says of the structure; what is empty is left out."""
@@ -63,7 +66,27 @@ def structure_of(compact: nn.Module, dense: nn.Module) -> Structure:
     modules = dict(compact.named_modules(remove_duplicate=False))
     constants = {path: _constant(modules[path]) for path in sorted(removed)}
     attributes = _attributes(compact, dense, gone)
-    return Structure(shapes, attributes, constants, sorted(identities), positions, norms, attentions, standardised)
+    return Structure(
+        shapes,
+        attributes,
+        constants,
+        sorted(identities),
+        positions,
+        norms,
+        attentions,
+        standardised,
+        _at_full_width(compact),
+    )
+
+
+def _at_full_width(compact: nn.Module) -> dict[str, dict[str, Any]]:
+    """Return the width of every module that is run at its full width, and the places of the channels that are left."""
+    found = {}
+    for path, module in compact.named_modules():
+        spec = spec_of(module)
+        if spec is not None:
+            found[path] = {"spec": spec.to_dict(), "places": places_of(module).tolist()}
+    return found
 
 
 def _replaced(
