@@ -18,6 +18,7 @@ from depl0.analysis.operators import (
 from depl0.analysis.propagate import LayerUse, Propagation, positions
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rulebook import (
+    COMPUTED_WEIGHT,
     bind_weight,
     layer_name,
     reason_of,
@@ -49,7 +50,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     bias_name = stored_name(state, bias, 1)
     channel_dim = len(shape_of(x)) - 1 - spatial
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is computed, not stored")
+        return _refuse_weights(state, graph, node, channel_dim, COMPUTED_WEIGHT)
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
     layer = layer_name(name)
@@ -88,7 +89,7 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     x, weight, bias = given["input"], given["weight"], given["bias"]
     name, bias_name = weight_name(state, weight, 2), stored_name(state, bias, 1)
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, -1, "the layer's weight is computed, not stored")
+        return _refuse_weights(state, graph, node, -1, COMPUTED_WEIGHT)
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, -1, "the layer's weight is a buffer, not a parameter")
     layer, last = layer_name(name), len(shape_of(x)) - 1

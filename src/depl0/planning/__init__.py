@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from depl0.analysis.selection import GroupChoice
 from depl0.costs.count import cost
 from depl0.costs.expected import ExpectedCost
 from depl0.planning.cause import freeze_cause
-from depl0.planning.look import look_at
+from depl0.planning.look import check_modes, look_at
 from depl0.planning.trial import Trial
 from depl0.surgery.slicing import kept_gates
 
@@ -40,7 +41,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
     example = ExampleInputs.of(example_inputs)
     check_host(model)
     with torch.random.fork_rng(devices=[]):
-        copy = private_copy(model).eval()
+        copy = check_modes(private_copy(model))
         seen = look_at(model, copy, example)
         analysis = Analysis(copy, list(seen.graphs))
         with untouched(model):
@@ -51,7 +52,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                 if failure is None:
                     found = replace(result, covered=trial.covered, refused=(*seen.refused, *trial.refused))
                     return _with_least_cost(found, copy, example)
-                freeze_cause(analysis, seen.mode_of(failure), failure)
+                freeze_cause(analysis, seen.mode_of(failure), failure, partial(trial.run, result))
 
 
 def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:

@@ -95,10 +95,16 @@ def _alone(example: ExampleInputs) -> ExampleInputs:
     return ExampleInputs(example.args, example.kwargs)
 
 
-def random_cases(example: ExampleInputs, count: int) -> list[ExampleInputs]:
-    """Return the example, and ``count`` random inputs like it."""
-    draw = _normal()
-    return [_alone(example)] + [_drawn(example, draw) for _ in range(count)]
+def similar(run: Callable[[ExampleInputs], Any], example: ExampleInputs, count: int) -> Accepted:
+    """Run a network on the example and on ``count`` other inputs of the same shapes, as far as it takes such."""
+    offers = _Offers(run)
+    offers.cases.append(Case("the example", _alone(example)))
+    offers.outputs.append(run(offers.cases[0].inputs))
+    for draw in (_normal(), _resampled()):  # where random values are refused, inputs mean something
+        cases = [Case("random inputs", _drawn(example, draw)) for _ in range(count)]
+        if all(offers.first([case]) for case in cases):
+            break
+    return Accepted(tuple(offers.cases), tuple(offers.outputs), ())
 
 
 # -- values --------------------------------------------------------------------------------------------------------
