@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import fx, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from depl0.analysis.labels import Reason
@@ -141,7 +142,10 @@ def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         incoming = state.labels.mint_frozen(shape_of(x)[1], reason_of(state, x, layer))
     else:
         incoming = state.channels_at(x, 1, layer)
-    for key in ("weight", "bias", "running_mean", "running_var"):
+    module, vectors = state.modules.get(layer), ("weight", "bias", "running_mean", "running_var")
+    if isinstance(module, _NormBase) and all(given[key] is None for key in vectors):
+        state.axes.setdefault((f"{layer}.num_features", 0), incoming)  # torch warns if it is another number
+    for key in vectors:
         if given[key] is None:
             continue
         name = stored_name(state, given[key], 1)
