@@ -1,4 +1,4 @@
-"""Networks with the blocks of detectors and of medical segmentation: of the same shape as the public ones, and small."""
+"""Networks with the blocks of detectors and of medical segmentation: of the shape of the public ones, and small."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from depl0._copies import untouched
 from depl0._host import ExampleInputs, opened_leaves, private_copy, run_checked
+from depl0.analysis.bounds import compared_sizes
 from depl0.analysis.paths import Path
 from depl0.analysis.recording import Graph, record
 from depl0.errors import Depl0Error, InputError, TraceError
@@ -50,7 +51,7 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
         return outputs
 
     with untouched(host), torch.no_grad():
-        found = accepted(run, example)
+        found = accepted(run, example, compared_sizes(copy))
         _check_outputs(host, found)
         if not _is_still_itself(tried, found):
             found = Accepted(found.cases[:must_run], found.outputs[:must_run], (_CHANGES_ITSELF,))

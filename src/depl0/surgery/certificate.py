@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from depl0._copies import untouched
 from depl0._host import ExampleInputs, opened_leaves, private_copy
 from depl0._precision import cast
+from depl0.analysis.bounds import compared_sizes
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError, Depl0Error
@@ -115,7 +116,8 @@ def _compare_copies(
         gated = gated_call(reference, {name: cast(tensor.detach(), dtype) for name, tensor in scaled.items()})
         try:
             with torch.no_grad():
-                compared = accepted(gated, example.map_tensors(lambda t, d=dtype: cast(t, d)))
+                inputs = example.map_tensors(lambda t, d=dtype: cast(t, d))
+                compared = accepted(gated, inputs, compared_sizes(host))
         except RuntimeError:
             if dtype is None:
                 raise
