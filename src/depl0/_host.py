@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from depl0._module_copy import copied
 from depl0.errors import Depl0Error, InputError
 
 
@@ -185,18 +185,19 @@ def private_copy(model: nn.Module) -> nn.Module:
     """
     try:
         with _disable_current_modes():  # whoever watches copies at work need not see how they are made
-            copied = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)})
+            values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
+            result: nn.Module = copied(model, values)
     except Exception as error:
         raise InputError(
             f"model cannot be copied: {error}",
             hint="copy.deepcopy(model) must work; a file, a lock or a generator among its attributes prevents it.",
         ) from error
-    _check_shares_nothing(model, copied)
-    if copied.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
-        copied.train(model.training)
-    for original, module in zip(model.modules(), copied.modules(), strict=True):
+    _check_shares_nothing(model, result)
+    if result.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
+        result.train(model.training)
+    for original, module in zip(model.modules(), result.modules(), strict=True):
         module.training = original.training
-    return copied
+    return result
 
 
 def _check_shares_nothing(model: nn.Module, copied: nn.Module) -> None:

@@ -21,7 +21,7 @@ from depl0.analysis.alone import with_alone
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
-from depl0.costs.count import cost
+from depl0.costs.count import cost_of_copy
 from depl0.costs.expected import ExpectedCost
 from depl0.planning.cause import freeze_cause
 from depl0.planning.look import check_modes, look_at
@@ -58,9 +58,11 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
 def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
     """Note what would be left with all gates closed; channels that can be pruned may cost little or much.
 
+    ``model`` is a copy of the host that is not needed any more.
+
     Costs are those of one image, those of every layer's use too.
     """
-    dense = cost(model, example)
+    dense = cost_of_copy(model, example)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
     uses = tuple(replace(use, macs_per_pair=use.macs_per_pair // dense.images) for use in plan.uses)
