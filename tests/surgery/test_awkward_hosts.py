@@ -282,10 +282,25 @@ def test_a_module_that_checks_its_input_freezes_that_input_alone() -> None:
     assert sum(frozen.values()) == 24
 
 
-def test_hints_for_weights_that_are_computed() -> None:
-    host = nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 4))
-    for layer in (host[0], host[2]):
-        torch.nn.utils.parametrizations.orthogonal(layer)
-    with pytest.raises(depl0.NothingToPruneError) as error:
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("norm", "why"),
+    [
+        (torch.nn.utils.parametrizations.orthogonal, "computed, not stored"),
+        (torch.nn.utils.parametrizations.spectral_norm, "computed, not stored: spectral norm is of the whole weight"),
+        (torch.nn.utils.spectral_norm, "computed, not stored: spectral norm is of the whole weight"),
+    ],
+)
+def test_weights_that_are_computed(norm: Callable[[nn.Module], nn.Module], why: str) -> None:
+    """They are frozen; made permanent, as the hint says, they are pruned."""
+    host = nn.Sequential(norm(conv(3, 8)), nn.ReLU(), norm(conv(8, 4)))
+    with pytest.raises(depl0.NothingToPruneError, match=f"12 channels: the layer's weight is {why}\n") as error:
         depl0.plan(host, image())
     assert "hint: store the weights as they are" in str(error.value)
+    for layer in (host[0], host[2]):
+        if norm is torch.nn.utils.spectral_norm:
+            torch.nn.utils.remove_spectral_norm(layer)
+        else:
+            torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    gated, compact = pruned(host, image())
+    assert gated.plan.num_gates == 8 and distance(call(gated, image()), call(compact, image())) < 1e-5

@@ -7,6 +7,8 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrizations
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import (
@@ -42,6 +44,19 @@ def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim
     return refuse_layer(state, graph, node, text)
 
 
+def _why_computed(state: Propagation, layer: str) -> str:
+    """Say that a weight is computed, and why that cannot be followed where we know it.
+
+    Spectral norm divides by the largest singular value of the whole weight. In training mode it is estimated anew at
+    every step, from weights that a smaller network does not have: no cut of it could be the same in both modes.
+    """
+    module = state.modules.get(layer)
+    parts = [] if module is None else [*module.modules(), *module._forward_pre_hooks.values()]
+    if any(isinstance(part, (SpectralNorm, parametrizations._SpectralNorm)) for part in parts):
+        return f"{COMPUTED_WEIGHT}: spectral norm is of the whole weight"
+    return COMPUTED_WEIGHT
+
+
 @rule(*CONVOLUTIONS, *TRANSPOSED)
 def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
@@ -51,7 +66,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     bias_name = stored_name(state, bias, 1)
     channel_dim = len(shape_of(x)) - 1 - spatial
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, channel_dim, COMPUTED_WEIGHT)
+        return _refuse_weights(state, graph, node, channel_dim, _why_computed(state, graph.layer[node]))
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
     layer = layer_name(name)
@@ -90,7 +105,7 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     x, weight, bias = given["input"], given["weight"], given["bias"]
     name, bias_name = weight_name(state, weight, 2), stored_name(state, bias, 1)
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, -1, COMPUTED_WEIGHT)
+        return _refuse_weights(state, graph, node, -1, _why_computed(state, graph.layer[node]))
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, -1, "the layer's weight is a buffer, not a parameter")
     layer, last = layer_name(name), len(shape_of(x)) - 1

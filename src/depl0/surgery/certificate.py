@@ -90,9 +90,7 @@ def certify(
     return Certificate(worst, str(dtype).removeprefix("torch."), len(compared.cases), tuple(covered), tuple(refused))
 
 
-def _stands_for(
-    host: nn.Module, scaled: Mapping[str, Tensor], compared: Accepted, example: ExampleInputs
-) -> bool:
+def _stands_for(host: nn.Module, scaled: Mapping[str, Tensor], compared: Accepted, example: ExampleInputs) -> bool:
     """Tell whether the host itself gives what its copy has given; a copy in its own precision is the second try."""
     fresh = compared.cases[-1].inputs.like(example)
     if copy_stands_for(host, fresh, compared.outputs[-1], scaled):
