@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from depl0._host import ExampleInputs, call_with, evaluation_mode
+from depl0._host import ExampleInputs, call_with, modes_kept, tied_names
 from depl0.errors import InputError
 
 _HINT = (
@@ -116,12 +116,29 @@ def untouched(host: nn.Module) -> Iterator[None]:
 
 
 def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tensor] | None = None) -> Any:
-    """Run the host itself in evaluation mode; buffers, attributes, modes and random state stay what they were."""
+    """Run the host itself in evaluation mode; tensors, attributes, modes and random state stay what they were.
+
+    It runs on copies of its parameters and buffers: a network may write into them, in forward or in eval() itself.
+    """
     attributes = _Attributes(host)
-    buffers = {name: buffer.detach().clone() for name, buffer in host.named_buffers()}
-    tensors = {**buffers, **(overrides or {})}
+    own = [*host.named_parameters(), *host.named_buffers()]
+    tensors = {**{name: tensor.detach().clone() for name, tensor in own}, **(overrides or {})}
+    evaluated = _Evaluated(host)
+    ties = {f"host.{name}": tuple(f"host.{o}" for o in others) for name, others in tied_names(host).items()}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(host):
-            return case.call(lambda *args, **kwargs: call_with(host, tensors, args, kwargs))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), modes_kept(host):
+            named = {f"host.{name}": tensor for name, tensor in tensors.items()}
+            return case.call(lambda *args, **kwargs: call_with(evaluated, named, args, kwargs, ties))
     finally:
         attributes.restore()
+
+
+class _Evaluated(nn.Module):
+    """Runs a network after eval(), with whatever tensors it has at that moment."""
+
+    def __init__(self, host: nn.Module) -> None:
+        super().__init__()
+        self.host = host
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.host.eval()(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from depl0._module_copy import copied
 from depl0.errors import Depl0Error, InputError
 
 
@@ -109,10 +110,21 @@ def opened(outputs: Any) -> Any:
         return {str(key): opened(value) for key, value in outputs.items()}
     if isinstance(outputs, (list, tuple)):
         return [kind.__name__, *(opened(value) for value in outputs)]
-    fields = getattr(outputs, "__dict__", None)
-    if fields is None or callable(outputs):
+    fields = _attributes(outputs)
+    if not fields or callable(outputs):
         return outputs
     return {"": kind.__name__, **{str(key): opened(value) for key, value in fields.items()}}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return an object's attributes, those in slots too."""
+    slots = [slot for cls in type(value).__mro__ for slot in _names(vars(cls).get("__slots__", ()))]
+    found = {slot: getattr(value, slot) for slot in slots if slot != "__dict__" and hasattr(value, slot)}
+    return {**found, **getattr(value, "__dict__", {})}
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def opened_leaves(outputs: Any) -> list[Any]:
@@ -147,7 +159,22 @@ def check_host(model: object) -> nn.Module:
         raise InputError(
             "model is already gated.", hint="use the gated model you have, or attach to its .host with other settings."
         )
+    _check_values(model)
     return model
+
+
+def _check_values(model: nn.Module) -> None:
+    """Refuse a network whose parameters have no values: nothing could be compared."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise InputError(
+                f"{name} has no shape yet.", hint="run the network once, so that its lazy layers know their sizes."
+            )
+        if tensor.is_meta:
+            raise InputError(
+                f"{name} is on the meta device and has no values.",
+                hint='give the network memory and weights: model.to_empty(device="cpu"), then load_state_dict.',
+            )
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -158,17 +185,31 @@ def private_copy(model: nn.Module) -> nn.Module:
     """
     try:
         with _disable_current_modes():  # whoever watches copies at work need not see how they are made
-            copied = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)})
+            values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
+            result: nn.Module = copied(model, values)
     except Exception as error:
         raise InputError(
             f"model cannot be copied: {error}",
             hint="copy.deepcopy(model) must work; a file, a lock or a generator among its attributes prevents it.",
         ) from error
-    if copied.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
-        copied.train(model.training)
-    for original, module in zip(model.modules(), copied.modules(), strict=True):
+    _check_shares_nothing(model, result)
+    if result.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
+        result.train(model.training)
+    for original, module in zip(model.modules(), result.modules(), strict=True):
         module.training = original.training
-    return copied
+    return result
+
+
+def _check_shares_nothing(model: nn.Module, copied: nn.Module) -> None:
+    """Refuse a copy that is not one: whatever is done to it would be done to the original."""
+    originals = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
+    parts = [*copied.named_modules(), *copied.named_parameters(), *copied.named_buffers()]
+    shared = next((name or "everything" for name, part in parts if id(part) in originals), None)
+    if shared is not None:
+        raise InputError(
+            f"a copy of the network shares {shared} with it, so nothing can be tried without touching it.",
+            hint="its class has a __deepcopy__ that gives back the original: copy.deepcopy(model) must be independent.",
+        )
 
 
 def _computed_tensors(model: nn.Module) -> list[Tensor]:
@@ -285,9 +326,16 @@ def first_line(error: BaseException) -> str:
 @contextmanager
 def evaluation_mode(*models: nn.Module) -> Iterator[None]:
     """Put networks in evaluation mode for a while; every module's own mode comes back."""
+    with modes_kept(*models):
+        for model in models:
+            model.eval()
+        yield
+
+
+@contextmanager
+def modes_kept(*models: nn.Module) -> Iterator[None]:
+    """Give every module its own mode back in the end."""
     modes = {module: module.training for model in models for module in model.modules()}
-    for model in models:
-        model.eval()
     try:
         yield
     finally:

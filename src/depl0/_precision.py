@@ -11,20 +11,34 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-def as_precise_as_possible(run: Callable[[torch.dtype], T]) -> tuple[T, torch.dtype]:
+def as_precise_as_possible(
+    run: Callable[[torch.dtype | None], T], works_in_float32: bool = False
+) -> tuple[T, torch.dtype | None]:
     """Run something in float64, or in float32 where a network insists on that somewhere inside.
+
+    None stands for the network as it is: it may be of several precisions.
 
     >>> as_precise_as_possible(lambda dtype: torch.ones(1, dtype=dtype) @ torch.ones(1))
     (tensor(1.), torch.float32)
     """
-    try:
-        return run(torch.float64), torch.float64
-    except RuntimeError:
-        return run(torch.float32), torch.float32
+    for dtype in (torch.float64, torch.float32)[works_in_float32:]:
+        try:
+            return run(dtype), dtype
+        except RuntimeError:
+            continue
+    return run(None), None
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Convert a tensor of floating-point numbers; others stay as they are, and all of them where no type is given."""
+    """Convert a tensor of floating-point numbers; others stay as they are, and all of them where no type is given.
+
+    Complex numbers get parts of that type.
+
+    >>> [cast(torch.zeros(1, dtype=d), torch.float64).dtype for d in (torch.float16, torch.cfloat, torch.int32)]
+    [torch.float64, torch.complex128, torch.int32]
+    """
+    if dtype is not None and tensor.is_complex():
+        return tensor.to(dtype.to_complex())
     return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 

@@ -246,7 +246,7 @@ class Standardised(Classifier):
 # -- recurrent layers ------------------------------------------------------------------------------------------------
 
 
-@network(0.5, {"one": 8, "two": 10})
+@network(0.1, {"one": 8, "two": 10, "lstm": 3, "gru": 4})
 class Recurrent(nn.Module):
     """Sequences of maps, read both ways."""
 
@@ -260,6 +260,35 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.two(F.relu(self.one(x)))).mean(2).transpose(1, 2)
         return self.head(torch.cat([self.lstm(x)[0][:, -1], self.gru(x.transpose(0, 1))[0][-1]], 1))
+
+
+@network(0.12, {"one": 8, "rnn": 6, "last": 5})
+class RecurrentEnds(nn.Module):
+    """The last state is read, of two layers, and the input of the first one is no map of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.rnn = conv(3, 8), nn.RNN(8, 6, 2, nonlinearity="relu", batch_first=True, bias=False)
+        self.last, self.head = nn.LSTM(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x).sigmoid().mean(2).transpose(1, 2)
+        outputs, ends = self.rnn(x)
+        _, (state, cell) = self.last(outputs.transpose(0, 1) * ends[1])
+        return self.head(state[-1] + cell.sum(0))
+
+
+@network(0.5, {"one": 8})
+class RecurrentStart(nn.Module):
+    """The caller gives the first state, whose size is that of the whole layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.gru, self.head = conv(3, 8), nn.GRU(8, 6, batch_first=True), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x)).mean(2).transpose(1, 2)
+        return self.head(self.gru(x, x.new_ones(1, len(x), 6))[0][:, -1])
 
 
 def built(name: str) -> tuple[nn.Module, Any]:

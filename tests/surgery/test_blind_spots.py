@@ -70,6 +70,33 @@ def test_branches_on_shapes(build: type[nn.Module], batch: int) -> None:
     assert gated.plan.num_gates == (6 if build is SizedByWidth else 14)
 
 
+class LargeInputs(Classifier):
+    """Large batches and large maps go another way, where a closed channel is not zero."""
+
+    def __init__(self, largest: int = 20) -> None:
+        super().__init__(6)
+        self.one, self.two, self.three, self.largest = conv(3, 8), conv(8, 6), conv(6, 6), largest
+
+    def features(self, x: Tensor) -> Tensor:
+        height, _ = x.shape[-2:]
+        x = F.relu(self.one(x))
+        x = F.relu(self.two(x + 1 if len(x) > 16 else x))
+        return self.three(x if height < self.largest else x + 1)
+
+
+def test_sizes_that_the_code_asks_for_are_tried() -> None:
+    torch.manual_seed(0)
+    gated, compact = pruned(liven(LargeInputs(), image()), image())
+    for other in (image(batch=17), image(size=20), image(size=24, batch=20)):
+        assert distance(call(gated, other), call(compact, other)) < 1e-5
+    assert {"batch of 17", "size 20"} <= {*gated.plan.covered} & {*record_of(compact).certificate.covered}
+
+
+def test_sizes_that_are_too_large_to_try_are_named() -> None:
+    plan = depl0.plan(LargeInputs(3000), image())
+    assert plan.refused == ("sizes above 3000, with which the code compares",)
+
+
 class OptionalMask(Classifier):
     def __init__(self) -> None:
         super().__init__(6)

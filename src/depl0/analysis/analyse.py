@@ -23,7 +23,7 @@ from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
-from depl0.analysis.rulebook import RULES, unknown_rule, value_sized_rule
+from depl0.analysis.rulebook import COMPUTED_WEIGHT, RULES, unknown_rule, value_sized_rule
 from depl0.analysis.rules import pointwise_rule
 from depl0.analysis.selection import GroupChoice, select
 from depl0.analysis.values import Opaque, Stored, Value
@@ -173,7 +173,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )
     if not groups:
-        raise NothingToPruneError(_nothing_to_prune(plan), hint=_what_next(choice))
+        raise NothingToPruneError(_nothing_to_prune(plan), hint=_what_next(choice, plan))
     return plan
 
 
@@ -231,8 +231,15 @@ def _reports(state: Propagation, sliceable: dict[str, LayerReport]) -> tuple[Lay
     return tuple(report for _, report in sorted(reports, key=lambda entry: entry[0]))
 
 
-def _what_next(choice: GroupChoice) -> str:
-    return "pass another network." if choice == "all" else "choose other groups, or groups='all'."
+def _what_next(choice: GroupChoice, plan: Plan) -> str:
+    if choice != "all":
+        return "choose other groups, or groups='all'."
+    if any(reason.startswith(COMPUTED_WEIGHT) for reason in plan.frozen()):
+        return (
+            "store the weights as they are: torch.nn.utils.parametrize.remove_parametrizations, prune.remove or "
+            "remove_spectral_norm."
+        )
+    return "pass another network."
 
 
 def _nothing_to_prune(plan: Plan) -> str:

@@ -14,6 +14,7 @@ from depl0.analysis.values import Channels, Normed, Opaque, Stored, Value
 
 Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
 RULES: dict[str, Rule] = {}
+COMPUTED_WEIGHT = "the layer's weight is computed, not stored"
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import fx, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrizations
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import (
@@ -18,6 +21,7 @@ from depl0.analysis.operators import (
 from depl0.analysis.propagate import LayerUse, Propagation, positions
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rulebook import (
+    COMPUTED_WEIGHT,
     bind_weight,
     layer_name,
     reason_of,
@@ -40,6 +44,19 @@ def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim
     return refuse_layer(state, graph, node, text)
 
 
+def _why_computed(state: Propagation, layer: str) -> str:
+    """Say that a weight is computed, and why that cannot be followed where we know it.
+
+    Spectral norm divides by the largest singular value of the whole weight. In training mode it is estimated anew at
+    every step, from weights that a smaller network does not have: no cut of it could be the same in both modes.
+    """
+    module = state.modules.get(layer)
+    parts = [] if module is None else [*module.modules(), *module._forward_pre_hooks.values()]
+    if any(isinstance(part, (SpectralNorm, parametrizations._SpectralNorm)) for part in parts):
+        return f"{COMPUTED_WEIGHT}: spectral norm is of the whole weight"
+    return COMPUTED_WEIGHT
+
+
 @rule(*CONVOLUTIONS, *TRANSPOSED)
 def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
@@ -49,7 +66,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     bias_name = stored_name(state, bias, 1)
     channel_dim = len(shape_of(x)) - 1 - spatial
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is computed, not stored")
+        return _refuse_weights(state, graph, node, channel_dim, _why_computed(state, graph.layer[node]))
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
     layer = layer_name(name)
@@ -88,7 +105,7 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     x, weight, bias = given["input"], given["weight"], given["bias"]
     name, bias_name = weight_name(state, weight, 2), stored_name(state, bias, 1)
     if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, -1, "the layer's weight is computed, not stored")
+        return _refuse_weights(state, graph, node, -1, _why_computed(state, graph.layer[node]))
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, -1, "the layer's weight is a buffer, not a parameter")
     layer, last = layer_name(name), len(shape_of(x)) - 1
@@ -140,7 +157,10 @@ def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         incoming = state.labels.mint_frozen(shape_of(x)[1], reason_of(state, x, layer))
     else:
         incoming = state.channels_at(x, 1, layer)
-    for key in ("weight", "bias", "running_mean", "running_var"):
+    module, vectors = state.modules.get(layer), ("weight", "bias", "running_mean", "running_var")
+    if isinstance(module, _NormBase) and all(given[key] is None for key in vectors):
+        state.axes.setdefault((f"{layer}.num_features", 0), incoming)  # torch warns if it is another number
+    for key in vectors:
         if given[key] is None:
             continue
         name = stored_name(state, given[key], 1)

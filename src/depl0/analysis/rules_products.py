@@ -1,6 +1,8 @@
-"""Rules for products that are layers in disguise: einsum with a stored weight, and the inputs of recurrent layers."""
+"""Rules for products that are layers in disguise: einsum with a stored weight, and recurrent layers."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from torch import fx, nn
 
@@ -8,7 +10,7 @@ from depl0.analysis.einsum import product_of
 from depl0.analysis.labels import Reason
 from depl0.analysis.operators import RECURRENT
 from depl0.analysis.propagate import LayerUse, Propagation, positions
-from depl0.analysis.recording import Graph, arguments, shape_of
+from depl0.analysis.recording import Graph, arguments, has_known_size, operator_name, shape_of
 from depl0.analysis.rulebook import layer_name, refuse_layer, rule, spread, stored_name, unknown_rule
 from depl0.analysis.values import Channels, Opaque, Value
 
@@ -41,53 +43,91 @@ def _einsum(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule(*RECURRENT)
 def _recurrent(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """The first layer of an LSTM or GRU reads its input like a linear layer; its own state is left alone."""
-    given, layer = arguments(node), graph.layer[node]
-    x, weights = given["input"], input_weights(node)
-    names = [stored_name(state, weight, 2) for weight in weights]
-    known = [name for name in names if name is not None and name in state.parameters]
-    owned = [n for n in known if isinstance(state.modules.get(n.rpartition(".")[0]), nn.RNNBase)]
-    value = state.values.get(x) if isinstance(x, fx.Node) else None
-    last = len(shape_of(x)) - 1 if isinstance(x, fx.Node) else -1
-    if not isinstance(value, Channels) or value.dim != last or not owned or len(owned) != len(weights):
+    """Read the input like a linear layer, and let hidden units go, of all layers and directions together.
+
+    A unit is read by the units of the next step, by the next layer, and by what follows. Gates go on the weights that
+    read it: then a closed unit may have any value.
+    """
+    calls = recurrent_calls(state, node)
+    if not calls:
         return spread(node, refuse_layer(state, graph, node, "a recurrent layer over channels"))
+    given, layer = arguments(node), graph.layer[node]
+    x, module = given["input"], state.modules[calls[0].inputs.rpartition(".")[0]]
+    assert isinstance(module, nn.RNNBase)
+    last, steps = len(shape_of(x)) - 1, positions(shape_of(x), len(shape_of(x)) - 1)
+    incoming, directions = state.channels_at(x, last, layer), 2 if module.bidirectional else 1
+    units = state.labels.mint(module.hidden_size, layer) if units_can_go(state, node) else None
     reason = Reason("the state of a recurrent layer", layer)
-    result = spread(node, _without_input(state, graph, node, x, weights, reason))
-    for name, weight in zip(owned, weights, strict=True):
-        outgoing = state.labels.mint_frozen(shape_of(weight)[0], reason)
-        state.bind(name, {0: outgoing, 1: value.labels}, 2, layer)
-        state.layers.append(
-            LayerUse(
-                layer_name(name),
-                (name, 0),
-                (name, 1),
-                len(outgoing),
-                len(value.labels),
-                positions(shape_of(x), last),
-                graph.mode,
-                layer,
-            )
+    for place, call in enumerate(calls):
+        rows = (
+            state.labels.mint_frozen(shape_of(call.nodes[0])[0], reason) if units is None else units.repeat(call.gates)
         )
-    return result
+        read = incoming if place < directions else None if units is None else units.repeat(directions)
+        for name, columns in ((call.inputs, read), (call.hidden, units)):
+            if columns is None:
+                continue
+            state.bind(name, {0: rows, 1: columns}, 2, layer)
+            use = LayerUse(name, (name, 0), (name, 1), len(rows), len(columns), steps, graph.mode, layer)
+            state.layers.append(use)
+        for name in call.biases if units is not None else ():
+            state.bind(name, {0: rows}, 1, layer)
+    if units is None:
+        for source in node.all_input_nodes:
+            if source is not x and source not in [call.nodes[0] for call in calls[:directions]]:
+                state.freeze_value(state.values.get(source), reason)
+                state.fix_stored(source, layer)
+        return spread(node, Opaque(reason))
+    output = state.output_of(units.repeat(directions), last, layer)
+    ends = state.output_of(units, last, layer)  # (layers, batch, units), or without the batch
+    values = (output, *[ends] * (len(node.meta["val"]) - 1))
+    return [value for value in values if isinstance(value, (Channels, Opaque))]
 
 
-def input_weights(node: fx.Node) -> list[fx.Node]:
-    """Return the weights that read the input of a recurrent layer: one, or two where it runs both ways."""
+@dataclass(frozen=True)
+class RecurrentCall:
+    """The weights of one layer and direction of an LSTM, GRU or RNN."""
+
+    inputs: str
+    hidden: str
+    biases: tuple[str, ...]
+    nodes: tuple[fx.Node, ...]
+
+    @property
+    def gates(self) -> int:
+        """Return how many rows of the weights belong to one unit."""
+        rows, units = shape_of(self.nodes[1])
+        return rows // units
+
+
+def recurrent_calls(state: Propagation, node: fx.Node) -> list[RecurrentCall]:
+    """Return the parts of a recurrent layer, in order; none where its weights are not those of a module of torch."""
     given = arguments(node)
-    params = given.get("params")
-    if not isinstance(params, (list, tuple)) or not params:
+    params, x = given.get("params"), given.get("input")
+    if not isinstance(params, (list, tuple)) or not isinstance(x, fx.Node) or not has_known_size(x):
         return []
-    directions = 2 if given.get("bidirectional") else 1
-    per_direction = len(params) // (directions * int(given["num_layers"]))
-    return [params[direction * per_direction] for direction in range(directions)]
+    names = [stored_name(state, each, len(shape_of(each))) for each in params]
+    owners = {str(name).rpartition(".")[0] for name in names}
+    owned = len(owners) == 1 and isinstance(state.modules.get(owners.pop()), nn.RNNBase)
+    if not owned or not set(names) <= state.parameters:
+        return []
+    each = len(params) // (int(given["num_layers"]) * (2 if given["bidirectional"] else 1))
+    return [
+        RecurrentCall(str(i), str(h), tuple(map(str, others)), tuple(params[place : place + each]))
+        for place in range(0, len(params), each)
+        for i, h, *others in [names[place : place + each]]
+    ]
 
 
-def _without_input(
-    state: Propagation, graph: Graph, node: fx.Node, x: fx.Node, weights: list[fx.Node], reason: Reason
-) -> Value:
-    """Freeze everything that goes in, the input and the weights that read it excepted."""
-    for source in node.all_input_nodes:
-        if source is not x and source not in weights:
-            state.freeze_value(state.values.get(source), reason)
-            state.fix_stored(source, graph.layer[node])
-    return Opaque(reason)
+def units_can_go(state: Propagation, node: fx.Node) -> bool:
+    """Tell whether hidden units can be removed: not where outputs are projected, or the first state is given.
+
+    That state has a size of its own, which no layer would follow.
+    """
+    first = arguments(node)["hx"]
+    starts = first if isinstance(first, (list, tuple)) else [first]
+    zeros = all(isinstance(start, fx.Node) and operator_name(start) in _ZEROS for start in starts)
+    modules = {state.modules.get(call.inputs.rpartition(".")[0]) for call in recurrent_calls(state, node)}
+    return zeros and not any(isinstance(module, nn.RNNBase) and module.proj_size for module in modules)
+
+
+_ZEROS = {"zeros", "zeros_like", "new_zeros"}

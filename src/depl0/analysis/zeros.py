@@ -32,6 +32,7 @@ from depl0.analysis.operators import (
 )
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules_products import recurrent_calls, units_can_go
 from depl0.analysis.rules_streams import silencing_axes, stored_axes
 from depl0.analysis.values import Channels, Normed, Stored
 
@@ -63,7 +64,7 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
         marked: set[fx.Node] = set()
         for node in graph.nodes:
             if operator_name(node) in RECURRENT:
-                _silence_recurrent(state, node, sources, silenceable, marked)
+                _gate_recurrent(state, graph, node, sources, silenceable, marked, sites)
             parts = layer_parts(node)
             if parts is None or parts.in_dim is None:
                 continue
@@ -108,22 +109,30 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
     return sites
 
 
-def _silence_recurrent(
+def _gate_recurrent(
     state: Propagation,
+    graph: Graph,
     node: fx.Node,
     sources: dict[fx.Node, list[fx.Node] | None],
     silenceable: dict[fx.Node, bool],
     marked: set[fx.Node],
+    sites: Sites,
 ) -> None:
-    """Silence what a recurrent layer reads; no gate can go on its own weights, which torch keeps a second list of."""
-    source = node.args[0]
-    value = state.values.get(source) if isinstance(source, fx.Node) else None
-    if not isinstance(source, fx.Node) or not isinstance(value, Channels):
-        return
-    if silenceable[source]:
-        _mark(source, sources, marked)
-    else:
-        state.labels.freeze(value.labels, Reason("nothing before a recurrent layer can silence them"))
+    """Silence what a recurrent layer reads, its own units at the weights that read them."""
+    calls = recurrent_calls(state, node)
+    source = arguments(node).get("input")
+    directions = 2 if arguments(node).get("bidirectional") else 1
+    can_go = bool(calls) and units_can_go(state, node)
+    for place, call in enumerate(calls):
+        if can_go:
+            sites.axes.setdefault((call.hidden, 1), graph.layer[node])
+        if place >= directions:
+            if can_go:
+                sites.axes.setdefault((call.inputs, 1), graph.layer[node])
+        elif isinstance(state.values.get(source), Channels) and not silenceable[source]:
+            sites.axes.setdefault((call.inputs, 1), graph.layer[node])
+        elif isinstance(state.values.get(source), Channels):
+            _mark(source, sources, marked)
 
 
 def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: set[fx.Node]) -> None:

@@ -50,9 +50,15 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
     >>> cost(nn.Linear(4, 3), torch.zeros(8, 4))
     Cost(params=15, macs=12)
     """
-    copy = private_copy(check_host(model)).eval().requires_grad_(False)
-    example = ExampleInputs.of(example_inputs)
-    with untouched(model), torch.random.fork_rng(devices=[]), _without_fused_layers(copy):
+    copy = private_copy(check_host(model))
+    with untouched(model):
+        return cost_of_copy(copy, ExampleInputs.of(example_inputs))
+
+
+def cost_of_copy(copy: nn.Module, example: ExampleInputs) -> Cost:
+    """Count the cost of a network that nobody else has."""
+    copy.eval().requires_grad_(False)
+    with torch.random.fork_rng(devices=[]), _without_fused_layers(copy):
         own_macs, images = _macs_of_one(copy, example)
     seen: set[int] = set()
     layers: dict[str, LayerCost] = {}

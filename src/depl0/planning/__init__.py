@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,10 @@ from depl0.analysis.alone import with_alone
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
-from depl0.costs.count import cost
+from depl0.costs.count import cost_of_copy
 from depl0.costs.expected import ExpectedCost
 from depl0.planning.cause import freeze_cause
-from depl0.planning.look import look_at
+from depl0.planning.look import check_modes, look_at
 from depl0.planning.trial import Trial
 from depl0.surgery.slicing import kept_gates
 
@@ -40,7 +41,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
     example = ExampleInputs.of(example_inputs)
     check_host(model)
     with torch.random.fork_rng(devices=[]):
-        copy = private_copy(model).eval()
+        copy = check_modes(private_copy(model))
         seen = look_at(model, copy, example)
         analysis = Analysis(copy, list(seen.graphs))
         with untouched(model):
@@ -51,15 +52,17 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                 if failure is None:
                     found = replace(result, covered=trial.covered, refused=(*seen.refused, *trial.refused))
                     return _with_least_cost(found, copy, example)
-                freeze_cause(analysis, seen.mode_of(failure), failure)
+                freeze_cause(analysis, seen.mode_of(failure), failure, partial(trial.run, result))
 
 
 def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
     """Note what would be left with all gates closed; channels that can be pruned may cost little or much.
 
+    ``model`` is a copy of the host that is not needed any more.
+
     Costs are those of one image, those of every layer's use too.
     """
-    dense = cost(model, example)
+    dense = cost_of_copy(model, example)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
     uses = tuple(replace(use, macs_per_pair=use.macs_per_pair // dense.images) for use in plan.uses)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeAlias
+
+import torch
 from torch import fx
 
 from depl0.analysis.analyse import Analysis
@@ -9,17 +13,39 @@ from depl0.analysis.labels import Reason
 from depl0.analysis.operators import LAYERS, PRODUCTS
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.values import Channels
-from depl0.errors import TraceError
 from depl0.planning.trial import Failure
 
+Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
+"""tries the same plan again, with these groups whole"""
 
-def freeze_cause(analysis: Analysis, mode: str, failure: Failure) -> None:
+
+def freeze_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) -> None:
     """Freeze the channels at fault: those of an operator with a size in the code, as near to the failure as possible.
 
-    All layers before the failure have run and agreed, so the fault is most likely between them and it.
+    All layers before the failure have run and agreed, so the fault is most likely between them and it. Where only
+    values differ, that is a guess: it is tried, and if it is wrong, the groups at fault are found by bisection.
     """
+    labels = analysis.state.labels
+    for values, node, graph in _suspects(analysis, mode, failure):
+        owners = {labels.owner(label) for value in values for label in labels.roots(value.labels).tolist()}
+        if not failure.line and _fails_there(retry(owners), failure):
+            break
+        for value in values:
+            labels.freeze(value.labels, Reason(failure.reason, graph.layer[node]))
+        _freeze_same_line(analysis, failure)
+        return
+    _freeze_groups(analysis, _at_fault(analysis, retry), failure)
+
+
+def _fails_there(again: Failure | None, failure: Failure) -> bool:
+    return again is not None and (again.layer, again.training) == (failure.layer, failure.training)
+
+
+def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple[list[Channels], fx.Node, Graph]]:
+    """Give channels that may be at fault, the most likely ones first."""
     graph = next(g for g in analysis.graphs if g.mode == mode)
     at_failure = [node for node in graph.nodes if graph.layer[node] == failure.layer]
+    at_failure = at_failure or _first_inside(graph, failure.layer)
     on_line = [node for node in at_failure if failure.line and failure.line in (node.meta.get("stack_trace") or "")]
     at_failure = on_line or at_failure
     nearby = _back_to_layers(at_failure)
@@ -32,20 +58,47 @@ def freeze_cause(analysis: Analysis, mode: str, failure: Failure) -> None:
         [node for node in before if node in sized],
         at_failure,
     ):
-        if any(_freeze_inputs(analysis, graph, node, failure.reason) for node in candidates):
-            _freeze_same_line(analysis, failure)
-            return
-    raise TraceError(
-        f"a trial cut of the network fails at {failure.layer or 'its forward'} and no operator there explains it.",
-        hint="leave the groups around that layer out with groups=[...], and report the network.",
-    )
+        for node in candidates:
+            if free := _free_inputs(analysis, node):
+                yield free, node, graph
+
+
+def _at_fault(analysis: Analysis, retry: Retry) -> list[str]:
+    """Return the groups whose cut alone makes a trial fail; several where it takes them together."""
+    labels = analysis.state.labels
+    roots = {root for axis in analysis.state.axes.values() for root in labels.roots(axis).tolist()}
+    groups = list(dict.fromkeys(labels.owner(root) for root in sorted(roots) if labels.reason(root) is None))
+    suspects = groups
+    while len(suspects) > 1:
+        half = len(suspects) // 2
+        for part in (suspects[:half], suspects[half:]):
+            if retry([name for name in groups if name not in part]) is not None:
+                suspects = part
+                break
+        else:
+            break
+    return suspects
+
+
+def _freeze_groups(analysis: Analysis, names: Collection[str], failure: Failure) -> None:
+    labels = analysis.state.labels
+    for axis in analysis.state.axes.values():
+        own = [root for root in labels.roots(axis).tolist() if labels.owner(root) in names]
+        labels.freeze(torch.tensor(own, dtype=torch.long), Reason(failure.reason, failure.layer))
+
+
+def _first_inside(graph: Graph, layer: str) -> list[fx.Node]:
+    """Return the first operator in the parts of a module that fails before it does anything itself (an assert)."""
+    inside = [node for node in graph.nodes if layer and graph.layer[node].startswith(f"{layer}.")]
+    return inside[:1]
 
 
 def _freeze_same_line(analysis: Analysis, failure: Failure) -> None:
     """Freeze what the same line sizes by a number in other blocks: else every block would need a trial of its own."""
     for graph, node in analysis.state.sized_by_code:
         if failure.line and failure.line in (node.meta.get("stack_trace") or ""):
-            _freeze_inputs(analysis, graph, node, failure.reason)
+            for value in _free_inputs(analysis, node):
+                analysis.state.labels.freeze(value.labels, Reason(failure.reason, graph.layer[node]))
 
 
 def _back_to_layers(nodes: list[fx.Node]) -> set[fx.Node]:
@@ -60,14 +113,12 @@ def _back_to_layers(nodes: list[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _freeze_inputs(analysis: Analysis, graph: Graph, node: fx.Node, reason: str) -> bool:
-    """Freeze the channels that go into a node, or else its own; tell whether there were any left to freeze."""
+def _free_inputs(analysis: Analysis, node: fx.Node) -> list[Channels]:
+    """Return the channels that go into a node and are not frozen yet, or else its own."""
     labels = analysis.state.labels
     for nodes in (node.all_input_nodes, [node]):
         values = [value for n in nodes if isinstance(value := analysis.state.values.get(n), Channels)]
         free = [value for value in values if any(labels.reason(label) is None for label in value.labels.tolist())]
-        for value in free:
-            labels.freeze(value.labels, Reason(reason, graph.layer[node]))
         if free:
-            return True
-    return False
+            return free
+    return []

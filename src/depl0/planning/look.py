@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from depl0._copies import untouched
-from depl0._host import ExampleInputs, private_copy, run_checked
+from depl0._host import ExampleInputs, opened_leaves, private_copy, run_checked
+from depl0.analysis.bounds import compared_sizes
 from depl0.analysis.paths import Path
 from depl0.analysis.recording import Graph, record
 from depl0.errors import Depl0Error, InputError, TraceError
@@ -50,7 +51,8 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
         return outputs
 
     with untouched(host), torch.no_grad():
-        found = accepted(run, example)
+        found = accepted(run, example, compared_sizes(copy))
+        _check_outputs(host, found)
         if not _is_still_itself(tried, found):
             found = Accepted(found.cases[:must_run], found.outputs[:must_run], (_CHANGES_ITSELF,))
     if not copy_stands_for(host, found.cases[-1].inputs, found.outputs[-1]):
@@ -93,6 +95,38 @@ def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:
     except Exception:
         return False
     return max_error([found.outputs[0]], [again], torch.float32) <= TOLERANCE[torch.float32]
+
+
+def _check_outputs(host: nn.Module, found: Accepted) -> None:
+    """Refuse a network whose outputs hold nothing that could be compared."""
+    for case, output in zip(found.cases, found.outputs, strict=True):
+        if not any(isinstance(leaf, Tensor) for leaf in opened_leaves(output)):
+            raise InputError(
+                f"{type(host).__name__} returns no tensor on {case.what} ({type(output).__name__}), so a pruned "
+                "network could not be compared with it.",
+                hint="return tensors, or lists, dicts and objects that hold them, from forward.",
+            )
+
+
+def check_modes(copy: nn.Module) -> nn.Module:
+    """Return a copy of the host in evaluation mode; refuse one whose parameters are not the same in both modes.
+
+    A gate multiplies a parameter. If an adapter is added to it in evaluation mode and taken out for training, as LoRA
+    layers do, the gate would not be on what is left.
+    """
+    kinds = {type(module) for module in copy.modules()}
+    if all(kind.train is nn.Module.train and kind.eval is nn.Module.eval for kind in kinds):
+        return copy.eval()
+    before = {name: parameter.detach().clone() for name, parameter in copy.train().named_parameters()}
+    after = dict(copy.eval().named_parameters())
+    same = {name for name in before.keys() & after.keys() if torch.equal(before[name], after[name])}
+    changed = next((name for name in {**before, **after} if name not in same), None)
+    if changed is not None:
+        raise InputError(
+            f"train() and eval() of {type(copy).__name__} change {changed}, so a gate on it would not last.",
+            hint="merge adapters for good before you prune (merge_and_unload in peft), or keep them apart always.",
+        )
+    return copy
 
 
 def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str) -> Graph:

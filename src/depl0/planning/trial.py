@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,18 +44,21 @@ class Trial:
         self.covered: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
 
-    def run(self, plan: Plan) -> Failure | None:
-        """Cut and compare, in evaluation mode on every input, and in training mode."""
+    def run(self, plan: Plan, spared: Collection[str] = ()) -> Failure | None:
+        """Cut and compare, in evaluation mode on every input, and in training mode; ``spared`` groups stay whole."""
         try:
-            return self._run(plan)
+            return self._run(plan, spared)
         except _UnlivelyError:  # the network's weights have to be what they are
             self._model, self._cases = _in_full_precision(self._plain, self._cases)
-            return self._run(plan)
+            return self._run(plan, spared)
 
-    def _run(self, plan: Plan) -> Failure | None:
+    def _run(self, plan: Plan, spared: Collection[str]) -> Failure | None:
         rng = torch.Generator().manual_seed(0)
         gates = torch.rand(plan.num_gates, generator=rng)
         gates = torch.where(gates < 0.5, 0.0, gates)
+        for group in plan.groups:
+            if group.name in spared:
+                gates[group.gates] = 1.0
         kept = kept_gates(plan, gates > 0, gates)
         compact, scaled = cut(plan, self._model, gates, kept)
         positions = kept_positions(plan, kept)
@@ -121,10 +124,10 @@ def _livened(model: nn.Module) -> nn.Module:
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in lively.parameters():
-            if not parameter.is_floating_point() or parameter.numel() < 2 or parameter.is_meta:
+            if not parameter.is_floating_point() or parameter.numel() == 0:
                 continue
             first = float(parameter.flatten()[0])
-            if not bool((parameter == first).all()):
+            if not bool((parameter == first).all()) or (parameter.numel() == 1 and first != 0):
                 continue
             noise = torch.rand(parameter.shape, generator=rng)
             long = [size for size in parameter.shape if size > 1]

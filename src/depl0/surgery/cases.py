@@ -10,11 +10,16 @@ import torch
 from torch import Tensor
 
 from depl0._host import ExampleInputs
+from depl0.analysis.bounds import Bounds
 from depl0.errors import Depl0Error
 
 Draw = Callable[[Tensor, "tuple[int, ...]"], Tensor]
 """gives a tensor like another one, of this shape"""
 _LARGE_BATCH = 8
+_LARGEST_BATCH = 64
+_MOST_BOUNDS = 6
+_MOST_NUMBERS = 2**17
+"""of inputs that are tried because the code compares a size with a number"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,12 @@ class Accepted:
         return tuple(case.what for case in self.cases)
 
 
-def accepted(run: Callable[[ExampleInputs], Any], example: ExampleInputs) -> Accepted:
-    """Run a network on the examples, and on whatever else it accepts. Only the examples must run."""
+def accepted(run: Callable[[ExampleInputs], Any], example: ExampleInputs, bounds: Bounds) -> Accepted:
+    """Run a network on the examples, and on whatever else it accepts. Only the examples must run.
+
+    ``bounds`` are numbers that its code compares sizes with (:mod:`depl0.analysis.bounds`): batches and sizes on both
+    sides of them are offered.
+    """
     offers = _Offers(run)
     for index, each in enumerate((example, *example.others)):
         offers.cases.append(Case("the example" if index == 0 else f"example {index + 1}", _alone(each)))
@@ -51,6 +60,7 @@ def accepted(run: Callable[[ExampleInputs], Any], example: ExampleInputs) -> Acc
         if len(offers.cases) > before or offers.first([Case("random inputs", _drawn(example, draw))]):
             break
     refused = [what for what, done in (("another batch", offers.batch), ("another size", offers.size)) if not done]
+    refused += _offer_bounds(offers, example, draw, bounds)
     return Accepted(tuple(offers.cases), tuple(offers.outputs), tuple(refused))
 
 
@@ -91,14 +101,63 @@ def _offer_shapes(offers: _Offers, example: ExampleInputs, draw: Draw) -> None:
         offers.batch |= offers.first([Case(f"batch of {batch}", _with_batch(example, batch, draw))])
 
 
+def _offer_bounds(offers: _Offers, example: ExampleInputs, draw: Draw, bounds: Bounds) -> list[str]:
+    """Offer batches and sizes on both sides of these numbers; say which of them are too large to try."""
+    too_large = []
+    for number in bounds.batches[:_MOST_BOUNDS]:
+        for batch in _beyond(number, {_batch(case.inputs) for case in offers.cases}):
+            if batch > _LARGEST_BATCH:
+                too_large.append(f"batches above {number}")
+                break
+            offers.first([Case(f"batch of {batch}", _with_batch(example, batch, draw))])
+    for number in bounds.sizes[:_MOST_BOUNDS]:
+        for size in _beyond(number, {size for case in offers.cases for size in _sizes(case.inputs)}):
+            case = _with_size(example, size, draw)
+            if _numbers_in(case.inputs) > max(_MOST_NUMBERS, 4 * _numbers_in(example)):
+                too_large.append(f"sizes above {number}")
+                break
+            offers.first([case])
+    return [f"{what}, with which the code compares" for what in too_large]
+
+
+def _beyond(number: int, seen: set[int]) -> list[int]:
+    """Return what lies on a number and on its other side, where nothing of it was seen."""
+    if not seen:
+        return []
+    other = number + 1 if number >= max(seen) else number - 1 if number <= min(seen) else number
+    return [value for value in dict.fromkeys((number, other)) if value > 0 and value not in seen]
+
+
+def _sizes(example: ExampleInputs) -> set[int]:
+    return {leaf.shape[dim] for leaf in example.leaves() if isinstance(leaf, Tensor) for dim in _spatial(leaf, False)}
+
+
+def _with_size(example: ExampleInputs, size: int, draw: Draw) -> Case:
+    def change(tensor: Tensor) -> Tensor:
+        shape = [size if dim in _spatial(tensor, False) else before for dim, before in enumerate(tensor.shape)]
+        return tensor if shape == list(tensor.shape) else draw(tensor, tuple(shape))
+
+    return Case(f"size {size}", _alone(example).map_tensors(change))
+
+
+def _numbers_in(example: ExampleInputs) -> int:
+    return sum(leaf.numel() for leaf in example.leaves() if isinstance(leaf, Tensor))
+
+
 def _alone(example: ExampleInputs) -> ExampleInputs:
     return ExampleInputs(example.args, example.kwargs)
 
 
-def random_cases(example: ExampleInputs, count: int) -> list[ExampleInputs]:
-    """Return the example, and ``count`` random inputs like it."""
-    draw = _normal()
-    return [_alone(example)] + [_drawn(example, draw) for _ in range(count)]
+def similar(run: Callable[[ExampleInputs], Any], example: ExampleInputs, count: int) -> Accepted:
+    """Run a network on the example and on ``count`` other inputs of the same shapes, as far as it takes such."""
+    offers = _Offers(run)
+    offers.cases.append(Case("the example", _alone(example)))
+    offers.outputs.append(run(offers.cases[0].inputs))
+    for draw in (_normal(), _resampled()):  # where random values are refused, inputs mean something
+        cases = [Case("random inputs", _drawn(example, draw)) for _ in range(count)]
+        if all(offers.first([case]) for case in cases):
+            break
+    return Accepted(tuple(offers.cases), tuple(offers.outputs), ())
 
 
 # -- values --------------------------------------------------------------------------------------------------------

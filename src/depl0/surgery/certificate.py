@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from depl0._copies import untouched
 from depl0._host import ExampleInputs, opened_leaves, private_copy
 from depl0._precision import cast
+from depl0.analysis.bounds import compared_sizes
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError, Depl0Error
-from depl0.surgery.cases import Accepted, accepted, random_cases
+from depl0.surgery.cases import Accepted, accepted, similar
 from depl0.surgery.compare import (
     BOUND,
     TOLERANCE,
@@ -25,6 +26,7 @@ from depl0.surgery.compare import (
     first_difference,
     gated_call,
     gives_the_same_twice,
+    own_tolerance,
 )
 from depl0.surgery.constant import Removal, remove
 from depl0.surgery.scaling import scaled_parameters
@@ -79,16 +81,23 @@ def certify(
             except _DiffersError as error:
                 raise error.in_words(plan) from None
             (covered if in_training else refused).append("training mode")
-        fresh = compared.cases[-1].inputs.like(example)
-        with torch.no_grad():
-            output = gated_call(private_copy(host).eval(), scaled)(fresh)
-    if not copy_stands_for(host, fresh, output, scaled):
+    if not _stands_for(host, scaled, compared, example):
         raise CertificateError(
             "the compact network agrees with a copy of the gated network, but not with the network itself. "
             "Nothing is returned.",
             hint=BOUND,
         )
     return Certificate(worst, str(dtype).removeprefix("torch."), len(compared.cases), tuple(covered), tuple(refused))
+
+
+def _stands_for(host: nn.Module, scaled: Mapping[str, Tensor], compared: Accepted, example: ExampleInputs) -> bool:
+    """Tell whether the host itself gives what its copy has given; a copy in its own precision is the second try."""
+    fresh = compared.cases[-1].inputs.like(example)
+    if copy_stands_for(host, fresh, compared.outputs[-1], scaled):
+        return True
+    with untouched(host), torch.no_grad():
+        output = gated_call(private_copy(host).eval(), scaled)(fresh)
+    return copy_stands_for(host, fresh, output, scaled)
 
 
 def _compare_copies(
@@ -114,7 +123,8 @@ def _compare_copies(
         gated = gated_call(reference, {name: cast(tensor.detach(), dtype) for name, tensor in scaled.items()})
         try:
             with torch.no_grad():
-                compared = accepted(gated, example.map_tensors(lambda t, d=dtype: cast(t, d)))
+                inputs = example.map_tensors(lambda t, d=dtype: cast(t, d))
+                compared = accepted(gated, inputs, compared_sizes(host))
         except RuntimeError:
             if dtype is None:
                 raise
@@ -123,7 +133,7 @@ def _compare_copies(
         _check_finite(list(compared.outputs))
         found = [_run(candidate, case.inputs) for case in compared.cases]
         errors = case_errors(list(compared.outputs), found, tolerated)
-        worst, allowed = max(errors), TOLERANCE[tolerated] if dtype is not None else _own_tolerance(host)
+        worst, allowed = max(errors), TOLERANCE[tolerated] if dtype is not None else own_tolerance(host)
         if not worst <= allowed:
             case = compared.cases[errors.index(worst)]
             if not gives_the_same_twice(gated, case.inputs):
@@ -137,12 +147,6 @@ def _compare_copies(
             raise _DiffersError(worst, allowed, layer, where)
         return compared, worst, tolerated if dtype is not None else next(host.parameters()).dtype
     raise AssertionError("unreachable")
-
-
-def _own_tolerance(host: nn.Module) -> float:
-    """Return what may lie between two networks in the host's own precision."""
-    half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in host.parameters())
-    return 0.05 if half else TOLERANCE[torch.float32]
 
 
 def _groups_at(plan: Plan, layer: str) -> list[str]:
@@ -186,7 +190,8 @@ def _compare_training(
 def _check_finite(wanted: list[Any]) -> None:
     """Refuse to compare a network that gives nothing but NaN and infinities."""
     for outputs in wanted:
-        numbers = [leaf for leaf in opened_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        tensors = [leaf for leaf in opened_leaves(outputs) if isinstance(leaf, Tensor)]
+        numbers = [leaf for leaf in tensors if (leaf.is_floating_point() or leaf.is_complex()) and leaf.numel()]
         if numbers and not any(bool(leaf.isfinite().any()) for leaf in numbers):
             raise CertificateError(
                 "the gated network gives no finite output, so nothing can be compared. Nothing is returned.",
@@ -211,10 +216,7 @@ def reacts(plan: Plan, host: nn.Module, gates: Tensor, example: ExampleInputs) -
     """
     scaled = scaled_parameters(plan, host, gates)
     copied = private_copy(host).eval()
-    outputs = []
     with torch.no_grad():
-        for case in random_cases(example.on_device_of(host), 2):
-            result = gated_call(copied, scaled)(case)
-            outputs.append([leaf for leaf in opened_leaves(result) if isinstance(leaf, Tensor)])
-    first, *others = outputs
+        found = similar(gated_call(copied, scaled), example.on_device_of(host), 2)
+    first, *others = [[leaf for leaf in opened_leaves(result) if isinstance(leaf, Tensor)] for result in found.outputs]
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,12 +12,19 @@ from torch.utils import _pytree as pytree
 
 from depl0._copies import run_host
 from depl0._host import ExampleInputs, call_with, opened
+from depl0._precision import cast
 from depl0.analysis.propagate import Axis
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
 """largest allowed error; float64 is the rule, float32 for networks that insist on it"""
 _FLOOR = {torch.float64: 1e-6, torch.float32: 1e-2}
 """least share of the largest output that counts as its reaction, so that rounding never looks like a difference"""
+
+
+def own_tolerance(host: nn.Module) -> float:
+    """Return what may lie between two networks in the host's own precision."""
+    half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in host.parameters())
+    return 0.05 if half else TOLERANCE[torch.float32]
 
 
 def gated_call(reference: nn.Module, overrides: Mapping[str, Tensor]) -> Callable[[ExampleInputs], Any]:
@@ -37,10 +43,8 @@ def gives_the_same_twice(gated: Callable[[ExampleInputs], Any], case: ExampleInp
 
 
 def converted(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """Convert a network's floating-point numbers, in place; complex numbers stay."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of complex parameters
-        return model if dtype is None else model.to(dtype)
+    """Convert a network's floating-point and complex numbers, in place."""
+    return model._apply(lambda tensor: cast(tensor, dtype))  # Module.to would drop imaginary parts
 
 
 BOUND = (
@@ -104,15 +108,20 @@ def _reaction(outputs: list[Tensor]) -> float | None:
         larger = [o for o in outputs[1:] if o.shape[1:] == first.shape[1:] and len(o) > len(first)]
         pairs += [(first, o[: len(first)]) for o in larger]
         pairs = pairs or [(o[:1], o[1:]) for o in outputs if len(o) > 1]
-    return max((_largest(b.double() - a.double()) for a, b in pairs), default=None)
+    return max((_largest(_doubles(b) - _doubles(a)) for a, b in pairs), default=None)
+
+
+def _doubles(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor in float64, both parts of complex ones."""
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
 
 
 def _largest(tensor: Tensor) -> float:
-    return float(tensor.double().nan_to_num(0, 0, 0).abs().max()) if tensor.numel() else 0.0
+    return float(_doubles(tensor).nan_to_num(0, 0, 0).abs().max()) if tensor.numel() else 0.0
 
 
 def _largest_difference(a: Tensor, b: Tensor) -> float:
-    a, b = a.double(), b.double()
+    a, b = _doubles(a), _doubles(b)
     difference = (a - b).abs()[~((a == b) | (a.isnan() & b.isnan()))]
     largest = float(difference.max()) if difference.numel() else 0.0
     return largest if largest == largest else float("inf")

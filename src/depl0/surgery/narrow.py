@@ -18,9 +18,9 @@ from depl0._precision import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.errors import CertificateError
-from depl0.surgery.cases import random_cases
+from depl0.surgery.cases import Accepted, similar
 from depl0.surgery.certificate import Certificate
-from depl0.surgery.compare import TOLERANCE, max_error
+from depl0.surgery.compare import TOLERANCE, max_error, own_tolerance
 from depl0.surgery.counting import cut_to
 from depl0.surgery.probe import describe
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
@@ -139,22 +139,22 @@ def _certify(
     (_, large), (_, small) = before, after
     with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(large, small):
 
-        def outputs(dtype: torch.dtype) -> tuple[list[ExampleInputs], list[Any]]:
-            cases = [case.map_tensors(lambda t: cast(t, dtype)) for case in random_cases(example, 1)]
-            return cases, [_call(*before, gates, case, dtype) for case in cases]
+        def run(dtype: torch.dtype | None) -> Accepted:
+            inputs = example.map_tensors(lambda t: cast(t, dtype))
+            return similar(lambda case: _call(*before, gates, case, dtype), inputs, 1)
 
-        if before[0].works_in_float32:
-            (cases, wanted), dtype = outputs(torch.float32), torch.float32
-        else:
-            (cases, wanted), dtype = as_precise_as_possible(outputs)
-        worst = max_error(wanted, [_call(*after, gates, case, dtype, exact) for case in cases], dtype)
-    if not worst <= TOLERANCE[dtype]:
+        compared, dtype = as_precise_as_possible(run, before[0].works_in_float32)
+        found = [_call(*after, gates, case.inputs, dtype, exact) for case in compared.cases]
+        worst = max_error(list(compared.outputs), found, dtype or torch.float32)
+    allowed = own_tolerance(large) if dtype is None else TOLERANCE[dtype]
+    if not worst <= allowed:
         raise CertificateError(
-            f"the smaller network differs from the one before by {worst:.2g} (allowed {TOLERANCE[dtype]:g}). "
+            f"the smaller network differs from the one before by {worst:.2g} (allowed {allowed:g}). "
             "Nothing is replaced.",
             hint="cut nothing before the search ends (cut='never'), and report the network.",
         )
-    return Certificate(worst, str(dtype).removeprefix("torch."), len(cases))
+    precision = dtype or next(large.parameters()).dtype
+    return Certificate(worst, str(precision).removeprefix("torch."), len(compared.cases))
 
 
 def _call(
@@ -162,7 +162,7 @@ def _call(
     host: nn.Module,
     gates: Tensor,
     case: ExampleInputs,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     exact: Mapping[str, Tensor] | None = None,
 ) -> Any:
     tensors = {name: cast(tensor, dtype) for name, tensor in _tensors(host).items()}

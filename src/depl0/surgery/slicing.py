@@ -119,6 +119,7 @@ def _correct_attributes(module: nn.Module) -> None:
         module.num_channels = len(module.weight)
     elif isinstance(module, nn.RNNBase):
         module.input_size = module.get_parameter("weight_ih_l0").shape[1]
+        module.hidden_size = module.get_parameter("weight_hh_l0").shape[1]
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
     else:

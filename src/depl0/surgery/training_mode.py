@@ -74,7 +74,7 @@ class _Trained:
 
     def __init__(self, model: nn.Module, overrides: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         self.model, self.dtype = converted(private_copy(model).train(), dtype), dtype
-        self.run = gated_call(self.model, {name: tensor.detach().to(dtype) for name, tensor in overrides.items()})
+        self.run = gated_call(self.model, {name: cast(tensor.detach(), dtype) for name, tensor in overrides.items()})
 
     def __call__(self, case: Case) -> Any:
         with torch.no_grad(), held_randomness():

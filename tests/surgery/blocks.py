@@ -1,0 +1,201 @@
+"""Networks with the blocks of detectors and of medical segmentation: of the shape of the public ones, and small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# -- detectors in the manner of YOLO -----------------------------------------------------------------------------------
+
+
+class ConvNormAct(nn.Module):
+    def __init__(self, inputs: int, outputs: int, size: int = 1, stride: int = 1, groups: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+        self.norm, self.act = nn.BatchNorm2d(outputs), nn.SiLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(self.conv(x)))
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, width: int, hidden: int, shortcut: bool) -> None:
+        super().__init__()
+        self.one, self.two, self.add = ConvNormAct(width, hidden, 3), ConvNormAct(hidden, width, 3), shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.two(self.one(x)) if self.add else self.two(self.one(x))
+
+
+class C3(nn.Module):
+    """Two branches, one of them through bottlenecks, side by side."""
+
+    def __init__(self, inputs: int, outputs: int, count: int = 1, shortcut: bool = True) -> None:
+        super().__init__()
+        hidden = outputs // 2
+        self.one, self.two = ConvNormAct(inputs, hidden), ConvNormAct(inputs, hidden)
+        self.three = ConvNormAct(2 * hidden, outputs)
+        self.m = nn.Sequential(*(Bottleneck(hidden, hidden, shortcut) for _ in range(count)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.three(torch.cat((self.m(self.one(x)), self.two(x)), 1))
+
+
+class C2f(nn.Module):
+    """Halves of one convolution, and every bottleneck's output after them, side by side."""
+
+    def __init__(self, inputs: int, outputs: int, blocks: Callable[[int], nn.Module], count: int = 2) -> None:
+        super().__init__()
+        hidden = outputs // 2
+        self.one, self.two = ConvNormAct(inputs, 2 * hidden), ConvNormAct((2 + count) * hidden, outputs)
+        self.m = nn.ModuleList(blocks(hidden) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = list(self.one(x).chunk(2, 1))
+        parts.extend(block(parts[-1]) for block in self.m)
+        return self.two(torch.cat(parts, 1))
+
+
+class SPPF(nn.Module):
+    """One pooling three times in a row, all results side by side."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = ConvNormAct(width, width // 2), ConvNormAct(2 * width, width)
+        self.pool = nn.MaxPool2d(5, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = [self.one(x)]
+        x.extend(self.pool(x[-1]) for _ in range(3))
+        return self.two(torch.cat(x, 1))
+
+
+class Detect(nn.Module):
+    """Boxes as distributions over distances, and classes, at every level."""
+
+    def __init__(self, widths: tuple[int, ...], classes: int = 3, bins: int = 4) -> None:
+        super().__init__()
+        self.boxes = nn.ModuleList(nn.Sequential(ConvNormAct(w, 8, 3), nn.Conv2d(8, 4 * bins, 1)) for w in widths)
+        self.classes = nn.ModuleList(
+            nn.Sequential(ConvNormAct(w, w, 3, groups=w), ConvNormAct(w, 8), nn.Conv2d(8, classes, 1)) for w in widths
+        )
+        self.bins, self.outputs = bins, 4 * bins + classes
+        self.register_buffer("steps", torch.arange(bins, dtype=torch.float32))
+
+    def forward(self, levels: list[Tensor]) -> Tensor | list[Tensor]:
+        found = [
+            torch.cat((box(x), scores(x)), 1) for x, box, scores in zip(levels, self.boxes, self.classes, strict=True)
+        ]
+        if self.training:
+            return found
+        flat = torch.cat([x.view(x.shape[0], self.outputs, -1) for x in found], 2)
+        boxes, scores = flat.split((4 * self.bins, self.outputs - 4 * self.bins), 1)
+        boxes = boxes.view(boxes.shape[0], 4, self.bins, -1).softmax(2)
+        return torch.cat(((boxes * self.steps.view(1, 1, -1, 1)).sum(2), scores.sigmoid()), 1)
+
+
+def _bottleneck(width: int) -> nn.Module:
+    return Bottleneck(width, width, True)
+
+
+def _c3(width: int) -> nn.Module:
+    return C3(width, width)
+
+
+class Detector(nn.Module):
+    """Backbone, a pyramid down and up again, and heads; C2f with bottlenecks in it, and with C3 in it (C3k2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down = ConvNormAct(3, 8, 3, 2), ConvNormAct(8, 16, 3, 2)
+        self.c2f, self.down2 = C2f(16, 16, _bottleneck), ConvNormAct(16, 24, 3, 2)
+        self.c3k2, self.sppf = C2f(24, 24, _c3, 1), SPPF(24)
+        self.up = nn.Upsample(scale_factor=2, mode="nearest")
+        self.top, self.down3 = C3(40, 16, shortcut=False), ConvNormAct(16, 16, 3, 2)
+        self.bottom, self.detect = C2f(40, 24, lambda w: Bottleneck(w, w, False), 1), Detect((16, 24))
+
+    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
+        fine = self.c2f(self.down(self.stem(x)))
+        coarse = self.sppf(self.c3k2(self.down2(fine)))
+        top = self.top(torch.cat((self.up(coarse), fine), 1))
+        bottom = self.bottom(torch.cat((self.down3(top), coarse), 1))
+        return self.detect([top, bottom])
+
+
+# -- segmentation ------------------------------------------------------------------------------------------------------
+
+
+class DoubleConv(nn.Sequential):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        layers: list[nn.Module] = []
+        for width in (inputs, outputs):
+            layers += [nn.Conv2d(width, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+        super().__init__(*layers)
+
+
+class SkipUNet(nn.Module):
+    """Encoder and decoder with skip connections; the decoder is cropped or padded to what it meets."""
+
+    def __init__(self, widths: tuple[int, ...] = (8, 12, 16)) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleList(DoubleConv(a, b) for a, b in zip((3, *widths), widths, strict=False))
+        pairs = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in pairs)
+        self.decoder = nn.ModuleList(DoubleConv(2 * b, b) for _, b in pairs)
+        self.head = nn.Conv2d(widths[0], 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips: list[Tensor] = []
+        for stage in self.encoder:
+            skips.append(stage(x))
+            x = F.max_pool2d(skips[-1], 2)
+        x = skips.pop()
+        for up, stage in zip(self.ups, self.decoder, strict=True):
+            x, skip = up(x), skips.pop()
+            x = F.pad(x, [0, skip.shape[-1] - x.shape[-1], 0, skip.shape[-2] - x.shape[-2]])
+            x = stage(torch.cat([skip, x], 1))
+        return self.head(x)
+
+
+class ConvUnit(nn.Sequential):
+    """Convolution, instance norm, dropout, PReLU, in three dimensions."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1, up: bool = False) -> None:
+        layer = nn.ConvTranspose3d if up else nn.Conv3d
+        options = {"output_padding": 1} if up else {}
+        norm = nn.InstanceNorm3d(outputs)
+        super().__init__(layer(inputs, outputs, 3, stride, 1, **options), norm, nn.Dropout(0.1), nn.PReLU())
+
+
+class ResidualUnit(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(ConvUnit(inputs, outputs, stride), ConvUnit(outputs, outputs))
+        self.residual = nn.Conv3d(inputs, outputs, 3, stride, 1) if stride > 1 else nn.Conv3d(inputs, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) + self.residual(x)
+
+
+class SkipConnection(nn.Module):
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.inside(x)], 1)
+
+
+class VolumeUNet(nn.Sequential):
+    """Residual units down, transposed convolutions up, one connection inside the other."""
+
+    def __init__(self) -> None:
+        inner = nn.Sequential(
+            ResidualUnit(8, 12, 2), SkipConnection(ResidualUnit(12, 16, 1)), ConvUnit(28, 8, 2, up=True)
+        )
+        super().__init__(
+            ResidualUnit(1, 8, 2), SkipConnection(inner), nn.ConvTranspose3d(16, 2, 3, 2, 1, output_padding=1)
+        )

@@ -1,0 +1,306 @@
+"""Networks that write into themselves, share themselves with their copies, or return what cannot be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.analysis.helpers import call, distance, liven, pruned, random_gates
+from tests.analysis.structures import Classifier, NoNorm, conv, image
+from tests.gated.test_host_untouched import Portrait
+from torch import Tensor, nn
+
+import depl0
+
+# -- the host is not written to ----------------------------------------------------------------------------------------
+
+
+class ScalesItsWeight(NoNorm):
+    """Brings its weight to length one, in place, at every pass."""
+
+    def features(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.one.weight.div_(self.one.weight.norm())
+        return super().features(x)
+
+
+class ReplacesItsData(NoNorm):
+    def features(self, x: Tensor) -> Tensor:
+        self.one.weight.data = self.one.weight.data.clamp(-0.1, 0.1)
+        return super().features(x)
+
+
+class MergesInEvaluation(NoNorm):
+    """Adds an adapter to its weight in evaluation mode, and takes it out again for training (LoRA)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapter, self.merged = nn.Parameter(torch.randn(8, 3, 3, 3)), False
+
+    def train(self, mode: bool = True) -> MergesInEvaluation:
+        if mode == self.merged:
+            self.one.weight.data.add_(self.adapter, alpha=-1 if mode else 1)
+            self.merged = not mode
+        return super().train(mode)
+
+    def features(self, x: Tensor) -> Tensor:
+        weight = self.one.weight if self.merged else self.one.weight + self.adapter
+        return F.relu(self.two(F.relu(F.conv2d(x, weight, self.one.bias, padding=1))))
+
+
+class IsItsOwnCopy(NoNorm):
+    def __deepcopy__(self, memo: dict[int, Any]) -> IsItsOwnCopy:
+        return self
+
+
+class SharesATeacher(NoNorm):
+    """A part of it says that it need not be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.two = _Shared(8, 6, 3, padding=1)
+
+
+class _Shared(nn.Conv2d):
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
+        return self
+
+
+@pytest.mark.parametrize("build", [ScalesItsWeight, ReplacesItsData])
+@pytest.mark.parametrize("function", [depl0.plan, depl0.attach, depl0.cost])
+def test_networks_that_write_into_their_parameters(build: type[nn.Module], function: Callable[..., Any]) -> None:
+    host = build().train()
+    portrait, versions = Portrait(host), [parameter._version for parameter in host.parameters()]
+    try:
+        function(host, image(), **({"rng": torch.Generator()} if function is depl0.attach else {}))
+    except depl0.TraceError:  # torch.export cannot follow .data
+        assert build is ReplacesItsData
+    portrait.check()
+    assert versions == [parameter._version for parameter in host.parameters()]
+
+
+@pytest.mark.parametrize("function", [depl0.plan, depl0.attach])
+def test_a_mode_that_changes_parameters_is_refused(function: Callable[..., Any]) -> None:
+    host = MergesInEvaluation()
+    portrait = Portrait(host)
+    with pytest.raises(depl0.InputError, match=r"train\(\) and eval\(\) .* change one\.weight(?s:.*)\nhint: merge"):
+        function(host, image())
+    portrait.check()
+    assert not host.merged
+
+
+@pytest.mark.parametrize("build", [IsItsOwnCopy, SharesATeacher])
+@pytest.mark.parametrize("function", [depl0.plan, depl0.attach, depl0.cost])
+def test_copies_that_are_none_are_refused(build: type[nn.Module], function: Callable[..., Any]) -> None:
+    host = build().train()
+    portrait = Portrait(host)
+    with pytest.raises(depl0.InputError, match=r"a copy of the network shares .* with it(?s:.*)__deepcopy__"):
+        function(host, image())
+    portrait.check()
+
+
+def test_networks_without_values_are_refused() -> None:
+    with pytest.raises(depl0.InputError, match=r"head\.weight is on the meta device(?s:.*)hint: .*to_empty"):
+        depl0.plan(NoNorm().to("meta"), image().to("meta"))
+    with pytest.raises(depl0.InputError, match=r"0\.weight has no shape yet(?s:.*)hint: run the network once"):
+        depl0.plan(nn.Sequential(nn.LazyConv2d(8, 3), nn.ReLU(), nn.LazyConv2d(4, 3)), image())
+
+
+# -- outputs -----------------------------------------------------------------------------------------------------------
+
+
+class Slots:
+    """A result without a dict of its attributes."""
+
+    __slots__ = ("scores",)
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+class ReturnsSlots(NoNorm):
+    def forward(self, x: Tensor) -> Any:
+        return Slots(super().forward(x))
+
+
+def test_results_with_slots() -> None:
+    gated, compact = pruned(ReturnsSlots(), image())
+    assert gated.plan.num_gates == 14
+    assert distance(call(gated, image()).scores, call(compact, image()).scores) < 1e-5
+
+
+class ReturnsNothing(NoNorm):
+    def forward(self, x: Tensor) -> None:
+        super().forward(x)
+
+
+class ReturnsAGenerator(NoNorm):
+    def forward(self, x: Tensor) -> Iterator[Tensor]:
+        return iter([super().forward(x)]).__iter__()
+
+
+@pytest.mark.parametrize("build", [ReturnsNothing, ReturnsAGenerator])
+def test_what_cannot_be_compared_is_refused(build: type[nn.Module]) -> None:
+    with pytest.raises(depl0.InputError, match=r"returns no tensor(?s:.*)hint: return"):
+        depl0.attach(build(), image())
+
+
+class ReturnsSome(NoNorm):
+    """What reaches no threshold is left out, so that there may be nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y[y.sum(1) > 1e6]
+
+
+def test_empty_outputs_are_no_divergence() -> None:
+    gated, compact = pruned(ReturnsSome(), image())
+    assert call(gated, image()).shape == call(compact, image()).shape == (0, 4)
+
+
+# -- complex numbers and mixed precision -------------------------------------------------------------------------------
+
+
+class ComplexLayer(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8).to(torch.cfloat), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.one(x.to(torch.cfloat)).abs()).to(x.dtype))
+
+
+class ReturnsComplex(NoNorm):
+    """The width is seen in the imaginary part alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        y = self.head(F.relu(self.two(x)).mean((2, 3)))
+        return torch.complex(y, y * x.shape[1])
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules")
+def test_layers_of_complex_numbers() -> None:
+    gated, compact = pruned(ComplexLayer(), image())
+    assert distance(call(gated, image()), call(compact, image())) < 1e-5
+
+
+def test_imaginary_parts_are_compared() -> None:
+    plan = depl0.plan(ReturnsComplex(), image())
+    assert [group.name for group in plan.groups] == ["two"]
+
+
+class OneLayerInBfloat16(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6).bfloat16()
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.one(x)).bfloat16()).float()
+
+
+class TakesRoots(NoNorm):
+    """Wants inputs that factorise: random ones do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = conv(1, 8)
+
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(torch.linalg.cholesky(x).unsqueeze(1))
+
+
+_SQUARE = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(0))
+ROOTS = _SQUARE @ _SQUARE.transpose(1, 2) + 6 * torch.eye(6)
+
+
+@pytest.mark.parametrize(("build", "inputs"), [(OneLayerInBfloat16, image()), (TakesRoots, ROOTS)])
+def test_networks_are_cut_while_they_train(build: type[nn.Module], inputs: Tensor) -> None:
+    """A cut during training compares on inputs and in a precision that the network takes."""
+    gated = depl0.attach(build(), inputs)
+    gates = random_gates(gated.plan.num_gates)
+    gated.fix_gates(gates)
+    before = call(gated.eval(), inputs)
+    gated.close(gates == 0)
+    gated.shrink()
+    assert distance(before, call(gated, inputs)) < 0.02 and gated.host.one.out_channels < 8
+    assert gated.reacts(torch.ones(gated.plan.num_gates))
+
+
+# -- what hides, and what is frozen ------------------------------------------------------------------------------------
+
+
+class ZeroScalar(NoNorm):
+    """A number that starts at zero hides that the width changes the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strength = nn.Parameter(torch.zeros(()))
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return F.relu(self.two(x)) * (1 + self.strength * x.shape[1])
+
+
+def test_nothing_hides_behind_a_number_that_is_zero() -> None:
+    assert [group.name for group in depl0.plan(ZeroScalar(), image()).groups] == ["two"]
+
+
+class Checked(nn.Module):
+    """Checks the width before it does anything else (diffusers)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width, self.conv = width, conv(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self.width:
+            raise ValueError(f"expected {self.width} channels")
+        return self.conv(x)
+
+
+class ChecksWidths(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.stem, self.checked, self.last = conv(3, 8), nn.ModuleList([Checked(8), Checked(8)]), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.checked:
+            x = x + F.relu(block(x))
+        return F.relu(self.last(x))
+
+
+def test_a_module_that_checks_its_input_freezes_that_input_alone() -> None:
+    gated, compact = pruned(liven(ChecksWidths(), image()), image())
+    assert distance(call(gated, image()), call(compact, image())) < 1e-5
+    assert [group.name for group in gated.plan.groups] == ["last"]
+    frozen = {reason: count for reason, count in gated.plan.frozen().items() if "size is fixed in the code" in reason}
+    assert sum(frozen.values()) == 24
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("norm", "why"),
+    [
+        (torch.nn.utils.parametrizations.orthogonal, "computed, not stored"),
+        (torch.nn.utils.parametrizations.spectral_norm, "computed, not stored: spectral norm is of the whole weight"),
+        (torch.nn.utils.spectral_norm, "computed, not stored: spectral norm is of the whole weight"),
+    ],
+)
+def test_weights_that_are_computed(norm: Callable[[nn.Module], nn.Module], why: str) -> None:
+    """They are frozen; made permanent, as the hint says, they are pruned."""
+    host = nn.Sequential(norm(conv(3, 8)), nn.ReLU(), norm(conv(8, 4)))
+    with pytest.raises(depl0.NothingToPruneError, match=f"12 channels: the layer's weight is {why}\n") as error:
+        depl0.plan(host, image())
+    assert "hint: store the weights as they are" in str(error.value)
+    for layer in (host[0], host[2]):
+        if norm is torch.nn.utils.spectral_norm:
+            torch.nn.utils.remove_spectral_norm(layer)
+        else:
+            torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    gated, compact = pruned(host, image())
+    assert gated.plan.num_gates == 8 and distance(call(gated, image()), call(compact, image())) < 1e-5

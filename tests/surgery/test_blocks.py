@@ -1,0 +1,44 @@
+"""Detectors and segmentation networks are pruned as they come, at any image size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.analysis.helpers import call, distance, liven, pruned
+from tests.surgery.blocks import Detector, SkipUNet, VolumeUNet
+from torch import Tensor, nn
+
+import depl0
+
+
+def _volume(size: int, batch: int = 1) -> Tensor:
+    return torch.randn(batch, 1, size, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def _picture(size: int, batch: int = 1) -> Tensor:
+    return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+NETWORKS: list[tuple[type[nn.Module], Callable[..., Tensor], int, int, float]] = [
+    (Detector, _picture, 32, 48, 0.06),
+    (SkipUNet, _picture, 16, 19, 0.02),
+    (VolumeUNet, _volume, 8, 16, 0.05),
+]
+
+
+@pytest.mark.filterwarnings("error:input's size")  # what a norm without parameters says if it expects more channels
+@pytest.mark.parametrize(("build", "inputs", "size", "other", "least"), NETWORKS)
+def test_networks_that_people_prune(
+    build: type[nn.Module], inputs: Callable[..., Tensor], size: int, other: int, least: float, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    gated, compact = pruned(liven(build(), inputs(size)), inputs(size))
+    for case in (inputs(size), inputs(other), inputs(other, 2)):
+        assert distance(call(gated, case), call(compact, case)) < 1e-5
+    assert gated.plan.least() < least, str(gated.plan)
+    assert "training mode" in gated.plan.covered and any("size" in what for what in gated.plan.covered)
+    loaded = depl0.load(depl0.save(compact, tmp_path), build).eval()
+    assert distance(call(compact, inputs(other)), call(loaded, inputs(other))) == 0
