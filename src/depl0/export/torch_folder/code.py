@@ -12,6 +12,7 @@ from torch import nn
 
 from depl0._counted_norm import CountedNorm
 from depl0._pruned_attention import PrunedAttention
+from depl0._pruned_window import PrunedWindowAttention
 from depl0._standardised import StandardisedConv2d
 from depl0._user_code import load_callable, wanted
 from depl0.export.torch_folder import parts
@@ -62,6 +63,8 @@ _STEPS = {
         replace(network, path, CountedNorm(network.get_submodule(path), NormSpec(**spec)))""",
     "attentions": """    for path, spec in config["attentions"].items():
         replace(network, path, PrunedAttention(network.get_submodule(path), AttentionSpec(**spec)))""",
+    "windows": """    for path, spec in config["windows"].items():
+        replace(network, path, PrunedWindowAttention(network.get_submodule(path), AttentionSpec(**spec)))""",
     "standardised": """    for path, how in config["standardised"].items():
         replace(network, path, StandardisedConv2d(network.get_submodule(path), Standardisation(**how)))""",
 }
@@ -69,7 +72,12 @@ _STEPS = {
 
 def _replacements(structure: Structure) -> list[type[nn.Module]]:
     """Return our own classes that the network holds."""
-    kinds = {"norms": CountedNorm, "attentions": PrunedAttention, "standardised": StandardisedConv2d}
+    kinds = {
+        "norms": CountedNorm,
+        "attentions": PrunedAttention,
+        "windows": PrunedWindowAttention,
+        "standardised": StandardisedConv2d,
+    }
     return [kind for name, kind in kinds.items() if getattr(structure, name)]
 
 
