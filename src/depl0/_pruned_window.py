@@ -46,6 +46,7 @@ class PrunedWindowAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend as the module in whose place this is: (batch, height, width, channels) in and out."""
+        bias = self._position_bias()
         batch, height, width = x.shape[:3]
         down, across = self.window_size
         x = F.pad(x, (0, 0, 0, -width % across, 0, -height % down))
@@ -56,14 +57,14 @@ class PrunedWindowAttention(nn.Module):
             x = torch.roll(x, (-shift[0], -shift[1]), (1, 2))
         windows = x.unflatten(2, (columns, across)).unflatten(1, (rows, down)).transpose(2, 3)
         mask = self._regions(x, shift) if any(shift) else None
-        attended = self._attend(windows.flatten(3, 4).flatten(0, 2), mask)  # (windows, places, channels)
+        attended = self._attend(windows.flatten(3, 4).flatten(0, 2), bias, mask)  # (windows, places, channels)
         x = attended.unflatten(0, (batch, rows, columns)).unflatten(3, (down, across))
         x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
         if any(shift):
             x = torch.roll(x, (shift[0], shift[1]), (1, 2))
         return x[:, :height, :width].contiguous()
 
-    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, x: Tensor, bias: Tensor, mask: Tensor | None) -> Tensor:
         qkv, proj = self.get_submodule("qkv"), self.get_submodule("proj")
         weight: Tensor = qkv.weight  # type: ignore[assignment]
         values = self.spec.heads * self.value_dim
@@ -75,7 +76,7 @@ class PrunedWindowAttention(nn.Module):
             scores = scores * torch.clamp(self.logit_scale, max=math.log(100.0)).exp()  # type: ignore[arg-type]
         else:
             scores = (q * self.spec.scale) @ k.transpose(-2, -1)
-        scores = scores + self._position_bias()
+        scores = scores + bias
         if mask is not None:
             scores = (scores.unflatten(0, (-1, len(mask))) + mask.unsqueeze(1)).flatten(0, 1)
         weights = F.dropout(torch.softmax(scores, -1), self.attention_dropout, self.training)

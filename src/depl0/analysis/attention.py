@@ -67,6 +67,8 @@ def attention_call(state: Propagation, graph: Graph, path: str, nodes: list[fx.N
     products = {"scaled_dot_product_attention", "matmul", "bmm", "baddbmm"}
     if spec is None or len(sources) != 1 or len(results) != 1 or not any(operator_name(n) in products for n in nodes):
         return False
+    if not all(bias in state.values for bias in biases):  # not computed before the rest
+        return False
     source, result = sources.pop(), results[0]
     last = len(shape_of(source)) - 1
     weight, out = module.get_parameter(spec.weight), module.get_parameter(f"{spec.out}.weight")

@@ -18,7 +18,7 @@ from depl0.analysis.operators import (
     loses_places,
 )
 from depl0.analysis.propagate import LayerUse, Propagation, positions
-from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.recording import Graph, arguments, shape_of
 from depl0.analysis.rulebook import (
     bind_weight,
     layer_name,

@@ -66,13 +66,13 @@ class _Places:
         """(tensor, dimension of the result, labels)"""
 
     def add(self, operand: fx.Node, rows: int | None, columns: int | None) -> None:
-        """Note where the channels of a tensor go: its rows or columns come out, its other matrix dimension is summed."""
+        """Note where the channels of a tensor go: its rows or columns come out, what else is of a matrix is summed."""
         self._operands.append(operand)
         value, ndim, out = self._state.values[operand], len(shape_of(operand)), len(shape_of(self._node))
         if not isinstance(value, Channels):
             return
         from_end = value.dim - ndim
-        if from_end == -2 and rows is not None or from_end == -1 and columns is not None:
+        if (from_end == -2 and rows is not None) or (from_end == -1 and columns is not None):
             self._kept.append((operand, out + from_end, value.labels))
         elif from_end >= -2:
             self._summed.append((operand, value.labels))
@@ -123,7 +123,7 @@ def _why(state: Propagation, operands: list[fx.Node], layer: str) -> Reason:
 
 @rule("scaled_dot_product_attention")
 def _attention(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Two products with a softmax between them; the first is divided by the root of its channels unless told a scale."""
+    """Two products with a softmax between them; the first is divided by the root of its channels if told no scale."""
     given, layer = arguments(node), graph.layer[node]
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     values = {n: state.values[n] for n in (query, key, value) if isinstance(state.values[n], Channels)}

@@ -110,7 +110,7 @@ def _weight(module: _ConvNd | nn.Linear) -> Tensor:
 
 
 def _correct_attributes(module: nn.Module, groups: int | None) -> None:
-    """Set the attributes that torch's own layers read or print; ``groups`` are those of a convolution, if it lost some."""
+    """Set the attributes that torch's own layers read or print; ``groups`` are what a convolution has left of them."""
     if isinstance(module, _ConvNd):
         first, second = _weight(module).shape[:2]
         module.groups = module.groups if groups is None else groups
