@@ -133,10 +133,10 @@ def described_window(module: nn.Module) -> AttentionSpec | None:
     head_dim, rest = divmod(proj.in_features, heads)
     if rest or qkv.out_features != 3 * proj.in_features:
         return None
-    names = (parts.keys() - {"qkv", "proj"}, module._parameters.keys())
-    if names == (set(), {"relative_position_bias_table"}):
+    names = {*parts, *module._parameters} - {"qkv", "proj"}
+    if names == {"relative_position_bias_table"}:
         return AttentionSpec("windows", heads, head_dim, head_dim**-0.5)
-    if names == ({"cpb_mlp"}, {"logit_scale"}) and isinstance(module._buffers.get("relative_coords_table"), Tensor):
+    if names == {"cpb_mlp", "logit_scale"} and isinstance(module._buffers.get("relative_coords_table"), Tensor):
         return AttentionSpec("cosine windows", heads, head_dim, 1.0)
     return None
 

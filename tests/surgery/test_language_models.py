@@ -36,6 +36,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "GPT2LMHeadModel": ("GPT2Config", GPT, 4, 0.05),
     "LlamaForCausalLM": ("LlamaConfig", SHARED, 2, 0.06),
     "Qwen3ForCausalLM": ("Qwen3Config", {**SHARED, "head_dim": 4}, 2, 0.06),
+    "GemmaForCausalLM": ("GemmaConfig", {**SHARED, "head_dim": 4}, 2, 0.06),
     "ViTForImageClassification": ("ViTConfig", IMAGES, 4, 0.08),
 }
 """class -> its settings' class, settings, gates of its heads, and the least MACs that must be within reach"""

@@ -103,8 +103,8 @@ def attention_call(state: Propagation, graph: Graph, path: str, nodes: list[fx.N
     ):  # scores and what they weigh: half of the rows of queries and keys, and of the values
         each = batch * length * length / 2
         state.products += [WeighedProduct(rows, each), WeighedProduct(read, each)]
-    for bias in biases:
-        state.freeze_value(state.values[bias], Reason("are the heads of an attention", path))
+    for added in biases:
+        state.freeze_value(state.values[added], Reason("are the heads of an attention", path))
     for node in nodes:
         state.values[node] = Opaque(Reason("is inside of an attention", path))
     state.values[result] = state.output_of(outgoing, last, out_layer)

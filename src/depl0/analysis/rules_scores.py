@@ -38,7 +38,7 @@ _of_stored_matrices = {name: RULES[name] for name in PRODUCTS - {"einsum", "addm
 @rule(*_of_stored_matrices, "bmm")
 def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
-    left, right = given["self"], given.get("mat2") if "mat2" in given else given["other"]
+    left, right = given["self"], given["mat2" if "mat2" in given else "other"]
     as_layer = _of_stored_matrices.get(operator_name(node))
     if as_layer is not None and isinstance(state.values.get(right), (Stored, Normed)):
         return as_layer(state, graph, node)
