@@ -44,10 +44,13 @@ class NormSpec:
     """the parameter that is added"""
     single: bool = False
     """whether it normalises in float32, whatever the precision of its input"""
+    offset: float = 0.0
+    """what is added to the scale: Gemma's norms keep it less one, and multiply before they go back to the input's
+    precision"""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {key: value for key, value in asdict(self).items() if key != "single" or value}
+        return {key: value for key, value in asdict(self).items() if key not in {"single", "offset"} or value}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NormSpec:
@@ -56,7 +59,7 @@ class NormSpec:
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (spec.dim, spec.width))
         names = all(name is None or isinstance(name, str) for name in (spec.scale, spec.shift))
         number = spec.eps is None or isinstance(spec.eps, (int, float))
-        known = spec.kind in get_args(Kind) and isinstance(spec.single, bool)
+        known = spec.kind in get_args(Kind) and isinstance(spec.single, bool) and isinstance(spec.offset, float)
         if not known or not whole or not names or not number or spec.width < 1:
             raise ValueError(f"{str(data)[:100]} describes no norm")
         return spec
@@ -79,7 +82,12 @@ class CountedNorm(nn.Module):
         spec = self.spec
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         scale, shift = (self._along_channels(name, x.dim()) for name in (spec.scale, spec.shift))
-        normalised = _normalised(x.float(), spec).to(x.dtype) if spec.single else _normalised(values, spec)
+        normalised = _normalised(x.float(), spec) if spec.single else _normalised(values, spec)
+        if spec.offset:
+            assert scale is not None
+            scale = scale.to(normalised.dtype) + spec.offset
+        elif spec.single:
+            normalised = normalised.to(x.dtype)
         result = _affine(spec, values, normalised, scale, shift)
         # as torch's own norms: float32 under autocast, which is so on graphics cards alone, else the input's precision
         full = x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
@@ -152,6 +160,7 @@ def recognise(module: nn.Module, dim: int, ndim: int, width: int, epsilons: Iter
                 parameter.copy_(torch.rand(parameter.shape, generator=rng) + 0.5)
             wanted = [[tried.train(mode)(inputs) for mode in (True, False)] for inputs in (x, x / 100)]
             possible = list(_possible(dim, ndim, width, tuple(dict.fromkeys(epsilons)), parameters))
+            possible += [replace(spec, offset=1.0) for spec in possible if spec.kind == "rms" and spec.scale]
             for spec in [*possible, *(replace(spec, single=True) for spec in possible)]:
                 module = CountedNorm(tried, spec)
                 found = [module(inputs) for inputs in (x, x / 100)]

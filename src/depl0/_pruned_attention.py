@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0._host import private_copy
-
-Form = Literal["torch", "timm"]
-"""``nn.MultiheadAttention`` on one input; modules with linear layers ``qkv`` and ``proj``, as timm's"""
+Form = Literal["torch", "timm", "windows", "cosine windows"]
+"""``nn.MultiheadAttention`` on one input; modules with linear layers ``qkv`` and ``proj``, as timm's; attention in
+shifted windows, as torchvision's Swin; the same by the angle between queries and keys, as its Swin V2"""
 
 
 @dataclass(frozen=True)
@@ -171,41 +170,7 @@ def _additive(mask: Tensor, x: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=x.dtype).masked_fill(mask, float("-inf"))
 
 
-# -- recognising attention by what it computes ---------------------------------------------------------------------
-
-
-def recognise_attention(module: nn.Module) -> AttentionSpec | None:
-    """Return what a self-attention module computes, or None if it is none that can be pruned.
-
-    It must give the same values as :class:`PrunedAttention`, in float64, on random inputs.
-    """
-    if isinstance(module, PrunedAttention):
-        return module.spec
-    spec = _described(module)
-    if spec is None:
-        return None
-    rng = torch.Generator().manual_seed(0)
-    try:
-        tried = private_copy(module).double().eval()
-        for child in tried.modules():
-            if isinstance(child, nn.Dropout):
-                child.p = 0.0
-        width = tried.get_parameter(spec.weight).shape[1]
-        x = torch.randn(2, 5, width, generator=rng, dtype=torch.float64)
-        args = (x,) if spec.form == "timm" else (x, x, x)
-        with torch.no_grad():
-            for parameter in tried.parameters():
-                noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
-                parameter.copy_(noise / (width**0.5 if parameter.dim() > 1 else 2))
-            pruned = PrunedAttention(tried, spec).eval()
-            wanted, found = tried(*args), pruned(*args)
-    except Exception:  # it wants something else than one input, so it is something else
-        return None
-    both = [(wanted, found)] if spec.form == "timm" else list(zip(wanted, found, strict=True))
-    return spec if all(_same(a, b) for a, b in both) else None
-
-
-def _described(module: nn.Module) -> AttentionSpec | None:
+def described(module: nn.Module) -> AttentionSpec | None:
     """Return what a module would have to compute, by its parts."""
     if type(module) is nn.MultiheadAttention:
         plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
@@ -225,12 +190,3 @@ def _described(module: nn.Module) -> AttentionSpec | None:
     scale = getattr(module, "scale", None)
     scale = scale if isinstance(scale, float) else head_dim**-0.5
     return AttentionSpec("timm", heads, head_dim, scale) if head_dim * heads == proj.in_features else None
-
-
-def _same(wanted: Any, found: Any) -> bool:
-    return (
-        isinstance(wanted, Tensor)
-        and isinstance(found, Tensor)
-        and wanted.shape == found.shape
-        and bool(torch.allclose(wanted, found, rtol=1e-9, atol=1e-10))
-    )

@@ -62,6 +62,13 @@ class EmbeddedStream(nn.Module):
         return self.head(self.last(x + self.back(F.silu(self.gate(y)) * self.up(y))))
 
 
+class RmsLessOne(RmsByHand):
+    """Gemma's: its weights are what the scale has more than one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * (1.0 + self.weight)
+
+
 class RmsInFloat(RmsByHand):
     """The same, in float32 whatever comes in."""
 

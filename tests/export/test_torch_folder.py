@@ -265,6 +265,29 @@ def test_modules_that_look_at_all_channels_at_once_need_no_depl0(tmp_path: Path)
     assert error_without_depl0(source, done.path, tmp_path) < 1e-5
 
 
+WINDOWS = """
+from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
+
+
+def Windows():
+    parts = {"block": SwinTransformerBlockV2, "downsample_layer": PatchMergingV2}
+    return SwinTransformer([4, 4], 8, [2, 2], [2, 2], [2, 2], num_classes=3, **parts)
+"""
+
+
+def test_attention_in_windows_needs_no_depl0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_torchvision()
+    monkeypatch.setattr(folder_module._Folder, "reader", SHIM + folder_module._Folder.reader)
+    (tmp_path / "windows.py").write_text(WINDOWS)
+    source = compact_source(f"{tmp_path / 'windows.py'}:Windows", (3, 16, 16), tmp_path)
+    done = export_folder(source, tmp_path / "out")
+    config = json.loads((done.path / "config.json").read_text())
+    assert {spec["form"] for spec in config["windows"].values()} == {"cosine windows"} and len(config["windows"]) == 4
+    code = (done.path / "model.py").read_text()
+    assert "import depl0" not in code and "from depl0" not in code and "def described" not in code
+    assert done.max_error < 1e-5
+
+
 def test_nothing_is_left_when_something_fails(tmp_path: Path) -> None:
     source = open_source(GOLDEN / "v1" / "channels", TINY)
     with largest_file(1000), pytest.raises(ExportError, match=r"is full: out needs [\d,]+ bytes\. Nothing is left"):

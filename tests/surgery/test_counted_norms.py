@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.analysis.helpers import call, distance, liven, pruned, random_gates
-from tests.analysis.streams import ImageStream, ResponseNorm, RmsByHand, RmsInFloat
+from tests.analysis.streams import ImageStream, ResponseNorm, RmsByHand, RmsInFloat, RmsLessOne
 from tests.analysis.structures import image
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ NORMS = {
     "rms": (lambda: nn.RMSNorm(WIDTH, eps=0.01), (2, 5, WIDTH), -1),
     "rms, eps of the precision": (lambda: nn.RMSNorm(WIDTH), (2, 5, WIDTH), -1),
     "rms by hand": (lambda: RmsByHand(WIDTH), (2, 5, WIDTH), -1),
+    "rms, scale less one": (lambda: RmsLessOne(WIDTH), (2, 5, WIDTH), -1),
     "rms in float32": (lambda: RmsInFloat(WIDTH), (2, 5, WIDTH), -1),
     "group": (lambda: nn.GroupNorm(1, WIDTH, eps=0.1), (2, WIDTH, 3, 4), 1),
     "response": (lambda: ResponseNorm(WIDTH), (2, 3, 4, WIDTH), -1),

@@ -13,7 +13,8 @@ from tests.analysis.helpers import call, distance, pruned, random_gates, same_co
 from torch import Tensor, nn
 
 import depl0
-from depl0._pruned_attention import AttentionSpec, PrunedAttention, recognise_attention
+from depl0._attentions import recognise_attention
+from depl0._pruned_attention import AttentionSpec, PrunedAttention
 from depl0.export import export_onnx
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))

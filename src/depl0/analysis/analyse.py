@@ -13,6 +13,7 @@ from depl0.analysis import (  # noqa: F401 - their rules enter the list
     rules_moves,
     rules_parts,
     rules_products,
+    rules_scores,
     rules_streams,
 )
 from depl0.analysis.attention import attention_call, attentions_called, attentions_of_plan
@@ -20,7 +21,7 @@ from depl0.analysis.full_width import modules_widened, to_be_widened, wide_call,
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import modules_called, norm_call, norms_of_plan
 from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
-from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan
+from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan, Product
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
 from depl0.analysis.rulebook import COMPUTED_WEIGHT, RULES, unknown_rule, value_sized_rule
@@ -152,8 +153,12 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         {g.name: by_owner[g.name] for g in all_groups if g.name not in left_out}, roots, outputs, shared
     )
     gate_of = {root: group.offset + i for group in groups for i, root in enumerate(by_owner[group.name])}
-    axes = {axis: torch.tensor([gate_of.get(r, FROZEN) for r in rs.tolist()]) for axis, rs in roots.items()}
-    axes = {axis: gates for axis, gates in axes.items() if bool((gates != FROZEN).any())}
+
+    def gates(members: Tensor) -> Tensor:
+        return torch.tensor([gate_of.get(root, FROZEN) for root in members.tolist()])
+
+    axes = {axis: gates(members) for axis, members in roots.items()}
+    axes = {axis: numbers for axis, numbers in axes.items() if bool((numbers != FROZEN).any())}
 
     def why(root: int) -> str:
         reason = labels.reason(root)
@@ -169,7 +174,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         norms=norms_of_plan(state, set(gate_of)),
         attentions=attentions_of_plan(state, axes),
         full_width=widths_of_plan(state, set(gate_of)),
-        products=tuple(state.products),
+        products=tuple(Product(gates(labels.roots(p.labels)), p.macs) for p in state.products),
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )
     if not groups:

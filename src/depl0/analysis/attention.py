@@ -6,14 +6,16 @@ closed place of a query is a zero in every score, and one of a value a zero that
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
 
-from depl0._pruned_attention import AttentionSpec, recognise_attention
+from depl0._attentions import in_windows, recognise_attention
+from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.labels import Reason
-from depl0.analysis.propagate import Axis, LayerUse, Product, Propagation
+from depl0.analysis.propagate import Axis, LayerUse, Propagation, WeighedProduct
 from depl0.analysis.recording import Graph, operator_name, shape_of
 from depl0.analysis.rulebook import layer_name
 from depl0.analysis.values import Channels, Opaque
@@ -43,18 +45,29 @@ def attentions_called(state: Propagation, graph: Graph) -> dict[fx.Node, tuple[s
         for key, (name, _) in stack.items():
             path = str(name).removeprefix("L['self']").removeprefix(".").split("@")[0]
             if path in state.modules and state.attention_of(path, recognise_attention) is not None:
-                calls.setdefault((str(key), path), []).append(node)
+                if not _gives_bias(graph, node, path):
+                    calls.setdefault((str(key), path), []).append(node)
                 break
     return {nodes[0]: (path, nodes) for (_, path), nodes in calls.items()}
+
+
+def _gives_bias(graph: Graph, node: fx.Node, path: str) -> bool:
+    """Tell whether a node belongs to layers that compute what is added to the scores: they are looked at as others."""
+    return graph.layer[node].startswith(f"{path}.cpb_mlp.")
 
 
 def attention_call(state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> bool:
     """Give a call of a self-attention module the values that it has; tell whether that could be done."""
     inside, module, spec = set(nodes), state.modules[path], state.attention_of(path, recognise_attention)
-    sources = {n for node in nodes for n in node.all_input_nodes if n not in inside and n not in graph.tensors}
+    given = {n for node in nodes for n in node.all_input_nodes if n not in inside and n not in graph.tensors}
+    sources = {n for n in given if n.op != "placeholder" or n in graph.inputs}  # the others are constants
+    biases = {n for n in sources if _gives_bias(graph, n, path)}
+    sources -= biases
     results = [node for node in nodes if any(user not in inside for user in node.users)]
     products = {"scaled_dot_product_attention", "matmul", "bmm", "baddbmm"}
     if spec is None or len(sources) != 1 or len(results) != 1 or not any(operator_name(n) in products for n in nodes):
+        return False
+    if not all(bias in state.values for bias in biases):  # not computed before the rest
         return False
     source, result = sources.pop(), results[0]
     last = len(shape_of(source)) - 1
@@ -89,7 +102,9 @@ def attention_call(state: Propagation, graph: Graph, path: str, nodes: list[fx.N
         graph.mode == "evaluation"
     ):  # scores and what they weigh: half of the rows of queries and keys, and of the values
         each = batch * length * length / 2
-        state.products += [Product((layers[0], 0), len(rows), each), Product((layers[1], 1), len(read), each)]
+        state.products += [WeighedProduct(rows, each), WeighedProduct(read, each)]
+    for added in biases:
+        state.freeze_value(state.values[added], Reason("are the heads of an attention", path))
     for node in nodes:
         state.values[node] = Opaque(Reason("is inside of an attention", path))
     state.values[result] = state.output_of(outgoing, last, out_layer)
@@ -120,6 +135,10 @@ def _optional(module: nn.Module, name: str) -> nn.Parameter | None:
 
 
 def _batch_and_length(shape: tuple[int, ...], spec: AttentionSpec, module: nn.Module) -> tuple[int, int]:
+    if in_windows(spec):
+        sizes = list(zip(shape[1:3], vars(module)["window_size"], strict=True))
+        windows = math.prod(-(-size // window) for size, window in sizes)
+        return shape[0] * windows, math.prod(window for _, window in sizes)
     if len(shape) == 2:
         return 1, shape[0]
     first = spec.form == "timm" or bool(module.batch_first)

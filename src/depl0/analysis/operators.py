@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from depl0.analysis.einsum import product_of
-from depl0.analysis.recording import arguments, operator_name
+from depl0.analysis.recording import arguments, operator_name, shape_of
 
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
@@ -66,7 +66,7 @@ class LayerParts:
     bias: fx.Node | None
     out_dim: int
     in_dim: int | None
-    """None for grouped convolutions, whose inputs live and die with their outputs"""
+    """None for grouped convolutions that lose whole groups: their inputs live and die with their outputs"""
 
 
 def layer_parts(node: fx.Node) -> LayerParts | None:
@@ -86,9 +86,25 @@ def layer_parts(node: fx.Node) -> LayerParts | None:
         return LayerParts(given["self"], given["mat2" if name == "mm" else "other"], None, 1, 0)
     if name == "linear":
         return LayerParts(given["input"], given["weight"], given["bias"], 0, 1)
-    dense, transposed = int(given["groups"]) == 1, name in TRANSPOSED or bool(given.get("transposed"))
+    dense, transposed = int(given["groups"]) == 1, is_transposed(node)
     dims = (1, 0) if transposed and dense else (0, 1)
-    return LayerParts(given["input"], given["weight"], given["bias"], dims[0], dims[1] if dense else None)
+    reads = dense or loses_places(node)
+    return LayerParts(given["input"], given["weight"], given["bias"], dims[0], dims[1] if reads else None)
+
+
+def is_transposed(node: fx.Node) -> bool:
+    """Tell whether a convolution is a transposed one."""
+    return operator_name(node) in TRANSPOSED or bool(arguments(node).get("transposed"))
+
+
+def loses_places(node: fx.Node) -> bool:
+    """Tell whether a grouped convolution loses the same places of every group, and not whole groups.
+
+    Few wide groups (ResNeSt has two) are worth keeping: there is more to choose from within them.
+    """
+    given = arguments(node)
+    groups, inputs = int(given["groups"]), shape_of(given["weight"])[1]
+    return 1 < groups < inputs and shape_of(given["weight"])[0] > groups and not is_transposed(node)
 
 
 def is_pointwise(node: fx.Node) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from depl0._counted_norm import NormSpec
 from depl0._full_width import WidthSpec
 from depl0._pruned_attention import AttentionSpec
-from depl0.analysis.propagate import Axis, LayerUse, Product
+from depl0.analysis.propagate import Axis, LayerUse
 
 FROZEN = -1
 """The gate number of a position that has no gate."""
@@ -52,6 +52,16 @@ class LayerReport:
     prunable: int
     reasons: tuple[tuple[str, int], ...]
     """(reason, channels), most frequent first"""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Multiply-accumulates of activations with each other, the same for every one of some channels."""
+
+    gates: Tensor
+    """gate number of every channel, -1 where there is none"""
+    macs: float
+    """for one channel"""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from depl0.analysis.attention import AttentionCall
     from depl0.analysis.full_width import WideCall
     from depl0.analysis.norms import NormCall
+    from depl0.analysis.rules_scores import ScoreCall
 
 Axis: TypeAlias = tuple[str, int]
 """One dimension of one parameter or buffer."""
@@ -33,7 +34,7 @@ class LayerUse:
     layer: str
     out_axis: Axis
     in_axis: Axis | None
-    """None for grouped convolutions, whose inputs live and die with their outputs."""
+    """None for grouped convolutions that lose whole groups: their inputs live and die with their outputs."""
     out_size: int
     in_size: int
     macs_per_pair: int
@@ -41,14 +42,15 @@ class LayerUse:
     mode: str
     path: str
     """the module that makes the call; not the layer itself where its weight is used by other code"""
+    groups: int = 1
+    """of a grouped convolution that loses the same places of every group: how many there are"""
 
 
 @dataclass(frozen=True)
-class Product:
-    """Multiply-accumulates of activations with each other, for every position of an axis."""
+class WeighedProduct:
+    """Multiply-accumulates of activations with each other, for every one of some channels."""
 
-    axis: Axis
-    size: int
+    labels: Tensor
     macs: float
 
 
@@ -84,7 +86,9 @@ class Propagation:
         """self-attention module -> its first and its last weight"""
         self.attention_calls: dict[fx.Node, AttentionCall] = {}
         """result of a call of such a module -> the call"""
-        self.products: list[Product] = []
+        self.products: list[WeighedProduct] = []
+        self.score_calls: dict[fx.Node, ScoreCall] = {}
+        """products of activations that have channels"""
         self.blocking: dict[str, set[str]] = {}
         """modules in which channels are frozen by what is done to them there -> the layers that gave the channels"""
         self.widened: set[str] = set()

@@ -16,10 +16,12 @@ from depl0.analysis.operators import (
     NORMS_OVER_LAST,
     PRODUCTS,
     TRANSPOSED,
+    is_transposed,
     layer_parts,
+    loses_places,
 )
 from depl0.analysis.propagate import LayerUse, Propagation, positions
-from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.recording import Graph, arguments, shape_of
 from depl0.analysis.rulebook import (
     COMPUTED_WEIGHT,
     bind_weight,
@@ -70,7 +72,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
     layer = layer_name(name)
-    transposed = operator_name(node) in TRANSPOSED or bool(given.get("transposed"))
+    transposed = is_transposed(node)
     groups, called = int(given["groups"]), (graph.mode, graph.layer[node])
     kernel = positions(shape_of(weight)[1:], 0)
     places = positions(shape_of(x if transposed else node), channel_dim)
@@ -86,7 +88,17 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     else:
         if not _is_own_weight(state, name, _ConvNd):
             return _refuse_weights(state, graph, node, channel_dim, "a grouped convolution that is no nn.Conv module")
-        groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group): a group lives or dies as a whole
+        groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group)
+        if loses_places(node):
+            for row in range(1, groups):
+                state.labels.join(groups_in[0], groups_in[row])
+            outgoing = state.labels.mint(out_channels // groups, layer).repeat(groups)
+            bind_weight(state, weight, {0: outgoing, 1: groups_in[0]}, layer)
+            sizes = (out_channels, groups_in.shape[1], kernel * places)
+            state.layers.append(LayerUse(layer, (name, 0), (name, 1), *sizes, *called, groups))
+            if bias_name is not None:
+                state.bind(bias_name, {0: outgoing}, 1, layer)
+            return state.output_of(outgoing, channel_dim, layer)
         for column in range(1, groups_in.shape[1]):
             state.labels.join(groups_in[:, 0], groups_in[:, column])
         outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)

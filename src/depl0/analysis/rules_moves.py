@@ -122,6 +122,8 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if isinstance(state.values[source], (Stored, Derived)) and operator_name(node) in {"squeeze", "unsqueeze"}:
         return _reshape(state, graph, node)
     moved = _run_on_labels(state, graph, node)
+    if not any(isinstance(state.values.get(n), Channels) for n in node.all_input_nodes):
+        return Opaque(state.labels.reason(int(moved.reshape(-1)[0])) or Reason("meets a constant", graph.layer[node]))
     if operator_name(node) == "stack" and len(varying_dims(moved)) == 2:
         dim = int(arguments(node)["dim"]) % moved.dim()
         first = moved.narrow(dim, 0, 1).expand_as(moved)

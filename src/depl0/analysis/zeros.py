@@ -102,6 +102,9 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
                 _mark(wide.source, sources, marked)
             elif wide is not None:
                 freeze_unsilenced_width(state, wide)
+            scores = state.score_calls.get(node)
+            if scores is not None and scores.summed:
+                _silence_one_of(state, graph, scores.summed, sources, silenceable, marked)
         for node in graph.nodes:
             if node in marked:
                 for axis in _affine_axes(state, node):
@@ -133,6 +136,24 @@ def _gate_recurrent(
             sites.axes.setdefault((call.inputs, 1), graph.layer[node])
         elif isinstance(state.values.get(source), Channels):
             _mark(source, sources, marked)
+
+
+def _silence_one_of(
+    state: Propagation,
+    graph: Graph,
+    tensors: tuple[fx.Node, ...],
+    sources: dict[fx.Node, list[fx.Node] | None],
+    silenceable: dict[fx.Node, bool],
+    marked: set[fx.Node],
+) -> None:
+    """Silence one of several tensors that are multiplied and then summed over channels."""
+    found = next((tensor for tensor in tensors if silenceable[tensor]), None)
+    if found is not None:
+        _mark(found, sources, marked)
+        return
+    for tensor in tensors:
+        reason = Reason("are summed over, and cannot be made zero", graph.layer[tensor])
+        state.freeze_value(state.values[tensor], reason)
 
 
 def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: set[fx.Node]) -> None:
@@ -194,6 +215,9 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
     wide = state.wide_calls.get(node)
     if wide is not None and isinstance(value, Channels):
         return [wide.source] if wide.keeps_zeros else None
+    scores = state.score_calls.get(node)
+    if scores is not None and isinstance(value, Channels):
+        return [factor for factor in scores.factors if silenceable[factor]][:1] or None
     if isinstance(value, list):
         return _channel_inputs(state, node) if name in _KEEPS_ZEROS else None
     if not isinstance(value, Channels):

@@ -24,10 +24,18 @@ class AxisTable:
     def index(self, axis: Axis, size: int) -> int:
         """Return the number of an axis; one without gates counts its size."""
         gates = self.plan.axes.get(axis)
-        key: bytes | int = size if gates is None else gates.numpy().tobytes()
-        if key not in self._known:
-            self._known[key] = len(self.fixed)
-            self._append(size, gates)
+        if gates is not None:
+            return self.index_of(gates)
+        return self._known.get(size) or self._new(size, size, None)
+
+    def index_of(self, gates: Tensor) -> int:
+        """Return the number of an axis with these gates."""
+        key = gates.numpy().tobytes()
+        return self._known.get(key) or self._new(key, len(gates), gates)
+
+    def _new(self, key: bytes | int, size: int, gates: Tensor | None) -> int:
+        self._known[key] = len(self.fixed)
+        self._append(size, gates)
         return self._known[key]
 
     def _append(self, size: int, gates: Tensor | None) -> None:

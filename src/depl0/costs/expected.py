@@ -70,8 +70,8 @@ class ExpectedCost(ConstantTensors):
             constant_macs -= use.macs_per_pair * use.out_size * (1 if use.in_axis is None else use.in_size)
             terms.append((out, into, 0.0, float(use.macs_per_pair)))
         for product in plan.products:
-            constant_macs -= product.macs * product.size
-            terms.append((table.index(product.axis, product.size), table.one, 0.0, product.macs))
+            constant_macs -= product.macs * len(product.gates)
+            terms.append((table.index_of(product.gates), table.one, 0.0, product.macs))
         self._register(plan, table, terms, [float(constant_params), float(constant_macs)], shapes)
 
     def _register(

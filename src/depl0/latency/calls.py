@@ -61,7 +61,7 @@ class Call:
     def smaller(self, use: LayerUse, out: int, into: int) -> Callable[[], Tensor]:
         """Return the same call with so many output and input channels, on random numbers.
 
-        A grouped convolution loses whole groups, so its inputs follow from ``out``.
+        A grouped convolution that loses whole groups has the inputs that follow from ``out``.
         """
         input_shape, weight_shape, settings = list(self.input_shape), list(self.weight_shape), dict(self.settings)
         channel_dim = len(input_shape) - 1 if self.function is F.linear else 1
@@ -72,7 +72,7 @@ class Call:
             input_shape[channel_dim] = self.input_shape[channel_dim] * groups // self.groups
         else:
             weight_shape[use.out_axis[1]], weight_shape[use.in_axis[1]] = out, into
-            input_shape[channel_dim] = into
+            input_shape[channel_dim] = into * use.groups
         transposed = FUNCTIONS[self.function] is _TRANSPOSED
         outputs = weight_shape[1] * settings.get("groups", 1) if transposed else weight_shape[0]
         rng = torch.Generator().manual_seed(0)

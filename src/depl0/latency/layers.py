@@ -22,7 +22,7 @@ VERSION = 3
 
 def layer_table(use: LayerUse, call: Call, pruned_in: bool, pruned_out: bool) -> LayerTable:
     """Return the table of one call. Axes that no gate governs have one point."""
-    unit = use.out_size // call.groups if use.in_axis is None else 1
+    unit = use.out_size // call.groups if use.in_axis is None else use.groups
     out_grid = _grid(use.out_size, unit) if pruned_out else (use.out_size,)
     in_grid = (1,) if use.in_axis is None else _grid(use.in_size) if pruned_in else (use.in_size,)
     key = {

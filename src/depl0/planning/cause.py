@@ -48,11 +48,13 @@ def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple
     at_failure = at_failure or _first_inside(graph, failure.layer)
     on_line = [node for node in at_failure if failure.line and failure.line in (node.meta.get("stack_trace") or "")]
     at_failure = on_line or at_failure
-    nearby = _back_to_layers(at_failure)
+    nearby = _back_to_layers(analysis, at_failure)
     sized = {node for owner, node in analysis.state.sized_by_code if owner is graph}
     last = max((graph.nodes.index(node) for node in at_failure), default=len(graph.nodes) - 1)
     before = graph.nodes[last::-1]
+    scores = {node for node, call in analysis.state.score_calls.items() if call.summed and not failure.line}
     for candidates in (
+        [node for node in before if node in scores and node in nearby],  # scaled by the number of channels, perhaps
         [node for node in before if node in sized and node in nearby],
         [node for node in at_failure if failure.layer],
         [node for node in before if node in sized],
@@ -101,15 +103,17 @@ def _freeze_same_line(analysis: Analysis, failure: Failure) -> None:
                 analysis.state.labels.freeze(value.labels, Reason(failure.reason, graph.layer[node]))
 
 
-def _back_to_layers(nodes: list[fx.Node]) -> set[fx.Node]:
+def _back_to_layers(analysis: Analysis, nodes: list[fx.Node]) -> set[fx.Node]:
     """Return the nodes and all that goes into them, back to the layers before."""
+    products = analysis.state.score_calls
     found: set[fx.Node] = set()
     stack = list(nodes)
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(n for n in node.all_input_nodes if operator_name(n) not in LAYERS | PRODUCTS)
+            before = node.all_input_nodes
+            stack.extend(n for n in before if operator_name(n) not in LAYERS | PRODUCTS or n in products)
     return found
 
 

@@ -54,6 +54,8 @@ def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[R
         reason = None
         if use.in_axis is None:
             reason = "a grouped convolution: its inputs are closed together with its own channels"
+        elif use.groups > 1:
+            reason = "a grouped convolution: its filters do not see the same inputs"
         elif use.in_axis[1] == 0:
             reason = "a transposed convolution"
         elif calls[weight] > 1:

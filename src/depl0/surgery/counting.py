@@ -7,9 +7,10 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from depl0._attentions import AnyPruned, pruned_attention
 from depl0._counted_norm import CountedNorm, NormSpec
 from depl0._full_width import WidthSpec, keep_full_width
-from depl0._pruned_attention import AttentionSpec, PrunedAttention
+from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.full_width import width_axis
 from depl0.analysis.propagate import Axis
 from depl0.surgery.constant import replace_module
@@ -62,15 +63,15 @@ def prune_attentions(model: nn.Module, attentions: Mapping[str, AttentionSpec]) 
     modules = dict(model.named_modules())
     for path, spec in attentions.items():
         module = modules[path]
-        if isinstance(module, PrunedAttention):
+        if isinstance(module, AnyPruned):
             module.measure()
         elif _has_lost_channels(module, spec):
-            replace_module(model, path, PrunedAttention(module, spec))
+            replace_module(model, path, pruned_attention(module, spec))
 
 
 def _has_lost_channels(module: nn.Module, spec: AttentionSpec) -> bool:
     weight, out = module.get_parameter(spec.weight), module.get_parameter(f"{spec.out}.weight")
     width = spec.heads * spec.head_dim
     narrower = len(weight) < 3 * width or out.shape[1] < width
-    # the code of torch's own module takes the width of its input for that of its heads
-    return narrower or (spec.form == "torch" and (weight.shape[1] < width or len(out) < width))
+    # the code of torch's and torchvision's modules takes the width of its input for that of its heads
+    return narrower or (spec.form != "timm" and (weight.shape[1] < width or len(out) < width))

@@ -47,6 +47,7 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
         aliases.setdefault(canonical, []).append(name)
     modules = dict(model.named_modules(remove_duplicate=False))
     touched: dict[nn.Module, None] = {}
+    groups: dict[nn.Module, int] = {}
     for canonical, dims in by_tensor.items():
         keep_directions(modules, canonical, dims)
         keep_standards(modules, canonical, dims)
@@ -64,11 +65,23 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
                 smaller = _smaller(getattr(module, attribute), dims)
             setattr(module, attribute, smaller)
             touched[module] = None
-    for module in list(touched):
-        if isinstance(module, ParametrizationList):
-            touched.update((owner, None) for owner in modules.values() if _holds(owner, module))
+            owners = [module]
+            if isinstance(module, ParametrizationList):
+                owners = [owner for owner in modules.values() if _holds(owner, module)]
+                touched.update(dict.fromkeys(owners))
+            if 0 in dims and smaller.dim() > 2:
+                groups.update({o: _groups_left(o, dims[0]) for o in owners if isinstance(o, _ConvNd)})
     for module in touched:
-        _correct_attributes(module)
+        _correct_attributes(module, groups.get(module))
+
+
+def _groups_left(module: _ConvNd, keep: Tensor) -> int:
+    """Return how many groups of a convolution keep anything of the first dimension of its weight.
+
+    All of them do where every group loses the same places.
+    """
+    size = module.in_channels if module.transposed else module.out_channels
+    return len((keep // (size // module.groups)).unique())
 
 
 def _holds(owner: nn.Module, parametrization: nn.Module) -> bool:
@@ -96,18 +109,14 @@ def _weight(module: _ConvNd | nn.Linear) -> Tensor:
     return module.get_parameter("weight_v") if "weight_v" in module._parameters else module.weight
 
 
-def _correct_attributes(module: nn.Module) -> None:
-    """Set the attributes that torch's own layers read or print.
-
-    A grouped convolution that has come down to one group is an ordinary one, and may since have lost more channels.
-    """
+def _correct_attributes(module: nn.Module, groups: int | None) -> None:
+    """Set the attributes that torch's own layers read or print; ``groups`` are what a convolution has left of them."""
     if isinstance(module, _ConvNd):
         first, second = _weight(module).shape[:2]
+        module.groups = module.groups if groups is None else groups
         if module.transposed:
-            module.groups = max(1, first // (module.in_channels // module.groups))
             module.in_channels, module.out_channels = first, second * module.groups
         else:
-            module.groups = max(1, first // (module.out_channels // module.groups))
             module.out_channels, module.in_channels = first, second * module.groups
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = _weight(module).shape

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from depl0._counted_norm import CountedNorm
 from depl0._full_width import WidthSpec, keep_full_width
 from depl0._pruned_attention import PrunedAttention
+from depl0._pruned_window import PrunedWindowAttention
 from depl0._standardised import StandardisedConv2d
 from depl0._user_code import load_callable, wanted
 from depl0.export.torch_folder import parts
@@ -70,6 +71,8 @@ _STEPS = {
         replace(network, path, CountedNorm(network.get_submodule(path), NormSpec(**spec)))""",
     "attentions": """    for path, spec in config["attentions"].items():
         replace(network, path, PrunedAttention(network.get_submodule(path), AttentionSpec(**spec)))""",
+    "windows": """    for path, spec in config["windows"].items():
+        replace(network, path, PrunedWindowAttention(network.get_submodule(path), AttentionSpec(**spec)))""",
     "standardised": """    for path, how in config["standardised"].items():
         replace(network, path, StandardisedConv2d(network.get_submodule(path), Standardisation(**how)))""",
 }
@@ -78,6 +81,7 @@ _STEPS = {
 _OURS: Mapping[str, tuple[Named, ...]] = {
     "norms": (CountedNorm,),
     "attentions": (PrunedAttention,),
+    "windows": (PrunedWindowAttention,),
     "standardised": (StandardisedConv2d,),
     "full_width": (WidthSpec, keep_full_width),
 }

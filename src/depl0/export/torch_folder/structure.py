@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from depl0._attentions import AnyPruned, in_windows, pruned_attention
 from depl0._counted_norm import CountedNorm
 from depl0._full_width import places_of, spec_of
-from depl0._pruned_attention import PrunedAttention
 from depl0._standardised import StandardisedConv2d
 from depl0.surgery.constant import ConstantLayer, replace_module
 from depl0.surgery.record import record_of, state_shapes
@@ -35,6 +35,8 @@ class Structure:
     """norms that go on counting removed channels"""
     attentions: dict[str, dict[str, Any]]
     """attention with widths of its own"""
+    windows: dict[str, dict[str, Any]]
+    """attention in windows of an image, with widths of its own"""
     standardised: dict[str, dict[str, Any]]
     """convolutions for whose standardised filters removed weights still count"""
     full_width: dict[str, dict[str, Any]]
@@ -47,7 +49,7 @@ class Structure:
 
 def structure_of(compact: nn.Module, dense: nn.Module) -> Structure:
     """Compare a compact network with a fresh dense one, in which modules of other classes are replaced first."""
-    norms, attentions, standardised = _replaced(compact, dense)
+    replaced = _replaced(compact, dense)
     record = record_of(compact)
     assert record is not None, "the network was loaded from a folder of a compact network"
     removed = {removal.layer for removal in record.removals}
@@ -66,17 +68,8 @@ def structure_of(compact: nn.Module, dense: nn.Module) -> Structure:
     modules = dict(compact.named_modules(remove_duplicate=False))
     constants = {path: _constant(modules[path]) for path in sorted(removed)}
     attributes = _attributes(compact, dense, gone)
-    return Structure(
-        shapes,
-        attributes,
-        constants,
-        sorted(identities),
-        positions,
-        norms,
-        attentions,
-        standardised,
-        _at_full_width(compact),
-    )
+    at_full_width = _at_full_width(compact)
+    return Structure(shapes, attributes, constants, sorted(identities), positions, **replaced, full_width=at_full_width)
 
 
 def _at_full_width(compact: nn.Module) -> dict[str, dict[str, Any]]:
@@ -89,29 +82,27 @@ def _at_full_width(compact: nn.Module) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _replaced(
-    compact: nn.Module, dense: nn.Module
-) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+def _replaced(compact: nn.Module, dense: nn.Module) -> dict[str, dict[str, dict[str, Any]]]:
     """Replace modules of the dense network by the classes that work with fewer channels; say which, and how."""
-    norms, attentions, standardised = {}, {}, {}
+    found: dict[str, dict[str, dict[str, Any]]] = {"norms": {}, "attentions": {}, "windows": {}, "standardised": {}}
     before = dict(dense.named_modules())
     for path, module in compact.named_modules():
         replaced: nn.Module
         if isinstance(module, CountedNorm):
-            norms[path] = module.spec.to_dict()
+            found["norms"][path] = module.spec.to_dict()
             replaced = CountedNorm(before[path], module.spec)
-        elif isinstance(module, PrunedAttention):
-            attentions[path] = module.spec.to_dict()
-            replaced = PrunedAttention(before[path], module.spec)
+        elif isinstance(module, AnyPruned):
+            found["windows" if in_windows(module.spec) else "attentions"][path] = module.spec.to_dict()
+            replaced = pruned_attention(before[path], module.spec)
         elif isinstance(module, StandardisedConv2d):
             conv = before[path]
             assert isinstance(conv, nn.Conv2d)
-            standardised[path] = asdict(module.standardisation)
+            found["standardised"][path] = asdict(module.standardisation)
             replaced = StandardisedConv2d(conv, module.standardisation)
         else:
             continue
         replace_module(dense, path, replaced)
-    return norms, attentions, standardised
+    return found
 
 
 def _attributes(compact: nn.Module, dense: nn.Module, gone: set[str]) -> dict[str, dict[str, int | list[int]]]:

@@ -1,0 +1,228 @@
+"""Structures of attention that is written out: heads, queries with keys, values; and groups that lose places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from tests.analysis.structures import Classifier, conv, structure
+
+TOKENS = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(3))
+
+
+class Attending(nn.Module):
+    """Gives queries, keys and values of a stream, and reads what comes of them."""
+
+    def __init__(self, keys: int = 12) -> None:
+        super().__init__()
+        self.into, self.norm, self.head = nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+        self.query, self.key, self.value = nn.Linear(8, 12), nn.Linear(8, keys), nn.Linear(8, keys)
+        self.back = nn.Linear(12, 8)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x)
+        y = self.norm(x)
+        return self.head(x + self.back(self.attend(self.query(y), self.key(y), self.value(y))))
+
+
+def heads(x: Tensor, dim: int = 4) -> Tensor:
+    """Split channels into as many heads of this size as there are."""
+    return x.view(*x.shape[:2], -1, dim).transpose(1, 2)
+
+
+def joined(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+@structure({"into": 8, "query": 3}, inputs=TOKENS, sites={("value.weight", 0), ("value.bias", 0)})
+class Heads(Attending):
+    """BERT's: the number of heads follows the layers; a closed head's values are zeros, its weights need not be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.randn(1, 3, 1, 1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = heads(q), heads(k), heads(v)
+        past = torch.ones(6, 6).tril().log()
+        weights = torch.softmax(torch.matmul(q, k.transpose(2, 3)) * 0.5 * self.slope + past, dim=-1)
+        return joined(F.dropout(weights, 0.1, self.training) @ v)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+@structure({"into": 8, "query": 2}, inputs=TOKENS, sites={("value.weight", 0)})
+class SharedKeys(Attending):
+    """Llama's: two heads of queries have one of keys and values, and all are turned by their position."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.query, self.back = nn.Linear(8, 12, bias=False), nn.Linear(12, 8, bias=False)
+        self.register_buffer("frequencies", torch.tensor([1.0]), persistent=False)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = heads(q, 3)[..., :2], heads(k, 3)[..., :2], heads(v, 3)
+        angles = (self.frequencies[None, :, None] @ torch.arange(6.0, dtype=q.dtype)[None, None, :]).transpose(1, 2)
+        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
+        q, k = turned(q, angles.cos(), angles.sin()), turned(k, angles.cos(), angles.sin())
+        k, v = self.repeated(k), self.repeated(v)
+        return joined(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.6))
+
+    def repeated(self, x: Tensor) -> Tensor:
+        batch, count, length, dim = x.shape
+        return x[:, :, None].expand(batch, count, 2, length, dim).reshape(batch, 2 * count, length, dim)
+
+
+@structure({"into": 8, "query": 2}, inputs=TOKENS)
+class SharedKeysFused(Attending):
+    """The same, left to torch."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.register_buffer("mask", torch.randn(2, 1, 6, 6))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return joined(
+            F.scaled_dot_product_attention(heads(q, 3), heads(k, 3), heads(v, 3), self.mask[:1], enable_gqa=True)
+        )
+
+
+@structure({"into": 8}, inputs=TOKENS, frozen={"query": "meets a constant", "value": "meets a constant"})
+class MaskOfHeads(Attending):
+    """A mask that differs from head to head is no parameter, so it cannot follow them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.randn(1, 3, 6, 6))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return joined(F.scaled_dot_product_attention(heads(q), heads(k), heads(v), self.mask))
+
+
+def places(x: Tensor) -> Tensor:
+    """Split channels into three heads of any size."""
+    return x.view(*x.shape[:2], 3, -1).transpose(1, 2)
+
+
+@structure(
+    {"into": 8, "query": 4, "value": 4},
+    inputs=TOKENS,
+    sites={("query.weight", 0), ("query.bias", 0), ("value.weight", 0)},
+)
+class PlacesOfHeads(Attending):
+    """Queries and keys lose the same places of every head, values others; one zero of two is enough."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (places(q) @ places(k.sigmoid()).transpose(-2, -1) * 0.5).softmax(-1)
+        return joined(weights @ places(v))
+
+
+@structure(
+    {"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "cannot be made zero", "key": "cannot be made zero"}
+)
+class QueriesBehindSigmoid(Attending):
+    """Neither queries nor keys can be made zero where they meet."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (places(q.sigmoid()) @ places(k.sigmoid()).transpose(-2, -1)).softmax(-1)
+        return joined(weights @ places(v))
+
+
+@structure({"into": 8, "query": 4, "value": 4}, inputs=TOKENS, sites={("query.weight", 0), ("value.weight", 0)})
+class FusedWithScale(Attending):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return joined(F.scaled_dot_product_attention(places(q), places(k), places(v), scale=0.5))
+
+
+@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "the scale of attention is computed from them"})
+class FusedWithoutScale(Attending):
+    """torch divides by the root of the number of places that it finds."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return joined(F.scaled_dot_product_attention(places(q), places(k), places(v)))
+
+
+@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "its number of channels changes the values"})
+class ScaledByWidth(Attending):
+    """The scale is computed from what is left, which a trial finds."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q = places(q)
+        weights = (q @ places(k).transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
+        return joined(weights @ places(v))
+
+
+@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "channels lie in different dimensions"})
+class HeadsAndPlaces(Attending):
+    """Heads of one tensor meet places of another."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (heads(q) @ places(k).transpose(-2, -1)).softmax(-1)
+        return joined(weights @ places(v))
+
+
+# -- groups that lose places -----------------------------------------------------------------------------------------
+
+
+@structure({"one": 4, "wide": 3, "two": 6}, sites={("wide.weight", 0), ("wide.bias", 0), ("one.weight", 0)})
+class WideGroups(Classifier):
+    """Two groups of four inputs: every group loses the same places, and there are two groups to the end."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.wide, self.two = conv(3, 8), conv(8, 6, groups=2), conv(6, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.wide(F.relu(self.one(x))))))
+
+
+@structure({"one": 4, "wide": 3}, sites={("wide.weight", 1)})
+class WideGroupsBehindSigmoid(Classifier):
+    """Only the reader's own weights can silence what comes in."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.wide = conv(3, 8), conv(8, 6, groups=2)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.wide(torch.sigmoid(self.one(x))))
+
+
+@structure({"one": 4, "wide": 3})
+class WideGroupsAtALength(Classifier):
+    """Weight norm over the filters of groups."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.wide = conv(3, 8), parametrizations.weight_norm(conv(8, 6, groups=2))
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.wide(F.relu(self.one(x))))
+
+
+@structure({"one": 4, "wide": 4, "small": 5})
+class SplitAttention(Classifier):
+    """ResNeSt's: a grouped convolution in two parts, which are weighed against each other, channel by channel."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.one, self.wide, self.norm = conv(3, 8), conv(8, 8, groups=2, bias=False), nn.BatchNorm2d(8)
+        self.small, self.weigh = nn.Conv2d(4, 5, 1), nn.Conv2d(5, 8, 1)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.wide(F.relu(self.one(x)))))
+        batch, width, height, length = x.shape
+        x = x.reshape(batch, 2, width // 2, height, length)
+        weights: Any = self.weigh(F.relu(self.small(x.sum(1).mean((2, 3), keepdim=True))))
+        weights = weights.view(batch, 1, 2, -1).transpose(1, 2).softmax(1).reshape(batch, -1)
+        return (x * weights.reshape(batch, 2, width // 2, 1, 1)).sum(1)

@@ -1,0 +1,96 @@
+"""Hugging Face's transformers: whole heads go, with the keys and values that several of them share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.analysis.helpers import call, distance, pruned, same_cost
+from torch import nn
+
+import depl0
+from depl0._host import ExampleInputs
+
+transformers = pytest.importorskip("transformers")
+
+TOKENS = torch.randint(3, 40, (1, 6), generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "vocab_size": 40,
+    "max_position_embeddings": 32,
+}
+SHARED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "use_cache": False}
+IMAGES: dict[str, Any] = {**SIZES, "image_size": 16, "patch_size": 8}
+GPT: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 4, "vocab_size": 40, "n_positions": 32, "use_cache": False}
+DISTIL: dict[str, Any] = {"dim": 16, "n_layers": 1, "n_heads": 4, "hidden_dim": 24, "vocab_size": 40}
+FAMILIES: dict[str, tuple[str, dict[str, Any], int, float]] = {
+    "BertForSequenceClassification": ("BertConfig", SIZES, 4, 0.05),
+    "RobertaForSequenceClassification": ("RobertaConfig", SIZES, 4, 0.05),
+    "DistilBertForSequenceClassification": ("DistilBertConfig", {**DISTIL, "max_position_embeddings": 32}, 4, 0.05),
+    "GPT2LMHeadModel": ("GPT2Config", GPT, 4, 0.05),
+    "LlamaForCausalLM": ("LlamaConfig", SHARED, 2, 0.06),
+    "Qwen3ForCausalLM": ("Qwen3Config", {**SHARED, "head_dim": 4}, 2, 0.06),
+    "GemmaForCausalLM": ("GemmaConfig", {**SHARED, "head_dim": 4}, 2, 0.06),
+    "ViTForImageClassification": ("ViTConfig", IMAGES, 4, 0.08),
+}
+"""class -> its settings' class, settings, gates of its heads, and the least MACs that must be within reach"""
+
+
+def built(name: str, implementation: str, **changes: Any) -> nn.Module:
+    settings, sizes, _, _ = FAMILIES[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, settings)(**{**sizes, **changes}, attn_implementation=implementation)
+    model: nn.Module = getattr(transformers, name)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # weights that start near zero would hide what attention does
+            parameter.add_(torch.randn_like(parameter) / 5)
+    return model
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_heads_are_pruned_exactly(name: str, implementation: str, tmp_path: Path) -> None:
+    _, _, heads, least = FAMILIES[name]
+    host = built(name, implementation).double()
+    before = {key: value.clone() for key, value in host.state_dict().items()}
+    inputs = IMAGE.double() if "Image" in name else TOKENS
+    gated, compact = pruned(host, inputs, seed=1)
+    assert gated.plan.least() < least, str(gated.plan)
+    assert heads in [group.size for group in gated.plan.groups]
+    assert set(gated.plan.frozen()) == {"reaches the network's output"}
+
+    certificate = depl0.info(compact).certificate
+    assert certificate.covered[-1] == "training mode" and not any("batch" in what for what in certificate.refused)
+    more = torch.cat([inputs, inputs.flip(-1)]) if "Image" in name else torch.randint(3, 40, (2, 11))
+    for given in (inputs, more):
+        bound = 1e-5 if gated.plan.works_in_float32 else 1e-12
+        assert distance(call(gated, given).logits, call(compact, given).logits) < bound
+    assert same_cost(gated.kept_cost(), depl0.cost(compact, inputs))
+    loaded = depl0.load(depl0.save(compact, tmp_path / "small"), lambda: built(name, implementation).double()).eval()
+    assert torch.equal(call(loaded, inputs).logits, call(compact, inputs).logits)
+    assert all(torch.equal(value, before[key]) for key, value in host.state_dict().items())
+    assert type(compact) is type(host)
+
+
+def test_keys_and_values_that_are_returned_are_kept() -> None:
+    """Llama gives its cache back unless told not to: what is in it is part of the output."""
+    plan = depl0.plan(built("LlamaForCausalLM", "sdpa", use_cache=True), TOKENS)
+    report = {layer.layer: layer for layer in plan.layers}["model.layers.0.self_attn.k_proj"]
+    assert report.prunable == 0 and "reaches the network's output" in report.reasons[0][0]
+
+
+def test_a_mask_of_padding_stays_what_it_is() -> None:
+    host = built("BertForSequenceClassification", "sdpa")
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
+    example = {"input_ids": TOKENS.repeat(2, 1), "attention_mask": mask}
+    gated, compact = pruned(host, example, seed=1)
+    assert 4 in [group.size for group in gated.plan.groups]
+    others = ExampleInputs.of({**example, "attention_mask": mask.flip(0)})
+    with torch.no_grad():
+        assert distance(gated(**others.kwargs), compact(**others.kwargs)) < 1e-5
