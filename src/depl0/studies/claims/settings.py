@@ -19,8 +19,10 @@ from depl0.recipes.sections import SECTIONS
 
 OF_AN_ARM = ("method", "generator", "direction", "conditioning", "dependency")
 """fields of ``gates`` that are what is compared; all others belong to the setting"""
-_SECTIONS = ("model", "data", "task", "gates", "target", "search", "weight_optimizer", "gate_optimizer")
-_SECTIONS += ("recovery", "finetune")
+_SECTIONS = (
+    *("model", "data", "task", "gates", "target", "search"),
+    *("weight_optimizer", "gate_optimizer", "recovery", "finetune"),
+)
 _OF_THE_RUN = ("precision", "compact")
 _LEFT_OUT = {"gates": OF_AN_ARM, "data": ("workers",)}  # who reads the images changes no image
 
