@@ -81,10 +81,10 @@ def _small(name: str) -> nn.Module:
 
 def _shallow(name: str) -> nn.Module:
     """Return a public network with few blocks in every stage, which has what its family is special for."""
+    models = import_torchvision().models
     import timm
     from timm.models.byobnet import model_cfgs
 
-    models = import_torchvision().models
     if name == "densenet":
         return models.DenseNet(growth_rate=32, block_config=(2, 2, 2, 2), num_init_features=64)
     if name == "efficientnet":
