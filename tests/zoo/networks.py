@@ -63,6 +63,13 @@ def _small(name: str) -> nn.Module:
         import timm
 
         return timm.models.VisionTransformer(32, 8, embed_dim=24, depth=2, num_heads=3, num_classes=5)
+    if name in {"swin", "swin_v2"}:
+        import_torchvision()
+        from torchvision.models import swin_transformer as swin
+
+        parts = {"block": swin.SwinTransformerBlockV2, "downsample_layer": swin.PatchMergingV2}
+        options = parts if name == "swin_v2" else {}
+        return swin.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [2, 2], num_classes=5, **options)
     networks = {
         "unet": UNet,
         "preactivation": PreActivationNet,
@@ -74,10 +81,10 @@ def _small(name: str) -> nn.Module:
 
 def _shallow(name: str) -> nn.Module:
     """Return a public network with few blocks in every stage, which has what its family is special for."""
+    models = import_torchvision().models
     import timm
     from timm.models.byobnet import model_cfgs
 
-    models = import_torchvision().models
     if name == "densenet":
         return models.DenseNet(growth_rate=32, block_config=(2, 2, 2, 2), num_init_features=64)
     if name == "efficientnet":
@@ -91,6 +98,11 @@ def _shallow(name: str) -> nn.Module:
 
         widths = [48, 104, 208]
         return models.RegNet(BlockParams([1, 2, 2], widths, [8, 8, 8], [1.0] * 3, [2] * 3, se_ratio=0.25))
+    if name == "resnest":
+        from timm.models.resnest import ResNestBottleneck
+
+        options = {"stem_type": "deep", "stem_width": 16, "avg_down": True, "base_width": 16}
+        return timm.models.ResNet(ResNestBottleneck, [1, 1, 1, 1], block_args={"radix": 2, "avd": True}, **options)
     if name == "res2net":
         return timm.create_model("res2net50_26w_4s", pretrained=False, layers=(1, 1, 1, 1))
     blocks = [stage[:2] for stage in model_cfgs["mobileone_s0"].blocks]
@@ -113,8 +125,8 @@ NETWORKS = [
     # ours, for what no public network has
     Entry("small:unet"), Entry("small:preactivation", 32), Entry("small:two_inputs", 32),
     # public networks that take long, with few blocks
-    Entry("shallow:res2net"), Entry("shallow:mobileone"),
-    Entry("small:vit", 32), Entry("small:transformer", 32),
+    Entry("shallow:res2net"), Entry("shallow:mobileone"), Entry("shallow:resnest"),
+    Entry("small:vit", 32), Entry("small:transformer", 32), Entry("small:swin", 32), Entry("small:swin_v2", 32),
     # torchvision
     Entry("torchvision:alexnet", 96), Entry("torchvision:vgg11", 32), Entry("torchvision:vgg13_bn", 32),
     Entry("torchvision:resnet18"), Entry("torchvision:resnet50"), Entry("torchvision:resnet101"),

@@ -25,6 +25,7 @@ FAMILIES = {
     "ShuffleNet": "torchvision:shufflenet_v2_x0_5",
     "Res2Net": "shallow:res2net",
     "MobileOne": "shallow:mobileone",
+    "ResNeSt": "shallow:resnest",
 }
 
 
