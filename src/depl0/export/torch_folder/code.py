@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping, Sequence
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias
 
-from depl0._counted_norm import CountedNorm
-from depl0._full_width import WidthSpec, keep_full_width
-from depl0._pruned_attention import PrunedAttention
-from depl0._pruned_window import PrunedWindowAttention
-from depl0._standardised import StandardisedConv2d
+from depl0 import _counted_norm, _full_width, _pruned_attention, _pruned_window, _standardised
 from depl0._user_code import load_callable, wanted
 from depl0.export.torch_folder import parts
 from depl0.export.torch_folder.inlining import Inliner, import_order, is_installed
 from depl0.export.torch_folder.structure import Structure
 from depl0.models import registry
 
-Named: TypeAlias = type | FunctionType
-"""what has a name in a module of ours"""
+Named: TypeAlias = tuple[ModuleType, str]
+"""a class or function of ours: its module, and its name"""
 
 _NEEDED = ("import json", "from pathlib import Path", "from torch import Tensor, nn", "import torch")
 _LOAD = "from safetensors.torch import load_file"
@@ -79,11 +74,11 @@ _STEPS = {
 
 
 _OURS: Mapping[str, tuple[Named, ...]] = {
-    "norms": (CountedNorm,),
-    "attentions": (PrunedAttention,),
-    "windows": (PrunedWindowAttention,),
-    "standardised": (StandardisedConv2d,),
-    "full_width": (WidthSpec, keep_full_width),
+    "norms": ((_counted_norm, "CountedNorm"),),
+    "attentions": ((_pruned_attention, "PrunedAttention"),),
+    "windows": ((_pruned_window, "PrunedWindowAttention"),),
+    "standardised": ((_standardised, "StandardisedConv2d"),),
+    "full_width": ((_full_width, "WidthSpec"), (_full_width, "keep_full_width")),
 }
 """what the steps above need, for each part of a structure"""
 
@@ -141,19 +136,15 @@ def _with_classes(line: str, classes: Sequence[Named], call: str) -> tuple[str, 
     """Return import lines, the definitions of these classes of ours, and the call."""
     if not classes:
         return line, "", call
-    inliner = Inliner(_module_of(classes[0]))
+    inliner = Inliner(classes[0][0])
     _add_classes(inliner, classes)
     imports, definitions = inliner.text()
     return f"{line}\n{imports}", definitions, call
 
 
 def _add_classes(inliner: Inliner, classes: Sequence[Named]) -> None:
-    for kind in classes:
-        inliner.add(_module_of(kind), kind.__name__)
-
-
-def _module_of(kind: Named) -> ModuleType:
-    return sys.modules[kind.__module__]
+    for module, name in classes:
+        inliner.add(module, name)
 
 
 def _libraries(spec: str) -> str:
