@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -166,7 +166,7 @@ def check_host(model: object) -> nn.Module:
 def _check_values(model: nn.Module) -> None:
     """Refuse a network whose parameters have no values: nothing could be compared."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(tensor, UninitializedTensorMixin):
+        if is_lazy(tensor):
             raise InputError(
                 f"{name} has no shape yet.", hint="run the network once, so that its lazy layers know their sizes."
             )

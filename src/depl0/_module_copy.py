@@ -24,7 +24,7 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
     >>> same[0] is layer[0], torch.equal(same[0].weight, layer[0].weight)
     (False, True)
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _ATOMIC or (kind is tuple and all(type(member) in _ATOMIC for member in value)):
         return value
     if id(value) in memo:
@@ -41,7 +41,7 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
     return copy.deepcopy(value, memo)
 
 
-def _is_plain(kind: type) -> bool:
+def _is_plain(kind: Any) -> bool:
     """Tell whether a class says nothing about how its objects are copied."""
     return (
         not hasattr(kind, "__deepcopy__")

@@ -29,7 +29,9 @@ def test_layers_come_in_order_of_execution_with_their_reasons() -> None:
     plan = depl0.plan(Mixed(), torch.randn(1, 3, 12, 12))
     rows = [(report.layer, report.channels, report.prunable) for report in plan.layers]
     assert rows == [("first", 6, 6), ("second", 8, 0), ("normed", 4, 0), ("last", 2, 0)]
-    assert plan.layers[2].reasons == (("the layer's weight is computed, not stored", 4),)
+    assert plan.layers[2].reasons == (
+        ("the layer's weight is computed, not stored: spectral norm is of the whole weight", 4),
+    )
 
 
 def test_nothing_to_prune_names_the_layers_that_cannot_be_sliced() -> None:

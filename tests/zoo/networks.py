@@ -368,7 +368,7 @@ _DETECTORS = [
 
 _known = {entry.name for entry in NETWORKS}
 NETWORKS += [Entry(f"torchvision:{name}") for name in _MORE_OF_TORCHVISION]
-NETWORKS += [Entry(f"detection:{name}", 128) for name in _DETECTORS]
+NETWORKS += [Entry(f"detection:{name}", 300 if name.startswith("ssd300") else 128) for name in _DETECTORS]
 NETWORKS += [Entry(f"timm:{name}") for name in SMALL + _FURTHER if f"timm:{name}" not in _known]
 
 

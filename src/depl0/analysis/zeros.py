@@ -123,19 +123,20 @@ def _gate_recurrent(
 ) -> None:
     """Silence what a recurrent layer reads, its own units at the weights that read them."""
     calls = recurrent_calls(state, node)
-    source = arguments(node).get("input")
-    directions = 2 if arguments(node).get("bidirectional") else 1
-    can_go = bool(calls) and units_can_go(state, node)
-    for place, call in enumerate(calls):
-        if can_go:
-            sites.axes.setdefault((call.hidden, 1), graph.layer[node])
-        if place >= directions:
-            if can_go:
-                sites.axes.setdefault((call.inputs, 1), graph.layer[node])
-        elif isinstance(state.values.get(source), Channels) and not silenceable[source]:
-            sites.axes.setdefault((call.inputs, 1), graph.layer[node])
-        elif isinstance(state.values.get(source), Channels):
-            _mark(source, sources, marked)
+    if not calls:
+        return
+    source, layer = arguments(node)["input"], graph.layer[node]
+    directions = 2 if arguments(node)["bidirectional"] else 1
+    if units_can_go(state, node):
+        for name in (*(call.hidden for call in calls), *(call.inputs for call in calls[directions:])):
+            sites.axes.setdefault((name, 1), layer)
+    if not isinstance(state.values.get(source), Channels):
+        return
+    if silenceable[source]:
+        _mark(source, sources, marked)
+        return
+    for call in calls[:directions]:
+        sites.axes.setdefault((call.inputs, 1), layer)
 
 
 def _silence_one_of(

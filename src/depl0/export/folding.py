@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from depl0._precision import as_precise_as_possible
+from depl0._precision import as_precise_as_possible, cast
 from depl0.analysis.recording import arguments, operator_name
 from depl0.errors import ExportError
 
@@ -186,14 +186,14 @@ def drop_unused(program: ExportedProgram) -> None:
 # -- proof -------------------------------------------------------------------------------------------------------------
 
 
-def _outputs(program: ExportedProgram, state: Mapping[str, Tensor]) -> tuple[torch.dtype, list[Tensor]]:
+def _outputs(program: ExportedProgram, state: Mapping[str, Tensor]) -> tuple[torch.dtype | None, list[Tensor]]:
     """Run the graph with these tensors on random inputs, in float64, or in its own precision if it insists on that."""
     with torch.no_grad():
         outputs, dtype = as_precise_as_possible(lambda d: program.graph_module(*_arguments(program, state, d)))
     return dtype, [output for output in pytree.tree_leaves(outputs) if isinstance(output, Tensor)]
 
 
-def _arguments(program: ExportedProgram, state: Mapping[str, Tensor], dtype: torch.dtype) -> list[object]:
+def _arguments(program: ExportedProgram, state: Mapping[str, Tensor], dtype: torch.dtype | None) -> list[object]:
     """Return a value for every placeholder: parameters and buffers, constants, then random inputs."""
     rng = torch.Generator().manual_seed(0)
     tensors, given = _tensor_names(program), iter(pytree.tree_leaves(program.example_inputs))
@@ -206,14 +206,14 @@ def _arguments(program: ExportedProgram, state: Mapping[str, Tensor], dtype: tor
         else:
             value = next(given)
             if isinstance(value, Tensor) and value.is_floating_point():
-                value = torch.randn(value.shape, generator=rng, dtype=torch.float64)
+                value = torch.randn(value.shape, generator=rng, dtype=torch.float64).to(value.dtype)
         is_number = isinstance(value, Tensor) and value.is_floating_point()
-        values.append(value.to(dtype).clone() if is_number else value)
+        values.append(cast(value, dtype).clone() if is_number else value)
     return values
 
 
-def _compare(before: tuple[torch.dtype, list[Tensor]], after: tuple[torch.dtype, list[Tensor]]) -> None:
-    dtype = before[0]
+def _compare(before: tuple[torch.dtype | None, list[Tensor]], after: tuple[torch.dtype | None, list[Tensor]]) -> None:
+    dtype = before[0] or torch.float32
     for wanted, found in zip(before[1], after[1], strict=True):
         scale = float(wanted.double().abs().max()) if wanted.numel() else 0.0
         error = float((wanted.double() - found.double()).abs().max()) if wanted.numel() else 0.0

@@ -44,7 +44,8 @@ def gives_the_same_twice(gated: Callable[[ExampleInputs], Any], case: ExampleInp
 
 def converted(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     """Convert a network's floating-point and complex numbers, in place."""
-    return model._apply(lambda tensor: cast(tensor, dtype))  # Module.to would drop imaginary parts
+    model._apply(lambda tensor: cast(tensor, dtype))  # Module.to would drop imaginary parts
+    return model
 
 
 BOUND = (
