@@ -50,9 +50,9 @@ ONNX files, batch 1, in ONNX Runtime on one thread, while other programs kept al
 figures are uncertain by some per cent, and the same network may take half as long again an hour later. So compare
 within a table: all four files of a network take turns in one process, in an order that changes from round to round.
 Milliseconds are medians of processor time, ± half of the middle 50 %; in brackets is the 95 % interval of the median
-ratio over the rounds, where it was kept. Accuracy is that of the file on the whole test set of CIFAR-10 (10,000
-images); one seed each. Ranges were measured on 512 training images (8 random ones for networks that are only timed).
-How it is done: [../export.md](../export.md).
+ratio over the rounds, where it was kept; the lines below a table compare the fastest fifth of the rounds. Accuracy is
+that of the file on the whole test set of CIFAR-10 (10,000 images); one seed each. Ranges were measured on 512
+training images (8 random ones for networks that are only timed). How it is done: [../export.md](../export.md).
 
 Two machines: one CPU with AVX-512 VNNI, and an AMD EPYC with AVX2 alone, on which int8 products of 8-bit weights
 saturate, so that depl0 writes weights of 7 bits there.
