@@ -15,7 +15,7 @@ from depl0.gated import attach
 from depl0.pruning.calibration import MOST_BATCHES, Calibration, Loss
 from depl0.pruning.freezing import freeze_network
 from depl0.pruning.reconstruction import reconstruction_scores
-from depl0.pruning.short_training import Lesson, check_training, train_compact
+from depl0.pruning.short_training import Lesson, check_training, pair, train_compact
 
 
 def prune(
@@ -51,6 +51,8 @@ def prune(
     if steps is not None:
         check_training(steps, lr)
         data = list(islice(data, max(steps, MOST_BATCHES))) if isinstance(data, Iterator) else data
+        for batch in islice(data, 1):
+            pair(batch)
     lesson = None if steps is None else Lesson(private_copy(check_host(model)), loss)
     gated = attach(private_copy(check_host(model)), example_inputs, config)
     calibration = Calibration.of(data, None if lesson is None else lesson.task_loss)

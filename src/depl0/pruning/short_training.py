@@ -80,20 +80,22 @@ def train_compact(compact: nn.Module, lesson: Lesson, data: Iterable[Any], steps
     compact.eval()
 
 
+def pair(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and targets of a batch to train on."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise InputError(
+            f"with steps, a batch must be a pair (inputs, targets), got {type(batch).__name__} instead.",
+            hint="leave steps out to prune without labels and without training.",
+        )
+    return batch[0], batch[1]
+
+
 def _endless(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Give pairs (inputs, targets) again and again, where the network is."""
     while True:
         found = False
         for batch in data:
             found = True
-            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise InputError(
-                    f"with steps, a batch must be a pair (inputs, targets), got {type(batch).__name__} instead.",
-                    hint="leave steps out to prune without labels and without training.",
-                )
-            inputs, targets = pytree.tree_map(
-                lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tuple(batch)
-            )
-            yield inputs, targets
+            yield pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, pair(batch))
         if not found:
             raise InputError("data gives no batches.", hint="pass a data loader or a list of batches.")
