@@ -13,7 +13,8 @@ import pytest
 from depl0.cli.app import main
 from depl0.errors import InputError
 from depl0.recipes.toml import write_recipe
-from depl0.studies.claims import judge, page, write_claims
+from depl0.studies.claims.judge import judge
+from depl0.studies.claims.page import page, write_claims
 from tests.training.tiny import run, tiny_recipe
 
 ARMS: dict[str, dict[str, Any]] = {

@@ -26,7 +26,8 @@ def claims_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Judge the paper's claims by finished runs: confirmed, not confirmed or open, with figures, n and spread."""
-    from depl0.studies.claims import judge, page, write_claims
+    from depl0.studies.claims.judge import judge
+    from depl0.studies.claims.page import page, write_claims
 
     result = judge(runs, method, control)
     if out is not None:
