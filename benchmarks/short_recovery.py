@@ -43,8 +43,7 @@ INTRODUCTION = """\
 {setting}
 Every method cuts the same share of the MACs, is compensated at the cut and trained for {steps} steps of {batch_size}
 images with the dense network as a teacher (its answers are 0.9 of the loss, T = 4, and block outputs are compared; a
-warm-up of 20 steps, then half a cosine). Its learning rate is the best of {rates} on a tenth of the training images,
-held out (one seed, {chosen_at:.0%} left).
+warm-up of 20 steps, then half a cosine). {chosen}
 
 Test accuracy in per cent, right after the cut and after the last step: mean ± sample standard deviation over n seeds.
 `slimming` and `sfp` score the trained network as it is, without the training of their own that their papers have before
@@ -170,13 +169,14 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         own = [row for row in test if row["method"] == method]
         cells = [_cell(own, budget, figure) for budget in budgets for figure in ("at_the_cut", "accuracy")]
         body.append([method, " ".join(f"{lr:g}" for lr in sorted({row["lr"] for row in own})), *cells])
-    words = INTRODUCTION.format(
-        setting=args.setting,
-        steps=args.steps,
-        batch_size=args.batch_size,
-        rates=", ".join(f"{lr:g}" for lr in args.choose),
-        chosen_at=args.choose_at,
-    )
+    rates = ", ".join(f"{lr:g}" for lr in args.choose)
+    chosen = f"The learning rate is {rates} for all; it was not chosen for this network."
+    if len(args.choose) > 1:
+        chosen = (
+            f"Its learning rate is the best of {rates} on a tenth of\nthe training images, held out "
+            f"(one seed, {args.choose_at:.0%} left)."
+        )
+    words = INTRODUCTION.format(setting=args.setting, steps=args.steps, batch_size=args.batch_size, chosen=chosen)
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     note = (
         "Every run and every trial of a rate: `all_methods.json`. Written by `benchmarks/short_recovery.py`, commit "
