@@ -970,7 +970,10 @@ class NormOfBuffers(Classifier):
         return F.relu(self.two(F.relu(self.norm(self.one(x)))))
 
 
-@structure({"one": 8, "two": 8}, frozen={"normed": "spectral norm is of the whole weight (at spectral)"})
+COMPUTED = "the layer's weight is computed, not stored: spectral norm is of the whole weight (at spectral)"
+
+
+@structure({"one": 8, "two": 8}, frozen={"normed": COMPUTED})
 class ComputedWeight(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
