@@ -12,8 +12,8 @@ import time
 
 import torch
 
-from depl0.data import Batches, DataSettings, Target, open_data
-from depl0.data.memory import Arrays, open_arrays
+from depl0.app.data import Batches, DataSettings, Target, open_data
+from depl0.app.data.memory import Arrays, open_arrays
 
 
 def main() -> None:

@@ -20,22 +20,22 @@ from typing import Any
 
 import torch
 
-from depl0._host import ExampleInputs
+from depl0.app.deploy.run_data import open_images, test_score, training_images
+from depl0.app.deploy.source import open_source
+from depl0.app.deploy.variants import deploy_run, measure_files
+from depl0.app.methods.untrained import attach_untrained, cut_untrained
+from depl0.app.models.spec import factory
+from depl0.app.recipes.task import task_of
+from depl0.app.recipes.toml import read_recipe
+from depl0.app.runs.folder import RunFolder, environment
 from depl0.export.int8.call import quantize_onnx, quantize_pt2
-from depl0.export.int8.of_run import open_images, test_score, training_images
 from depl0.export.int8.torchao import OPERATORS
-from depl0.export.int8.variants import deploy_run, measure_files
 from depl0.export.onnx import export_onnx
 from depl0.export.pt2 import Pt2
-from depl0.export.source import open_source
 from depl0.export.targets import Request
+from depl0.host.network import ExampleInputs
 from depl0.latency.cache import processor_name
 from depl0.latency.measure import interleave, summarise
-from depl0.methods.untrained import attach_untrained, cut_untrained
-from depl0.models.spec import factory
-from depl0.recipes.task import task_of
-from depl0.recipes.toml import read_recipe
-from depl0.runs.folder import RunFolder, environment
 
 ORDER = ("dense, float", "compact, float", "dense, int8", "compact, int8")
 POINTS, SHARE = 0.5, 0.27

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 import depl0
-from depl0._table import markdown_grid
+from depl0.app.models import build
+from depl0.app.table import markdown_grid
 from depl0.gated import GatedModel
-from depl0.models import build
 
 SEEDS, LONGEST, CLOSED, RATE = 3, 6000, 0.3, 1e-3
 ARMS = {

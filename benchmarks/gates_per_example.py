@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import depl0
-from depl0.data import DataSettings, open_data
+from depl0.app.data import DataSettings, open_data
+from depl0.app.models import build
 from depl0.gated import GatedModel
 from depl0.gates import sample_gates
-from depl0.models import build
 
 EPOCHS, BATCH, WARM, SEEDS = 16, 64, 2, 3
 GENERATORS = {"fc": {"preset": "reference", "lr": 2e-3}, "independent": {"preset": "reference", "lr": 3e-2}}

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from depl0.data import DataSettings, open_data
+from depl0.app.data import DataSettings, open_data
 
 WIDTHS = ((16, 16), (32, 32), (64, 64, 64), (128, 128, 128), (128, 128, 128))
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -3,7 +3,7 @@
     python benchmarks/one_shot.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
 
 Every cell chooses channels by one method within a budget of the MACs, from calibration images of the training set, cuts
-the network and measures it. Compensated cells fit the layers behind the cut (depl0.pruning.compensation); the others
+the network and measures it. Compensated cells fit the layers behind the cut (search.recovery.compensation); the others
 have their batch-norm statistics measured anew on the same images. Choices are made on the validation split (training
 images that no cell is calibrated on); the test images are for the last figures. Run it again to go on: cells that OUT
 already has are not computed again.
@@ -26,14 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import depl0
-from depl0.budgets.freeze import open_within
-from depl0.data import DataSettings, open_data
+from depl0.app.data import DataSettings, open_data
+from depl0.app.methods import METHODS, Scored
+from depl0.app.weights import load_weights
 from depl0.gated import GatedModel
-from depl0.methods import METHODS, Scored
-from depl0.pruning.compensation import compensate
-from depl0.pruning.reconstruction import reconstruction_scores
-from depl0.pruning.statistics import reestimate
-from depl0.weights import load_weights
+from depl0.search.recovery.compensation import compensate
+from depl0.search.recovery.statistics import reestimate
+from depl0.search.scores.reconstruction import reconstruction_scores
+from depl0.select.freeze import open_within
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CALIBRATION, VALIDATION = 1024, 5000
@@ -43,7 +43,7 @@ INTRODUCTION = """\
 Accuracy in per cent, mean ± standard deviation over n draws of 1,024 calibration images of the training set. Written by
 `benchmarks/one_shot.py` from `one_shot.json`, which has every cell with its seed, commit, MACs and channels kept.
 
-- channels by: `reconstruction` (`depl0.pruning.reconstruction`), or the scores of a method of `depl0.methods`
+- channels by: `reconstruction` (`depl0.search.scores.reconstruction`), or the scores of a method of `depl0.app.methods`
 - recovery: `compensation` fits the layers behind the cut in closed form and keeps the batch norms' statistics;
   `statistics` measures those anew on the calibration images and fits nothing; `compensation+statistics` does both
 
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
         if not cells:
             continue
         batches = calibration(splits["rest"], seed)
-        host = depl0.models.build(args.model)
+        host = depl0.app.models.build(args.model)
         load_weights(host, args.weights)
         gated = depl0.attach(host.eval(), batches[0][0][:1], generator="independent", groups=groups)
         state = {name: tensor.clone() for name, tensor in host.state_dict().items()}

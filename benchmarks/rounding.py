@@ -30,14 +30,14 @@ from one_shot import Images, accuracy, calibration, cut, open_splits, provenance
 from torch import Tensor, nn
 
 import depl0
-from depl0.budgets.freeze import open_within, within
-from depl0.budgets.rounding import round_within
+from depl0.app.weights import load_weights
 from depl0.export.onnx import export_onnx
 from depl0.gated import GatedModel
 from depl0.latency.backends import session_call
 from depl0.latency.cache import processor_name
 from depl0.latency.measure import interleave, ratio, undisturbed
-from depl0.weights import load_weights
+from depl0.select.freeze import open_within, within
+from depl0.select.rounding import round_within
 
 KEY = ("model", "groups", "budget", "round_to", "seed", "steps", "batch_size", "rate", "processor")
 WEIGHT, TEMPERATURE = 0.9, 4.0
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
         if not missing:
             continue
         batches = calibration(splits["rest"], seed)
-        host = depl0.models.build(args.model)
+        host = depl0.app.models.build(args.model)
         load_weights(host, args.weights)
         dense = copy.deepcopy(host.eval())
         gated = depl0.attach(host, batches[0][0][:1], generator="independent", groups=args.groups)

@@ -3,7 +3,7 @@
     python benchmarks/short_recovery.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors
 
 Every method scores the channels of the trained network; the same number of MACs is cut, compensated for, and what is
-left is trained for the same number of steps with the dense network as a teacher (depl0.pruning.short_training). Each
+left is trained for the same number of steps with the dense network as a teacher (depl0.search.recovery.finetune). Each
 method has the learning rate that is best for it on held-out training images (--choose: one seed, one budget); only then
 are test images looked at, once a run. Leaner than `depl0 compare`, which evaluates after every epoch: what is loaded,
 scored and analysed once serves all runs of a method. Run it again to go on: rows that OUT already has are not computed
@@ -26,14 +26,14 @@ from one_shot import MEAN, STD, Images, accuracy, calibration, provenance, score
 from torch import Tensor, nn
 
 import depl0
-from depl0._atomic import write_whole
-from depl0._table import markdown_grid
-from depl0.data import Data, DataSettings, open_data
+from depl0._util.io import write_whole
+from depl0.app.data import Data, DataSettings, open_data
+from depl0.app.table import markdown_grid
+from depl0.app.weights import load_weights
 from depl0.gated import GatedModel
-from depl0.pruning.calibration import Calibration
-from depl0.pruning.freezing import freeze_network
-from depl0.pruning.short_training import Lesson, train_compact
-from depl0.weights import load_weights
+from depl0.search.calibration import Calibration
+from depl0.search.freezing import freeze_network
+from depl0.search.recovery.finetune import Lesson, train_compact
 
 METHODS = ("reconstruction", "l1-norm", "fpgm", "taylor", "hrank", "slimming", "sfp", "random")
 KEY = ("model", "method", "budget", "lr", "seed", "split")
@@ -84,7 +84,7 @@ def build(spec: str) -> nn.Module:
     """Build a network by its name, or by ``file.py:make``."""
     file, colon, function = spec.rpartition(":")
     if not colon:
-        return depl0.models.build(spec)
+        return depl0.app.models.build(spec)
     found = importlib.util.spec_from_file_location("network_of_ones_own", file)
     assert found is not None and found.loader is not None, f"{file} is no Python file"
     module = importlib.util.module_from_spec(found)

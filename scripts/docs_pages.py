@@ -71,7 +71,7 @@ def relink(markdown: str, page: str) -> str:
 
 def recipe_page() -> str:
     """Return the page with every field of every section of a recipe."""
-    from depl0.recipes.sections import SECTIONS
+    from depl0.app.recipes.sections import SECTIONS
 
     parts = [
         "# Recipe fields\n",
@@ -134,7 +134,7 @@ def commands_page() -> str:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Yield every command with its full name, as the command line has them."""
-    from depl0.cli.app import app
+    from depl0.app.cli.app import app
 
     yield from _walk("depl0", typer.main.get_command(app))
 

@@ -6,8 +6,7 @@ import abc
 
 import pytest
 
-from depl0._registry import Registry
-from depl0._suggest import did_you_mean, nearest, unknown
+from depl0._util.registry import Registry, did_you_mean, nearest, unknown
 from depl0.errors import InputError
 
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from depl0.app.models import build
+from depl0.app.weights import NewHead, load_weights
 from depl0.errors import InputError
-from depl0.models import build
-from depl0.weights import NewHead, load_weights
 
 save = torch.save  # noqa: TID251 - the files that users have
 

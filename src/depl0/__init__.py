@@ -1,7 +1,8 @@
 """depl0: prune convolutional networks to a budget.
 
 >>> import torch, depl0
->>> model = depl0.models.build("lenet5")
+>>> from depl0.app import models
+>>> model = models.build("lenet5")
 >>> gated = depl0.attach(model, torch.zeros(2, 1, 28, 28))
 >>> compact = gated.extract()
 >>> type(compact) is type(model)
@@ -12,11 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from depl0 import models
     from depl0.analysis.plan import Group, Plan
-    from depl0.budgets.threshold import Budget
     from depl0.config import GateConfig
     from depl0.costs import Cost, cost
+    from depl0.equivalence.certificate import Certificate
     from depl0.errors import (
         CertificateError,
         Depl0Error,
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
         NothingToPruneError,
         TraceError,
     )
-    from depl0.files import load, save
     from depl0.gated import GatedModel, attach
+    from depl0.gates.threshold import Budget
     from depl0.planning import plan
-    from depl0.pruning.at_once import prune
-    from depl0.pruning.calibration import Calibration
-    from depl0.pruning.rates import gate_learning_rate
-    from depl0.pruning.search import Search, SearchConfig, SearchListener
-    from depl0.surgery.certificate import Certificate
+    from depl0.search.calibration import Calibration
+    from depl0.search.one_shot import prune
+    from depl0.search.rates import gate_learning_rate
+    from depl0.search.search import Search, SearchConfig, SearchListener
     from depl0.surgery.description import CompactInfo, info
-    from depl0.surgery.narrow import carry_over
+    from depl0.surgery.files import load, save
+    from depl0.surgery.shrink import carry_over
 
 __version__ = "0.1.0"
 
@@ -65,7 +65,6 @@ __all__ = [
     "gate_learning_rate",
     "info",
     "load",
-    "models",
     "plan",
     "prune",
     "save",
@@ -73,7 +72,7 @@ __all__ = [
 
 _HOMES = {
     "depl0.analysis.plan": ("Group", "Plan"),
-    "depl0.budgets.threshold": ("Budget",),
+    "depl0.gates.threshold": ("Budget",),
     "depl0.config": ("GateConfig",),
     "depl0.costs": ("Cost", "cost"),
     "depl0.errors": (
@@ -85,19 +84,19 @@ _HOMES = {
         "NothingToPruneError",
         "TraceError",
     ),
-    "depl0.files": ("load", "save"),
+    "depl0.surgery.files": ("load", "save"),
     "depl0.gated": ("GatedModel", "attach"),
     "depl0.planning": ("plan",),
-    "depl0.pruning.at_once": ("prune",),
-    "depl0.pruning.calibration": ("Calibration",),
-    "depl0.pruning.rates": ("gate_learning_rate",),
-    "depl0.pruning.search": ("Search", "SearchConfig", "SearchListener"),
-    "depl0.surgery.certificate": ("Certificate",),
+    "depl0.search.one_shot": ("prune",),
+    "depl0.search.calibration": ("Calibration",),
+    "depl0.search.rates": ("gate_learning_rate",),
+    "depl0.search.search": ("Search", "SearchConfig", "SearchListener"),
+    "depl0.equivalence.certificate": ("Certificate",),
     "depl0.surgery.description": ("CompactInfo", "info"),
-    "depl0.surgery.narrow": ("carry_over",),
+    "depl0.surgery.shrink": ("carry_over",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_PACKAGES = ("analysis", "budgets", "costs", "errors", "files", "gated", "gates", "generators", "models", "pruning")
+_PACKAGES = ("analysis", "app", "costs", "errors", "gated", "gates", "select", "surgery")
 
 
 def __getattr__(name: str) -> Any:

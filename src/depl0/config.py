@@ -8,17 +8,18 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 from typing_extensions import TypedDict
 
-from depl0._suggest import unknown
+from depl0._util.registry import unknown
 from depl0.analysis.selection import GroupChoice
-from depl0.budgets.rounding import AUTO, RoundTo, check_round_to
-from depl0.budgets.threshold import BudgetKind, check_share, checked_kind
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
-from depl0.generators import Preset, make_generator
-from depl0.generators.base import Conditioning, Direction
+from depl0.gates.generators import Preset, make_generator
+from depl0.gates.generators.base import Conditioning, Direction
+from depl0.gates.threshold import BudgetKind, check_share, checked_kind
+from depl0.select.rounding import AUTO, RoundTo, check_round_to
 
 EvaluationRule: TypeAlias = Literal["median", "paper"]
-PenaltyKind: TypeAlias = Literal["params", "macs", "groups", "chain", "groups-k2", "latency"]
+PenaltyKind: TypeAlias = str
+"""``"params"``, ``"macs"``, ``"groups"``, ``"latency"``, or one of :data:`~depl0.costs.expected.PENALTIES`"""
 PenaltyScale: TypeAlias = Literal["share", "count"]
 
 

@@ -7,6 +7,7 @@ import torch
 
 import depl0
 from depl0.analysis.plan import Group
+from depl0.app import models
 from tests.analysis.structures import STRUCTURES
 
 IMAGE = torch.randn(2, 3, 32, 32)
@@ -14,7 +15,7 @@ IMAGE = torch.randn(2, 3, 32, 32)
 
 @pytest.fixture(scope="module")
 def everything() -> depl0.Plan:
-    return depl0.plan(depl0.models.build("resnet20"), IMAGE)
+    return depl0.plan(models.build("resnet20"), IMAGE)
 
 
 def names(plan: depl0.Plan) -> list[str]:
@@ -23,7 +24,7 @@ def names(plan: depl0.Plan) -> list[str]:
 
 @pytest.mark.parametrize(("network", "depth"), [("resnet20", 3), pytest.param("resnet56", 9, marks=pytest.mark.slow)])
 def test_inner_groups_of_cifar_resnets_are_the_first_convolutions(network: str, depth: int) -> None:
-    plan = depl0.plan(depl0.models.build(network), IMAGE, groups="inner")
+    plan = depl0.plan(models.build(network), IMAGE, groups="inner")
     assert names(plan) == [f"layer{stage}.{block}.conv1" for stage in (1, 2, 3) for block in range(depth)]
     assert any("groups='inner'" in reason for reason in plan.frozen())
 
@@ -31,7 +32,7 @@ def test_inner_groups_of_cifar_resnets_are_the_first_convolutions(network: str, 
 @pytest.mark.slow
 def test_inner_groups_of_resnet50_are_the_stem_and_the_first_two_convolutions() -> None:
     """The stem feeds convolutions only: unlike on CIFAR, it is never added to anything."""
-    plan = depl0.plan(depl0.models.build("resnet50"), torch.randn(2, 3, 64, 64), groups="inner")
+    plan = depl0.plan(models.build("resnet50"), torch.randn(2, 3, 64, 64), groups="inner")
     blocks = [(stage, block) for stage, count in enumerate((3, 4, 6, 3), 1) for block in range(count)]
     assert names(plan) == ["conv1"] + [f"layer{stage}.{block}.conv{i}" for stage, block in blocks for i in (1, 2)]
 
@@ -60,7 +61,7 @@ def test_layers_defined_in_another_order_are_listed_as_they_run() -> None:
 
 
 def test_names_and_patterns_choose(everything: depl0.Plan) -> None:
-    model = depl0.models.build("resnet20")
+    model = models.build("resnet20")
     assert names(depl0.plan(model, IMAGE, groups=["layer1.0.conv1"])) == ["layer1.0.conv1"]
     assert names(depl0.plan(model, IMAGE, groups=("layer3.*",))) == [f"layer3.{i}.conv1" for i in range(3)]
     without = depl0.plan(model, IMAGE, groups=["-conv1", "-layer2.*"])
@@ -74,7 +75,7 @@ def test_function_chooses(everything: depl0.Plan) -> None:
     def wide(group: Group) -> bool:
         return group.size >= 64
 
-    plan = depl0.plan(depl0.models.build("resnet20"), IMAGE, groups=wide)
+    plan = depl0.plan(models.build("resnet20"), IMAGE, groups=wide)
     assert names(plan) == [g.name for g in everything.groups if g.size >= 64] and len(plan.groups) > 0
 
 
@@ -108,7 +109,7 @@ def test_wrong_choices_are_refused(groups: object, text: str) -> None:
 def test_a_layer_that_shares_its_gates_names_no_group() -> None:
     text = "'layer1.0.conv2', but no prunable group has that name.*\nhint: did you mean layer1.0.conv1"
     with pytest.raises(depl0.InputError, match=f"(?s){text}"):
-        depl0.plan(depl0.models.build("resnet20"), IMAGE, groups=["layer1.0.conv2"])
+        depl0.plan(models.build("resnet20"), IMAGE, groups=["layer1.0.conv2"])
 
 
 def test_choosing_nothing_says_so() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from depl0.bench.step import VARIANTS
-from depl0.cli.app import main
+from depl0.app.bench.step import VARIANTS
+from depl0.app.cli.app import main
 
 
 def test_the_table_of_a_small_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

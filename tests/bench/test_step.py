@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from depl0.bench.operators import OperatorCount, is_view
-from depl0.bench.saved_memory import counting_saved_bytes
-from depl0.bench.step import DENSE, EXTRA, EXTRA_PER_GROUP, VARIANTS, make_steppers
+from depl0.app.bench.operators import OperatorCount, is_view
+from depl0.app.bench.saved_memory import counting_saved_bytes
+from depl0.app.bench.step import DENSE, EXTRA, EXTRA_PER_GROUP, VARIANTS, make_steppers
 
 BATCH = 128
 FC = next(variant for variant in VARIANTS if variant.name == "fc, budget")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from depl0.cli.app import main
+from depl0.app.cli.app import main
 from depl0.errors import InputError
-from depl0.studies import tts
+from depl0.paper import tts
 from tests.training.tiny import tiny_recipe
 
 QUICK = [

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from depl0._host import ExampleInputs
 from depl0.analysis.plan import Plan
-from depl0.budgets.freeze import freeze, least_share
+from depl0.app.models.resnet_cifar import resnet20
+from depl0.app.recipes import catalog
+from depl0.app.recipes.toml import with_overrides
 from depl0.gated import GatedModel
-from depl0.generators import GENERATORS, make_generator
-from depl0.models.resnet_cifar import resnet20
+from depl0.gates.generators import GENERATORS, make_generator
+from depl0.host.network import ExampleInputs
 from depl0.planning import plan
-from depl0.recipes import catalog
-from depl0.recipes.toml import with_overrides
+from depl0.select.freeze import freeze, least_share
 from tests.training.tiny import run
 
 EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from depl0.budgets.freeze import check_budget, freeze, least_share
 from depl0.errors import InputError
 from depl0.gated import GatedModel, attach
+from depl0.select.freeze import check_budget, freeze, least_share
 from tests.golden.network import TinyDigits
 from tests.training.tiny import tiny_gated
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import depl0
-from depl0.budgets.enumeration import best_of_all, can_try_all
-from depl0.budgets.freeze import least_share, open_within, within
-from depl0.budgets.knapsack import CalledCosts, Knapsack, PairwiseCosts, improve
-from depl0.budgets.relaxation import relax
-from depl0.budgets.rounding import _worth, round_within
 from depl0.costs.terms import PairwiseCost
+from depl0.select.enumeration import best_of_all, can_try_all
+from depl0.select.freeze import least_share, open_within, within
+from depl0.select.knapsack import CalledCosts, Knapsack, PairwiseCosts, improve
+from depl0.select.relaxation import relax
+from depl0.select.rounding import _worth, round_within
 from tests.budgets.test_rounding import given_scores
 
 
@@ -66,7 +66,7 @@ def test_all_choices_of_a_problem_that_nothing_fits_or_that_is_too_large(monkeyp
     problem = random_problem(1)
     assert best_of_all(Knapsack(problem.values, problem.costs, 0.5 * problem.costs.at([0] * 4))) is None
     assert not can_try_all(Knapsack(problem.values, CalledCosts(problem.costs.sizes, problem.costs.at), problem.budget))
-    monkeypatch.setattr("depl0.budgets.enumeration.LARGEST", 4**4 - 1)
+    monkeypatch.setattr("depl0.select.enumeration.LARGEST", 4**4 - 1)
     assert not can_try_all(problem)
 
 
@@ -133,7 +133,7 @@ def test_the_relaxation_is_the_exact_maximum_at_its_price() -> None:
 
 def test_groups_that_all_meet_each_other_have_no_bound_but_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(5)
-    monkeypatch.setattr("depl0.budgets.relaxation.LARGEST", 3)
+    monkeypatch.setattr("depl0.select.relaxation.LARGEST", 3)
     assert relax(problem) is None
     assert improve(problem, [[3] * 4]) is not None
 
@@ -175,7 +175,7 @@ def test_a_network_is_rounded_within_a_few_percent_of_the_bound_and_nothing_more
     found = round_within(gated.plan, unrounded, scores, round_to, limit)
     assert found.bound == found.value  # so few choices are all tried
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("depl0.budgets.enumeration.LARGEST", 0)
+        patch.setattr("depl0.select.enumeration.LARGEST", 0)
         nearly = round_within(gated.plan, unrounded, scores, round_to, limit)
     assert nearly.bound is not None and 0.95 * nearly.bound <= nearly.value <= nearly.bound * (1 + 1e-9)
     assert 0.99 * found.value <= nearly.value <= found.value * (1 + 1e-9) and found.value <= nearly.bound * (1 + 1e-9)

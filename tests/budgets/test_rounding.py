@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import depl0
-from depl0.budgets.freeze import check_budget, freeze, least_share
-from depl0.budgets.rounding import in_whole_steps, round_gates
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
+from depl0.select.freeze import check_budget, freeze, least_share
+from depl0.select.rounding import in_whole_steps, round_gates
 from depl0.surgery.record import record_of
 from tests.analysis.structures import STRUCTURES, image
 

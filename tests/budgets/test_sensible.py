@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 import depl0
-from depl0.budgets.freeze import least_share
-from depl0.budgets.sensible import sensible_share, warning_for
+from depl0.app import models
+from depl0.select.freeze import least_share
+from depl0.select.sensible import sensible_share, warning_for
 
 
 def test_a_budget_that_leaves_single_channels() -> None:
-    gated = depl0.attach(depl0.models.build("small_cnn"), torch.zeros(1, 1, 8, 8))
+    gated = depl0.attach(models.build("small_cnn"), torch.zeros(1, 1, 8, 8))
     for of in ("macs", "params"):
         least, sensible = least_share(gated, of), sensible_share(gated, of)
         assert 0 < least < sensible < 0.05

@@ -6,16 +6,17 @@ import pytest
 import torch
 
 import depl0
-from depl0.budgets.threshold import Budget
+from depl0.app import models
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import open_probability
+from depl0.gates.threshold import Budget
 
 
 @pytest.fixture(scope="module")
 def gated() -> GatedModel:
     torch.manual_seed(0)
-    return depl0.attach(depl0.models.build("small_cnn"), torch.randn(1, 1, 8, 8), generator="independent")
+    return depl0.attach(models.build("small_cnn"), torch.randn(1, 1, 8, 8), generator="independent")
 
 
 def make_budget(gated: GatedModel, share: float, of: str = "macs") -> Budget:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from depl0.cli.app import main
+from depl0.app.cli.app import main
 
 
 @dataclass(frozen=True)

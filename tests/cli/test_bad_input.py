@@ -208,7 +208,7 @@ def wait_for(path: Path, lines: int, process: subprocess.Popen[str]) -> None:
 SLOW = """
 import time
 from pathlib import Path
-from depl0.models.small_cnn import SmallCNN
+from depl0.app.models.small_cnn import SmallCNN
 
 LINES, END = Path("run/metrics.jsonl"), time.monotonic() + 600
 

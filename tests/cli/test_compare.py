@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from depl0.recipes.toml import read_recipe
-from depl0.studies import ablation
+from depl0.app.recipes.toml import read_recipe
+from depl0.paper import ablation
 from tests.cli.conftest import Type
 
 TINY = "--epochs 1 --finetune-epochs 0 --limit-train 64 --device cpu --set search.dense_baseline=false --out out"

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 import depl0
-from depl0.recipes import catalog
-from depl0.recipes.toml import with_overrides, write_recipe
+from depl0.app.recipes import catalog
+from depl0.app.recipes.toml import with_overrides, write_recipe
 from tests.cli.conftest import Type
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from depl0.recipes import catalog
-from depl0.recipes.toml import parse_recipe
+from depl0.app.recipes import catalog
+from depl0.app.recipes.toml import parse_recipe
 from tests.cli.conftest import Type
 from tests.data.layouts import write_cifar10
 from tests.torchvision_shim import import_torchvision

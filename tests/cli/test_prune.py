@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 import depl0
-from depl0.models.spec import build_model
-from depl0.recipes.toml import read_recipe
-from depl0.training import evaluate as evaluating
+from depl0.app.models.spec import build_model
+from depl0.app.recipes.toml import read_recipe
+from depl0.app.training import evaluate as evaluating
 from tests.cli.conftest import Type
 from tests.data.layouts import pack, write_cifar10, write_cifar100, write_folder, write_mnist
 from tests.torchvision_shim import import_torchvision
@@ -319,7 +319,7 @@ def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
     assert typed.code == 0, typed.err
     assert "dense network: accuracy" in typed.err
     assert "dense 1/" not in typed.err  # not trained: it is there
-    data = depl0.data.open_data("digits")
+    data = depl0.app.data.open_data("digits")
     network.eval()
     with torch.no_grad():
         correct = sum(int((network(x).argmax(1) == y).sum()) for x, y in data.test.epoch(0))

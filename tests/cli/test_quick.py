@@ -12,13 +12,14 @@ from typing import get_args
 import pytest
 
 import depl0
-from depl0.budgets.threshold import BudgetKind
-from depl0.cli import latency, prune, report, tables
-from depl0.generators import Direction
+from depl0.app.cli import latency, prune, report
+from depl0.app.recipes.sections import PRECISIONS, Compaction
+from depl0.app.reports.report import FORMATS
+from depl0.gates.generators import Direction
+from depl0.gates.threshold import BudgetKind
 from depl0.latency.backends import BACKENDS
-from depl0.recipes.sections import PRECISIONS, Compaction
-from depl0.reports.literature import TABLES
-from depl0.reports.report import FORMATS
+from depl0.paper import cli_tables as tables
+from depl0.paper.literature import TABLES
 from tests.cli.conftest import Type
 
 SLOW = {"torch", "matplotlib", "accelerate", "numpy", "transformers"}

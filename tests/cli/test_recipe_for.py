@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from depl0.cli.prune import chosen_recipe, recipe_for
+from depl0.app.cli.prune import chosen_recipe, recipe_for
+from depl0.app.recipes import get
 from depl0.errors import InputError
-from depl0.recipes import get
 
 
 def test_nothing_said_is_the_demo() -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from depl0.cli.result import result_table
+from depl0.app.cli.result import result_table
 from tests.cli.conftest import Type
 from tests.reports.other_tasks import write_regression
 from tests.studies.summaries import a_summary

@@ -13,7 +13,7 @@ from tests.cli.conftest import Type
 OWN = """
 import torch
 from torch import nn
-from depl0.tasks import Metric, Task
+from depl0.app.tasks import Metric, Task
 
 rng = torch.Generator().manual_seed(0)
 images = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8, generator=rng)

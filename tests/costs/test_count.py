@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import depl0
+from depl0.app import models
 
 NAMES = ["Residual", "Grouped", "Depthwise", "Transposed", "GroupedTransposed", "Perceptron", "Attention", "Conv1d",
          "Conv3d", "CalledTwice", "TiedWeights", "KeywordInputs", "AuxiliaryHead"]  # fmt: skip
@@ -39,7 +40,7 @@ def test_cost_by_hand() -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_costs_are_those_of_one_image(batch: int) -> None:
-    model = depl0.models.build("small_cnn")
+    model = models.build("small_cnn")
     gated = depl0.attach(model, torch.randn(batch, 1, 8, 8), budget=0.5)
     one = depl0.cost(model, torch.randn(1, 1, 8, 8))
     assert gated.dense_cost == one and gated.plan.dense_cost == (one.params, one.macs)
@@ -78,9 +79,7 @@ def test_fused_transformer_layers_are_counted() -> None:
 
 
 def test_reference_networks() -> None:
-    assert depl0.cost(depl0.models.build("resnet56"), torch.randn(1, 3, 32, 32)).macs == pytest.approx(
-        125.5e6, rel=0.01
-    )
+    assert depl0.cost(models.build("resnet56"), torch.randn(1, 3, 32, 32)).macs == pytest.approx(125.5e6, rel=0.01)
 
 
 def test_cost_of_a_gated_network_is_refused() -> None:

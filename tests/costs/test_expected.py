@@ -11,6 +11,7 @@ from tests.analysis.structures import STRUCTURES, conv, image
 from torch import Tensor, nn
 
 import depl0
+from depl0.app import models
 
 
 class Tiny(nn.Module):
@@ -104,7 +105,7 @@ def test_penalty_uses_the_log_alpha_it_is_given() -> None:
 
 
 def test_penalty_is_exact_in_half_precision_networks() -> None:
-    gated = depl0.attach(depl0.models.build("resnet20"), torch.randn(2, 3, 32, 32))
+    gated = depl0.attach(models.build("resnet20"), torch.randn(2, 3, 32, 32))
     before = {kind: gated.penalty(kind).item() for kind in ("params", "macs", "groups")}
     gated.bfloat16()
     assert next(gated.host.parameters()).dtype == torch.bfloat16

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from depl0.data.cifar import CIFAR10, CIFAR100, Layout
+from depl0.app.data.cifar import CIFAR10, CIFAR100, Layout
 
 
 def write_cifar(folder: Path, layout: Layout, records: int = 20, seed: int = 0) -> Path:

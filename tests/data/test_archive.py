@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from depl0.data import open_data
-from depl0.data.archive import unpack
+from depl0.app.data import open_data
+from depl0.app.data.archive import unpack
 from depl0.errors import DataError
 from tests.data.layouts import pack, write_cifar10
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from depl0.data import DataSettings, open_data
-from depl0.data.cifar import CIFAR10, CIFAR100
+from depl0.app.data import DataSettings, open_data
+from depl0.app.data.cifar import CIFAR10, CIFAR100
 from depl0.errors import DataError
 from tests.data.layouts import pack, write_cifar, write_cifar10, write_cifar100
 

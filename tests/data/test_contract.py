@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from depl0.data import Batches, Data, DataSettings, open_data
+from depl0.app.data import Batches, Data, DataSettings, open_data
 from depl0.errors import InputError
 from tests.data.layouts import write_cifar10, write_cifar100, write_folder, write_mnist
 

@@ -4,10 +4,10 @@ import sys
 import pytest
 import torch
 
-from depl0.data import Data, DataSettings, open_data
+from depl0.app.data import Data, DataSettings, open_data
+from depl0.app.models.spec import build_model
+from depl0.app.tasks import find_task
 from depl0.errors import DataError, InputError
-from depl0.models.spec import build_model
-from depl0.tasks import find_task
 
 PAIRS = """
 import numpy, torch
@@ -71,7 +71,7 @@ def test_two_files_of_one_name(pairs, tmp_path):
 def test_settings_and_target_are_passed_if_wanted(tmp_path):
     path = tmp_path / "whole.py"
     path.write_text(
-        "from depl0.data import open_data\n"
+        "from depl0.app.data import open_data\n"
         "def make(settings, rank, *, world, device='x'):\n"
         "    return open_data('digits', settings, device, rank, world)\n"
     )
@@ -133,7 +133,7 @@ def test_a_file_with_network_data_and_task_is_run_once(tmp_path):
     path.write_text(
         f"open({str(tmp_path / 'log')!r}, 'a').write('run ')\n"
         "from torch import nn, zeros, uint8\n"
-        "from depl0.tasks.regression import Regression\n"
+        "from depl0.app.tasks.regression import Regression\n"
         "def data(): return ((zeros(4, 1, 2, 2, dtype=uint8), zeros(4)),) * 2\n"
         "def net(): return nn.Linear(1, 1)\n"
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from depl0.data import Data, DataSettings, open_data
+from depl0.app.data import Data, DataSettings, open_data
 from depl0.errors import DataError, InputError
 
 

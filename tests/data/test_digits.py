@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from depl0.data import DataSettings, open_data
+from depl0.app.data import DataSettings, open_data
 from depl0.errors import InputError, NotInstalledError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from depl0._torchvision import import_torchvision
-from depl0.data import DataSettings, names, open_data
+from depl0._util.torchvision import import_torchvision
+from depl0.app.data import DataSettings, names, open_data
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
 EXAMPLES = {found[0]: found[1] for found in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)}

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from depl0.data import download, get, open_data
-from depl0.data.cifar import CIFAR10
+from depl0.app.data import download, get, open_data
+from depl0.app.data.cifar import CIFAR10
 from depl0.errors import DataError, InputError
 from tests.data.layouts import pack, write_cifar10
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from depl0.data import Data, DataInfo, DataSettings, open_data
-from depl0.data.base import Batches
+from depl0.app.data import Data, DataInfo, DataSettings, open_data
+from depl0.app.data.base import Batches
 from depl0.errors import DataError
 from tests.data.layouts import write_folder
 from tests.faults.bounds import bounded

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depl0.data import DataSettings, Target
-from depl0.data.memory import Arrays, open_arrays, statistics
-from depl0.data.pixels import crop_and_flip, resize
+from depl0.app.data import DataSettings, Target
+from depl0.app.data.memory import Arrays, open_arrays, statistics
+from depl0.app.data.pixels import crop_and_flip, resize
 from depl0.errors import DataError, InputError
 
 CPU = Target(torch.device("cpu"))

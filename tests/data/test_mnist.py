@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from depl0.data import DataSettings, open_data
-from depl0.data.mnist import read_idx
+from depl0.app.data import DataSettings, open_data
+from depl0.app.data.mnist import read_idx
 from depl0.errors import DataError
 from tests.data.layouts import idx_bytes, write_mnist
 

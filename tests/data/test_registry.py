@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from depl0._registry import Registry
-from depl0.data import Data, DataSettings, Target, names, open_data, register, registry
+from depl0._util.registry import Registry
+from depl0.app.data import Data, DataSettings, Target, names, open_data, register, registry
 from depl0.errors import InputError
 
 
@@ -54,7 +54,8 @@ def test_a_name_is_taken_once():
 
 def test_importing_loads_nothing_that_only_some_data_sets_need():
     code = (
-        "import sys, depl0.data; print([name for name in ('PIL', 'pooch', 'sklearn', 'rich') if name in sys.modules])"
+        "import sys, depl0.app.data; "
+        "print([name for name in ('PIL', 'pooch', 'sklearn', 'rich') if name in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout == "[]\n"

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depl0.data import DataSettings, Target
-from depl0.data.schedule import InOrder, Shuffled, limited
+from depl0.app.data import DataSettings, Target
+from depl0.app.data.schedule import InOrder, Shuffled, limited
 from depl0.errors import InputError
 
 CPU = torch.device("cpu")

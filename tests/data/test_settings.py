@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from depl0.data import DataSettings, Target, open_data
+from depl0.app.data import DataSettings, Target, open_data
 from depl0.errors import InputError
 
 LIST = "a list that is not empty in which every entry is"

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from depl0.data import Data, DataSettings, open_data
-from depl0.data.targets import read_targets
+from depl0.app.data import Data, DataSettings, open_data
+from depl0.app.data.targets import read_targets
 from depl0.errors import DataError, InputError
 
 OWN = """

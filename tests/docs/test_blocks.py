@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.cli.app import main
+from depl0.app.cli.app import main
 from tests.docs.pages import NAMES, blocks, commands
 
 RUN = [

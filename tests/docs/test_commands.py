@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import typer
 
-from depl0.cli.app import app
-from depl0.recipes.catalog import names
+from depl0.app.cli.app import app
+from depl0.app.recipes.catalog import names
 from tests.docs.pages import NAMES, commands
 
 STANDS_FOR = {"S": "0", "N": "1", "M": "1"}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from depl0.recipes import SECTIONS, Recipe, get, names
-from depl0.studies.claims.judge import CLAIMS
+from depl0.app.recipes import SECTIONS, Recipe, get, names
+from depl0.paper.claims.judge import CLAIMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from depl0.recipes.sections import SECTIONS
+from depl0.app.recipes.sections import SECTIONS
 from tests.docs.pages import ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("mkdocs") is None, reason="MkDocs is not installed (depl0[docs])")

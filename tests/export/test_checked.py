@@ -19,7 +19,7 @@ import depl0
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, names, target, write_checked
 from depl0.export.targets import Target
-from depl0.surgery.constant import ConstantLayer
+from depl0.replacements.constant import ConstantLayer
 from tests.golden.network import TinyDigits
 from tests.golden.write import gated_digits
 
@@ -50,7 +50,7 @@ class Changed(type(of("onnx"))):  # type: ignore[misc]
 class Needy(type(of("onnx"))):  # type: ignore[misc]
     """A format whose reader needs depl0."""
 
-    reader = of("onnx").reader + "\nimport depl0.files\n"
+    reader = of("onnx").reader + "\nimport depl0.surgery.files\n"
 
 
 @pytest.mark.parametrize("name", ["onnx", "pt2", "safetensors"])

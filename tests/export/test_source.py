@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from depl0.export.source import open_source
-from depl0.recipes import catalog
-from depl0.recipes.toml import with_overrides, write_recipe
+from depl0.app.deploy.source import open_source
+from depl0.app.recipes import catalog
+from depl0.app.recipes.toml import with_overrides, write_recipe
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}

@@ -15,13 +15,14 @@ import torch
 from safetensors.torch import save_file
 
 import depl0
-from depl0._full_width import FullWidth
+from depl0.app.deploy import export_folder, open_source, push_to_hub
+from depl0.app.deploy.source import Source
+from depl0.app.deploy.torch_folder import folder as folder_module
+from depl0.app.deploy.torch_folder.structure import structure_of
+from depl0.app.models.spec import build_model
 from depl0.errors import ExportError, InputError
-from depl0.export import Request, export_folder, open_source, push_to_hub, target, write_checked
-from depl0.export.source import Source
-from depl0.export.torch_folder import folder as folder_module
-from depl0.export.torch_folder.structure import structure_of
-from depl0.models.spec import build_model
+from depl0.export import Request, target, write_checked
+from depl0.replacements.full_width import FullWidth
 from tests.analysis.helpers import call, liven, random_gates
 from tests.export.test_checked import largest_file
 from tests.torchvision_shim import import_torchvision
@@ -104,7 +105,7 @@ def test_network_without_a_block_and_its_card(tmp_path: Path) -> None:
     source = open_source(GOLDEN / "v1" / "blocks", TINY)
     metric = {"name": "accuracy", "unit": "%", "higher_is_better": True}
     summary = {"metric": metric, "dense": {"accuracy": 97.5}, "compact": {"accuracy": 96.25}, "budget": 0.5}
-    metadata = {**source.metadata, "depl0.data": "digits", "depl0.class_names": '["a: b", "c"]'}
+    metadata = {**source.metadata, "depl0.app.data": "digits", "depl0.class_names": '["a: b", "c"]'}
     source = Source(**{**vars(source), "summary": {**summary, "budget_of": "macs"}, "metadata": metadata})
     done = export_folder(source, tmp_path / "out", 'my "net"')
     config = json.loads((done.path / "config.json").read_text())

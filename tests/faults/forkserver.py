@@ -86,7 +86,7 @@ def serve() -> None:
     import contextlib
     import io
 
-    from depl0.cli.app import main
+    from depl0.app.cli.app import main
     from tests.faults import tasks
     from tests.plans import remember_plans
     from tests.training.tiny import tiny_gated

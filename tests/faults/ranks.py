@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import depl0.pruning.freezing as freezing
-import depl0.training.loop as loop
-from depl0.cli.app import main
-from depl0.recipes.toml import write_recipe
-from depl0.runtime.sync_norm import synced_norms
+import depl0.app.training.loop as loop
+import depl0.search.freezing as freezing
+from depl0.app.cli.app import main
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runtime.sync_norm import synced_norms
 from tests.training.tiny import TinyNet, tiny_recipe
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from depl0.cli.app import main
-from depl0.recipes.toml import write_recipe
-from depl0.runs.background import BackgroundSaver
-from depl0.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.cli.app import main
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runs.background import BackgroundSaver
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from tests.faults import ranks
 from tests.faults.crash import Counter
 from tests.training.tiny import tiny_recipe

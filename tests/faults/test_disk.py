@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from depl0.cli.app import STOPPED, main
+from depl0.app.cli.app import STOPPED, main
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.errors import InputError, TrainingError
-from depl0.recipes.toml import write_recipe
-from depl0.runs.checkpoint import load_newest, save_checkpoint
 from tests.faults import tasks
 from tests.faults.forkserver import ForkServer
 from tests.training.test_resume import what_matters

@@ -17,17 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import depl0
-from depl0._checksum import checksum
-from depl0.data import mnist, open_data
+from depl0._util.io import checksum
+from depl0.app.data import mnist, open_data
+from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.toml import parse_recipe, with_overrides, write_recipe
+from depl0.app.runs.background import BackgroundSaver
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.training.loop import Sums, _restore, _save
+from depl0.app.training.search import LearnedSearch
+from depl0.app.training.session import Session
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
 from depl0.gated import GatedModel
-from depl0.recipes.recipe import Recipe
-from depl0.recipes.toml import parse_recipe, with_overrides, write_recipe
-from depl0.runs.background import BackgroundSaver
-from depl0.runs.checkpoint import load_newest, save_checkpoint
-from depl0.training.loop import Sums, _restore, _save
-from depl0.training.search import LearnedSearch
-from depl0.training.session import Session
 from tests.data.layouts import write_cifar10
 from tests.faults.bounds import bounded
 from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, only, seeds

@@ -20,10 +20,10 @@ from hypothesis import given
 from PIL import Image
 from safetensors.torch import save as write_safetensors
 
-from depl0.data.archive import unpack
-from depl0.data.folder import FORMATS, DecodedFiles, Files
+from depl0.app.data.archive import unpack
+from depl0.app.data.folder import FORMATS, DecodedFiles, Files
+from depl0.app.weights import load_weights
 from depl0.errors import DataError, InputError
-from depl0.weights import load_weights
 from tests.faults.bounds import bounded
 from tests.faults.hostile_values import PLANNED, cases, damaged_bytes, damaged_tree, only, seeds
 from tests.training.tiny import TinyNet

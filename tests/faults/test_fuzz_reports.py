@@ -10,11 +10,11 @@ from random import Random
 import pytest
 from hypothesis import given
 
-from depl0._table import render
+from depl0.app.reports.report import as_text, write_report
+from depl0.app.reports.run import read_runs
+from depl0.app.table import render
 from depl0.errors import Depl0Error
-from depl0.reports.literature import TABLES, other_data, table
-from depl0.reports.report import as_text, write_report
-from depl0.reports.run import read_runs
+from depl0.paper.literature import TABLES, other_data, table
 from tests.faults.bounds import bounded
 from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, only, seeds
 from tests.reports.runs import write_run

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 import depl0
-from depl0.cli.app import main
-from depl0.data import open_data
+from depl0.app.cli.app import main
+from depl0.app.data import open_data
+from depl0.app.recipes.toml import read_recipe, write_recipe
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.weights import load_weights
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
-from depl0.recipes.toml import read_recipe, write_recipe
-from depl0.runs.checkpoint import load_newest, save_checkpoint
-from depl0.weights import load_weights
 from tests.data.layouts import write_cifar10
 from tests.training.tiny import TinyNet, run, tiny_gated, tiny_recipe
 
@@ -223,7 +223,7 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))\n"
         "from pathlib import Path\n"
-        "from depl0.data.archive import unpack\n"
+        "from depl0.app.data.archive import unpack\n"
         "from depl0.errors import DataError\n"
         "try: unpack(Path('cifar-10-binary.tar.gz'), 'cifar-10-batches-bin', max_bytes=1_000_000)\n"
         "except DataError as error: print(error)\n"

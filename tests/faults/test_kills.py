@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.errors import FormatError
-from depl0.runs.checkpoint import load_newest, save_checkpoint
 from tests.faults import tasks
 from tests.faults.crash import CHANGES
 from tests.faults.forkserver import KILLED_BY_PLAN, ForkServer

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 import depl0
-from depl0.data import open_data
+from depl0.app.data import open_data
+from depl0.app.models.spec import build_model
+from depl0.app.recipes.toml import read_recipe, write_recipe
+from depl0.app.reports import html, report
+from depl0.app.reports.figures import heat
+from depl0.app.reports.figures.canvas import style, write
+from depl0.app.reports.gates import GateHistory
+from depl0.app.reports.run import read_run, read_runs
+from depl0.app.runs.gate_log import SCALE, gates_line
 from depl0.errors import DataError, Depl0Error
-from depl0.models.spec import build_model
-from depl0.recipes.toml import read_recipe, write_recipe
-from depl0.reports import html, report
-from depl0.reports.figures import heat
-from depl0.reports.figures.canvas import style, write
-from depl0.reports.gates import GateHistory
-from depl0.reports.run import read_run, read_runs
-from depl0.runs.gate_log import SCALE, gates_line
 from tests.data.layouts import write_cifar10
 from tests.faults.bounds import bounded
 from tests.reports.runs import write_run

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from depl0.cli.app import main
+from depl0.app.cli.app import main
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runs.lock import HOLDER, LOCK, locked
 from depl0.errors import InputError
-from depl0.recipes.toml import write_recipe
-from depl0.runs.lock import HOLDER, LOCK, locked
 from tests.faults.forkserver import ForkServer
 from tests.training.tiny import Noisy, run, tiny_recipe
 
@@ -34,7 +34,7 @@ def content(folder: Path) -> dict[str, Any]:
 def elsewhere(folder: Path, program: str = "") -> Iterator[subprocess.Popen[str]]:
     """Let another process hold the lock until it is told to end."""
     source = (
-        "import sys, os, time; from pathlib import Path; from depl0.runs.lock import locked\n"
+        "import sys, os, time; from pathlib import Path; from depl0.app.runs.lock import locked\n"
         f"with locked(Path({str(folder)!r})):\n    {program or 'pass'}\n    print('locked', flush=True)\n"
         "    sys.stdin.readline()\n"
     )
@@ -175,7 +175,7 @@ def test_a_full_folder_is_said_and_not_left_locked(tmp_path: Path, monkeypatch: 
     def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("depl0.runs.lock.write_whole", full)
+    monkeypatch.setattr("depl0.app.runs.lock.write_whole", full)
     with pytest.raises(InputError, match="cannot be written to: No space left on device"), locked(tmp_path):
         pass
     monkeypatch.undo()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from depl0.app.runtime.engine import waiting_time
+from depl0.app.runtime.sync_norm import check_norms
 from depl0.errors import InputError
-from depl0.runtime.engine import waiting_time
-from depl0.runtime.sync_norm import check_norms
 from tests.faults.forkserver import ForkServer, own_words, ranks
 from tests.training.tiny import Noisy, TinyNet, run, tiny_recipe
 

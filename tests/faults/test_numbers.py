@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from depl0.cli.app import main
+from depl0.app.cli.app import main
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runs.checkpoint import load_newest
+from depl0.app.runtime.guard import NumberGuard, wrong_parameter
 from depl0.errors import DataError, DivergedError, InputError
-from depl0.recipes.toml import write_recipe
-from depl0.runs.checkpoint import load_newest
-from depl0.runtime.guard import NumberGuard, wrong_parameter
 from tests.training.tiny import Noisy, run, tiny_gated, tiny_recipe
 
 HERE = "tests.faults.networks:"

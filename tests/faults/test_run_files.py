@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import depl0
-from depl0.cli.app import main
+from depl0.app.cli.app import main
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runs.folder import RunFolder
+from depl0.app.runs.lines import Lines
 from depl0.errors import FormatError, InputError
-from depl0.recipes.toml import write_recipe
-from depl0.runs.folder import RunFolder
-from depl0.runs.lines import Lines
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, PowerCut, TinyNet, cut_power, run, tiny_gated, tiny_recipe
 

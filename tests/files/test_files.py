@@ -16,7 +16,7 @@ from tests.analysis.structures import STRUCTURES, LayerScale, NoNorm, Residual, 
 from torch import nn
 
 import depl0
-from depl0.surgery import record_of
+from depl0.surgery.record import record_of
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import depl0
+from depl0.app.models.resnet_cifar import CifarResNet
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.models.resnet_cifar import CifarResNet
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

@@ -8,7 +8,7 @@ from tests.training.tiny import tiny_gated
 
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
-from depl0.generators import GENERATORS, make_generator
+from depl0.gates.generators import GENERATORS, make_generator
 
 DEPENDENT = sorted(set(GENERATORS) - {"bias", "independent"})
 

@@ -12,7 +12,7 @@ from tests.analysis.structures import Classifier, Dropouts, Residual, Stochastic
 from torch import Tensor, nn
 
 import depl0
-from depl0.surgery import counting
+from depl0.surgery import cut as counting
 
 
 class Portrait:

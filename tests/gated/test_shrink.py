@@ -13,10 +13,10 @@ from tests.analysis.structures import STRUCTURES, image
 from torch import Tensor, nn
 
 import depl0
-from depl0._host import ExampleInputs
-from depl0.models import resnet20
-from depl0.surgery.narrow import Narrowed, carry_over
-from depl0.training.ema import Average
+from depl0.app.models import resnet20
+from depl0.app.training.ema import Average
+from depl0.host.network import ExampleInputs
+from depl0.surgery.shrink import Narrowed, carry_over
 
 NETWORKS = (
     "NormAfterConv", "NoNorm", "SigmoidBetween", "Residual", "Concat", "Depthwise", "Grouped", "GroupNorms",

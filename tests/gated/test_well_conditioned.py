@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs
 from depl0.analysis.plan import Plan
+from depl0.app.models.resnet_cifar import resnet20
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from depl0.generators import GENERATORS, make_generator
-from depl0.models.resnet_cifar import resnet20
+from depl0.gates.generators import GENERATORS, make_generator
+from depl0.host.network import ExampleInputs
 from depl0.planning import plan
 
 WIDTH, USELESS = 20, 6

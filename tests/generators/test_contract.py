@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from depl0.errors import InputError
 from depl0.gates import evaluation_gates, open_probability
-from depl0.generators import GENERATORS, PRESETS, BoundedGenerator, Generator, make_generator
+from depl0.gates.generators import GENERATORS, PRESETS, BoundedGenerator, Generator, make_generator
 
 SIZES = (3, 5, 2, 4)
 VGG16 = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from depl0.generators import PRESETS, make_generator
+from depl0.gates.generators import PRESETS, make_generator
 
 SIZES = (3, 5, 2)
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from depl0.errors import InputError
-from depl0.generators import PRESETS, Preset
+from depl0.gates.generators import PRESETS, Preset
 
 
 def test_the_presets_hold_their_constants():

@@ -7,9 +7,9 @@ import typing
 import pytest
 import torch
 
-from depl0._registry import Registry
+from depl0._util.registry import Registry
 from depl0.errors import InputError
-from depl0.generators import (
+from depl0.gates.generators import (
     GENERATORS,
     PRESETS,
     BoundedGenerator,

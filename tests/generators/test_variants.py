@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from depl0.generators import PRESETS, make_generator
+from depl0.gates.generators import PRESETS, make_generator
 
 SIZES = (3, 5, 2)
 BOUND = {"paper": 10.0, "reference": math.log(100), "default": math.log(1000)}

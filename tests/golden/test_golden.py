@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import depl0
-from depl0.files import VERSION
-from depl0.surgery import record_of
-from depl0.surgery.constant import ConstantLayer
+from depl0.replacements.constant import ConstantLayer
+from depl0.surgery.files import VERSION
+from depl0.surgery.record import record_of
 from tests.analysis.helpers import call, distance
 from tests.golden.network import TinyDigits, TinyStream
 
@@ -69,7 +69,7 @@ def test_version_of_the_future_is_refused(tmp_path: Path) -> None:
 
 def test_folder_without_the_shapes_of_inputs_is_read(tmp_path: Path) -> None:
     """They were added to version 1 without a new number: a reader does without them."""
-    from depl0.files import record_from_json
+    from depl0.surgery.files import record_from_json
 
     header = json.loads((HERE / "v1" / "channels" / "compact.json").read_text())
     del header["inputs"]

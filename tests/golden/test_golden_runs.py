@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from depl0.recipes.toml import read_recipe
-from depl0.training.prune import prune
+from depl0.app.recipes.toml import read_recipe
+from depl0.app.training.prune import prune
 
 RUNS = sorted(path.parent for path in (Path(__file__).parent / "v1" / "runs").glob("*/run"))
 

@@ -38,12 +38,12 @@ EXTRAS = (
 CORE = """
 import torch, depl0
 
-model = depl0.models.build("lenet5")
+model = models.build("lenet5")
 example = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 gated = depl0.attach(model, example)
 compact = gated.extract()
 depl0.save(compact, FOLDER)
-again = depl0.load(FOLDER, lambda: depl0.models.build("lenet5"))
+again = depl0.load(FOLDER, lambda: models.build("lenet5"))
 assert torch.equal(again.eval()(example), compact.eval()(example))
 assert not [name for name in sys.modules if name.partition(".")[0] in HIDDEN]
 """
@@ -68,9 +68,13 @@ def test_the_command_says_what_to_install(package: str) -> None:
 @pytest.mark.parametrize(
     ("package", "program", "message"),
     [
-        ("accelerate", "import depl0.runtime.engine", "accelerate is needed for training, but not installed."),
-        ("matplotlib", "import depl0.reports.report", "matplotlib is needed for reports, but not installed."),
-        ("PIL", "import depl0.data; depl0.data.open_data('folder:x')", "pillow is needed to decode image files, but"),
+        ("accelerate", "import depl0.app.runtime.engine", "accelerate is needed for training, but not installed."),
+        ("matplotlib", "import depl0.app.reports.report", "matplotlib is needed for reports, but not installed."),
+        (
+            "PIL",
+            "from depl0.app import data; data.open_data('folder:x')",
+            "pillow is needed to decode image files, but",
+        ),
     ],
 )
 def test_a_part_of_the_library_says_what_to_install(package: str, program: str, message: str) -> None:

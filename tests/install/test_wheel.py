@@ -21,12 +21,12 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import torch, depl0
 assert depl0.__file__.startswith(sys.argv[1]), depl0.__file__
-compact = depl0.attach(depl0.models.build("lenet5"), torch.zeros(2, 1, 28, 28)).extract()
+compact = depl0.attach(models.build("lenet5"), torch.zeros(2, 1, 28, 28)).extract()
 depl0.save(compact, "small")
-depl0.load("small", lambda: depl0.models.build("lenet5"))
+depl0.load("small", lambda: models.build("lenet5"))
 from importlib import resources
-assert resources.files("depl0.reports").joinpath("page", "report.html").is_file()
-from depl0.cli.app import main
+assert resources.files("depl0.app.reports").joinpath("page", "report.html").is_file()
+from depl0.app.cli.app import main
 raise SystemExit(main(["recipes"]))
 """
 

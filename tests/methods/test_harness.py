@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from depl0.budgets.freeze import freeze_by
+from depl0.app.methods import METHODS, Learned, Scored
+from depl0.app.recipes import catalog
+from depl0.app.recipes.toml import read_recipe, with_overrides
 from depl0.errors import InputError, TrainingError
-from depl0.methods import METHODS, Learned, Scored
-from depl0.recipes import catalog
-from depl0.recipes.toml import read_recipe, with_overrides
+from depl0.select.freeze import freeze_by
 from tests.cli.conftest import Type, type_command  # noqa: F401
 from tests.methods.networks import gated_network, some_batches
 from tests.training.test_resume import what_matters

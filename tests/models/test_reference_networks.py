@@ -13,10 +13,10 @@ from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import depl0.models
+import depl0.app.models
+from depl0.app.models import build, names, register
+from depl0.app.models.resnet_cifar import ZeroPadShortcut
 from depl0.errors import InputError
-from depl0.models import build, names, register
-from depl0.models.resnet_cifar import ZeroPadShortcut
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -176,7 +176,7 @@ def test_every_network_is_registered_under_its_own_name():
     assert wanted <= set(names())
     assert list(names()) == sorted(names())
     for name in wanted:
-        assert getattr(depl0.models, name).__name__ == name
+        assert getattr(depl0.app.models, name).__name__ == name
 
 
 def test_unknown_name_with_a_near_one():
@@ -206,7 +206,7 @@ def test_a_name_is_registered_once():
 
     with pytest.raises(InputError, match=r"'vgg16' is already registered, by depl0\.models\.vgg"):
         register(vgg16)
-    assert isinstance(build("vgg16"), depl0.models.VGG16)
+    assert isinstance(build("vgg16"), depl0.app.models.VGG16)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from sklearn.datasets import load_digits
 from tests.torchvision_shim import import_torchvision
 from torch import nn
 
+from depl0.app.models import build, names
+from depl0.app.models import spec as spec_module
+from depl0.app.models.spec import build_model, check_spec, factory
 from depl0.errors import InputError
-from depl0.models import build, names
-from depl0.models import spec as spec_module
-from depl0.models.spec import build_model, check_spec, factory
 
 SIZES = {"num_classes": 7, "in_channels": 3, "image_size": 32}
 

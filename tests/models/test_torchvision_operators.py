@@ -10,11 +10,11 @@ import pytest
 
 PROGRAM = """
 import torch
-from depl0.models.spec import build_model
+from depl0.app.models.spec import build_model
 network = build_model({spec!r}, num_classes=7, in_channels=3, image_size=32).eval()
 assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
 import torchvision
-from depl0 import _torchvision
+from depl0._util import torchvision as _torchvision
 own = torchvision.extension._has_ops()
 assert bool(_torchvision._declared) != own  # declared only where its own are not found
 """

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import depl0
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
-from depl0.pruning.compensation import compensate
+from depl0.search.recovery.compensation import compensate
 from tests.methods.networks import Coupled
 
 EXACT = 1e-12
@@ -214,7 +214,7 @@ def test_only_readers_of_closed_channels_on_request() -> None:
 
 
 def test_wide_layers_are_fitted_by_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depl0.pruning.compensation.WIDE", 1)
+    monkeypatch.setattr("depl0.search.recovery.compensation.WIDE", 1)
     torch.manual_seed(0)
     first, reader, between, shape = READERS["strided"]()
     batches = inputs(*shape)

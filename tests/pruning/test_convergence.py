@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import depl0
-from depl0.generators.independent import Independent
-from depl0.pruning.search import Convergence
+from depl0.gates.generators.independent import Independent
+from depl0.search.search import Convergence
 from tests.training.tiny import tiny_gated
 
 STEPS = 100

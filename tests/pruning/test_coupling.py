@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.errors import InputError
-from depl0.generators.fc import FC
-from depl0.pruning.coupling import start_dependent
+from depl0.gates.generators.fc import FC
+from depl0.search.scores.coupling import start_dependent
 
 
 class Twins(nn.Module):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from depl0.generators import GENERATORS, make_generator
-from depl0.generators.dependency import parts, spread_share
-from depl0.generators.fc import FC
-from depl0.pruning.dependency import measure_dependency
+from depl0.gates.generators import GENERATORS, make_generator
+from depl0.gates.generators.dependency import parts, spread_share
+from depl0.gates.generators.fc import FC
+from depl0.search.dependency import measure_dependency
 from tests.training.tiny import tiny_gated
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import depl0
-from depl0._host import ExampleInputs
-from depl0.pruning.compensation import compensate
-from depl0.pruning.reconstruction import reconstruction_scores
+from depl0.host.network import ExampleInputs
+from depl0.search.recovery.compensation import compensate
+from depl0.search.scores.reconstruction import reconstruction_scores
 from tests.analysis import heads
 from tests.analysis.structures import STRUCTURES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from depl0.pruning.importance import FEW, TRUST, draw_together, first_scores, standardise
+from depl0.search.scores.importance import FEW, TRUST, draw_together, first_scores, standardise
 from tests.training.tiny import SIDE, tiny_gated
 
 

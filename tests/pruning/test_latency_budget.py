@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.methods.untrained import attach_untrained, cut_untrained, rank_scores
-from depl0.pruning.latency_budget import TRIES, Attempt, _best, freeze_to_latency
+from depl0.app.methods.untrained import attach_untrained, cut_untrained, rank_scores
+from depl0.search.latency_budget import TRIES, Attempt, _best, freeze_to_latency
 from tests.training.tiny import CLASSES, run, tiny_recipe
 
 

@@ -9,8 +9,8 @@ import torch
 
 import depl0
 from depl0.errors import InputError
-from depl0.generators import GENERATORS, BoundedGenerator, make_generator
-from depl0.pruning.rates import first_scores_alike, rates_to_travel
+from depl0.gates.generators import GENERATORS, BoundedGenerator, make_generator
+from depl0.search.rates import first_scores_alike, rates_to_travel
 from tests.training.tiny import tiny_gated
 
 SIZES = (4, 6, 3)

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.errors import InputError
-from depl0.pruning.calls import order_and_added
-from depl0.pruning.importance import standardise
-from depl0.pruning.reconstruction import reconstruction_errors, reconstruction_scores
+from depl0.search.recovery.calls import order_and_added
+from depl0.search.scores.importance import standardise
+from depl0.search.scores.reconstruction import reconstruction_errors, reconstruction_scores
 from tests.methods.networks import Coupled
 from tests.pruning.test_compensation import READERS, Plain, gated_of, inputs, state_of
 
@@ -126,7 +126,7 @@ def test_no_inputs() -> None:
 
 
 def test_outputs_that_only_go_into_a_sum_are_found() -> None:
-    from depl0._host import ExampleInputs
+    from depl0.host.network import ExampleInputs
 
     order, added = order_and_added(Coupled().eval(), ExampleInputs.of(torch.randn(1, 2, 6, 6)))
     names = ["stem", "inner", "back", "wide", "depthwise", "linear"]

@@ -335,7 +335,7 @@ def test_a_gate_that_starts_half_closed_and_sinks_was_never_judged() -> None:
 @pytest.mark.parametrize("renewed", [True, False])
 def test_statistics_are_measured_anew_unless_one_says_no(renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(depl0.pruning.freezing, "renew_statistics", lambda *_: asked.append(True) or True)
+    monkeypatch.setattr(depl0.search.freezing, "renew_statistics", lambda *_: asked.append(True) or True)
     loop = Loop(average=False, renew_statistics=renewed)
     before = copy.deepcopy(dict(loop.gated.host.named_buffers()))
     assert loop.search.freeze().statistics_renewed == renewed == bool(asked)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from depl0.pruning.statistics import absorb_statistics, reestimate, restore, statistics_of
+from depl0.search.recovery.statistics import absorb_statistics, reestimate, restore, statistics_of
 from tests.training.tiny import run, tiny_gated, tiny_recipe
 
 

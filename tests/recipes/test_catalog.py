@@ -10,10 +10,10 @@ import re
 
 import pytest
 
+from depl0.app.models import names as model_names
+from depl0.app.recipes import describe, find, get, names, parse_recipe, write_recipe
 from depl0.errors import InputError
-from depl0.generators import PRESETS
-from depl0.models import names as model_names
-from depl0.recipes import describe, find, get, names, parse_recipe, write_recipe
+from depl0.gates.generators import PRESETS
 
 BASES = (
     "digits",

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import depl0
-from depl0.generators import PRESETS
-from depl0.models import build
-from depl0.recipes import Recipe, get
-from depl0.training.setup import gate_config
+from depl0.app.models import build
+from depl0.app.recipes import Recipe, get
+from depl0.app.training.setup import gate_config
+from depl0.gates.generators import PRESETS
 
 CIFAR = ("cifar10", "cifar100")
 SOURCES = ("paper", "authors")

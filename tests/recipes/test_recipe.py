@@ -9,12 +9,8 @@ from typing import get_args
 
 import pytest
 
-from depl0._checks import Maybe
-from depl0._settings import Settings
-from depl0.config import EvaluationRule
-from depl0.errors import InputError
-from depl0.gates import RULES
-from depl0.recipes import (
+from depl0.app.checks import Maybe
+from depl0.app.recipes import (
     SECTIONS,
     DataSection,
     DeploySection,
@@ -30,7 +26,11 @@ from depl0.recipes import (
     TaskSection,
     WeightOptimizerSection,
 )
-from depl0.recipes.section import check_of
+from depl0.app.recipes.section import check_of
+from depl0.app.settings import Settings
+from depl0.config import EvaluationRule
+from depl0.errors import InputError
+from depl0.gates import RULES
 
 
 def recipe(**sections):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.training.tiny import tiny_recipe
 
-from depl0.data import Data, open_data
-from depl0.recipes import catalog
-from depl0.recipes.sanity import warnings_for
+from depl0.app.data import Data, open_data
+from depl0.app.recipes import catalog
+from depl0.app.recipes.sanity import warnings_for
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depl0._checks import Check, Either, Flag, ListOf, Maybe, Named, Number, OneOf, Text, Whole
+from depl0.app.checks import Check, Either, Flag, ListOf, Maybe, Named, Number, OneOf, Text, Whole
+from depl0.app.methods import METHODS, Learned
+from depl0.app.recipes import SECTIONS, Recipe, get, parse_recipe, read_recipe, task_of, with_overrides, write_recipe
+from depl0.app.recipes.section import check_of
+from depl0.app.tasks import find_task
 from depl0.errors import InputError
-from depl0.methods import METHODS, Learned
-from depl0.recipes import SECTIONS, Recipe, get, parse_recipe, read_recipe, task_of, with_overrides, write_recipe
-from depl0.recipes.section import check_of
-from depl0.tasks import find_task
 
 SMALL = """
 name = "small"
@@ -375,7 +375,7 @@ def test_label_smoothing_goes_to_tasks_that_have_labels():
 
 def test_only_tasks_that_say_how_are_distilled(tmp_path):
     (tmp_path / "own.py").write_text(
-        "from depl0.tasks import Metric, Task\n"
+        "from depl0.app.tasks import Metric, Task\n"
         "class Own(Task):\n"
         "    metric = Metric('score')\n"
         "    def loss(self, outputs, targets): return outputs.sum()\n"

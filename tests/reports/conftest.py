@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from depl0.reports.run import Run, read_run
+from depl0.app.reports.run import Run, read_run
 from tests.reports.runs import write_run
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from depl0.reports.html import page
-from depl0.reports.run import read_runs
+from depl0.app.reports.html import page
+from depl0.app.reports.run import read_runs
 from tests.reports.browser import Browser, find_browser
 from tests.reports.runs import SCRIPT, write_run
 

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from depl0.reports.figures import curves
-from depl0.reports.headline import headline
-from depl0.reports.run import Run, read_run
+from depl0.app.reports.figures import curves
+from depl0.app.reports.headline import headline
+from depl0.app.reports.run import Run, read_run
 from tests.reports.runs import write_run
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from depl0.cli.deployed import deployed_table
+from depl0.app.cli.deployed import deployed_table
+from depl0.app.reports import deployed
+from depl0.app.reports.html import page
+from depl0.app.reports.run import Run
 from depl0.errors import InputError
-from depl0.reports import deployed
-from depl0.reports.html import page
-from depl0.reports.run import Run
 
 RUNTIME = {"onnxruntime": "1", "threads": 1, "clock": "processor time"}
 METRIC = {"name": "accuracy", "unit": "%", "higher_is_better": True}

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from depl0._table import render
+from depl0.app.reports import results
+from depl0.app.reports.figures import curves
+from depl0.app.reports.html import page
+from depl0.app.reports.report import as_text
+from depl0.app.reports.run import Run, read_run
+from depl0.app.table import render
 from depl0.errors import FormatError
-from depl0.reports import results
-from depl0.reports.figures import curves
-from depl0.reports.html import page
-from depl0.reports.literature import other_metric, table
-from depl0.reports.report import as_text
-from depl0.reports.run import Run, read_run
+from depl0.paper.literature import other_metric, table
 from tests.reports.other_tasks import write_regression
 from tests.reports.runs import write_run
 

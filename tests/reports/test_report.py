@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from depl0.cli.app import main
-from depl0.reports.html import page
-from depl0.reports.report import as_text, write_report
-from depl0.reports.run import Run, read_run
+from depl0.app.cli.app import main
+from depl0.app.reports.html import page
+from depl0.app.reports.report import as_text, write_report
+from depl0.app.reports.run import Run, read_run
 from tests.reports.runs import SCRIPT, write_run
 
 GOLDEN = Path(__file__).parent / "golden"

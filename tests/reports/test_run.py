@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from depl0._table import render
+from depl0.app.reports import results
+from depl0.app.reports.gates import read_gates
+from depl0.app.reports.headline import headline
+from depl0.app.reports.report import as_text
+from depl0.app.reports.run import Run, read_run, read_runs
+from depl0.app.table import render
 from depl0.errors import InputError
-from depl0.reports import results
-from depl0.reports.gates import read_gates
-from depl0.reports.headline import headline
-from depl0.reports.report import as_text
-from depl0.reports.run import Run, read_run, read_runs
 from tests.reports.runs import write_run
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "resnet20-cifar10" / "dep-l0"

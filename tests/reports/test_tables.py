@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from depl0._table import FORMATS, Column, Table, render
-from depl0.reports.literature import TABLES, published, table
-from depl0.reports.run import Run
+from depl0.app.reports.run import Run
+from depl0.app.table import FORMATS, Column, Table, render
+from depl0.paper.literature import TABLES, published, table
 
 GOLDEN = Path(__file__).parent / "golden"
 ROWS = {"cifar10": 33, "cifar100": 10, "imagenet": 32, "runtime": 9, "ablation": 6}

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from depl0.app.runs import checkpoint
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.errors import FormatError
-from depl0.runs import checkpoint
-from depl0.runs.checkpoint import load_newest, save_checkpoint
 
 
 def state_of_everything() -> dict[str, Any]:

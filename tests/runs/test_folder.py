@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from depl0.app.recipes.toml import read_recipe, write_recipe
+from depl0.app.runs import folder as run_folder
+from depl0.app.runs.folder import RunFolder, environment, open_run
 from depl0.errors import InputError
-from depl0.recipes.toml import read_recipe, write_recipe
-from depl0.runs import folder as run_folder
-from depl0.runs.folder import RunFolder, environment, open_run
 from tests.training.tiny import Noisy, run, tiny_recipe
 
 

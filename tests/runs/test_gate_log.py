@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import depl0
+from depl0.app.reports.results import search_facts
+from depl0.app.reports.run import read_run
+from depl0.app.runs.gate_log import gates_line, settled_epoch
 from depl0.costs.memory import memory_bytes
-from depl0.files import file_size, save
-from depl0.reports.results import search_facts
-from depl0.reports.run import read_run
-from depl0.runs.gate_log import gates_line, settled_epoch
+from depl0.surgery.files import file_size, save
 from tests.training.tiny import SIDE, TinyNet, run, tiny_gated, tiny_recipe
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from depl0.runs.log import Logged
-from depl0.runs.progress import Live, Plain, Quiet, Reporter, make_reporter
-from depl0.tasks import Metric
+from depl0.app.runs.log import Logged
+from depl0.app.runs.progress import Live, Plain, Quiet, Reporter, make_reporter
+from depl0.app.tasks import Metric
 
 LINE: dict[str, Any] = {
     "epoch": 2,
@@ -71,7 +71,7 @@ def test_a_live_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 def test_lines_inside_a_long_epoch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    monkeypatch.setattr("depl0.runs.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("depl0.app.runs.progress.time.monotonic", lambda: now[0])
     reporter = Plain()
     reporter.begin("search", epochs=4, steps=390, done=0)
     step = {"epoch": 1, "step": 20, "steps": 390, "loss": 2.0, "train_accuracy": 25.0, "lr": 0.05}
@@ -109,6 +109,6 @@ def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3723, "1:02:03")])
 def test_clock(seconds: float, text: str) -> None:
-    from depl0.runs.progress import _clock
+    from depl0.app.runs.progress import _clock
 
     assert _clock(seconds) == text

@@ -10,10 +10,10 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+from depl0.app.runtime import compiling
+from depl0.app.training import loop
+from depl0.app.training.search import LearnedSearch
 from depl0.errors import InputError, TrainingError
-from depl0.runtime import compiling
-from depl0.training import loop
-from depl0.training.search import LearnedSearch
 from tests.training.test_loop import make_session
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run, tiny_recipe

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from depl0.app.runtime.engine import any_process, make_engine, rng_states, seed_everything, set_rng_state
 from depl0.errors import InputError
-from depl0.runtime.engine import any_process, make_engine, rng_states, seed_everything, set_rng_state
 from tests.training.tiny import tiny_recipe
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -41,7 +41,7 @@ def test_precision(precision: str, dtype: torch.dtype) -> None:
 
 
 def test_a_tracker_that_is_not_installed(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depl0.runtime.engine.find_spec", lambda name: None)
+    monkeypatch.setattr("depl0.app.runtime.engine.find_spec", lambda name: None)
     with pytest.raises(InputError, match="tracker wandb is not installed") as caught:
         make_engine(tiny_recipe(run__trackers=["wandb"]), tmp_path)  # type: ignore[arg-type]
     assert "pip install wandb" in str(caught.value)

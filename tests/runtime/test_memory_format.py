@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from depl0.app.runtime import memory_format
+from depl0.app.runtime.engine import make_engine
+from depl0.app.training import layout
 from depl0.errors import InputError, TrainingError
-from depl0.runtime import memory_format
-from depl0.runtime.engine import make_engine
-from depl0.training import layout
 from tests.training.test_resume import what_matters
 from tests.training.tiny import SIDE, Noisy, TinyNet, interrupt, run, tiny_recipe
 

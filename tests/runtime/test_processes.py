@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from depl0.cli.app import main
+from depl0.app.cli.app import main
 from depl0.errors import TrainingError
 from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
 

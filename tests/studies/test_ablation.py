@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from depl0._table import markdown_page
+from depl0.app.recipes import catalog
+from depl0.app.recipes.toml import with_overrides
+from depl0.app.studies.study import Outcome
+from depl0.app.table import markdown_page
 from depl0.errors import InputError
-from depl0.generators import GENERATORS
-from depl0.recipes import catalog
-from depl0.recipes.toml import with_overrides
-from depl0.studies import ablation
-from depl0.studies.ablation import Ablation, tabulate, with_data_folder
-from depl0.studies.study import Outcome
+from depl0.gates.generators import GENERATORS
+from depl0.paper import ablation
+from depl0.paper.ablation import Ablation, tabulate, with_data_folder
 from tests.studies.summaries import a_summary
 
 DIGITS = catalog.get("digits")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from depl0.cli.app import main
+from depl0.app.cli.app import main
+from depl0.app.recipes.toml import write_recipe
 from depl0.errors import InputError
-from depl0.recipes.toml import write_recipe
-from depl0.studies.claims.judge import judge
-from depl0.studies.claims.page import page, write_claims
+from depl0.paper.claims.judge import judge
+from depl0.paper.claims.page import page, write_claims
 from tests.training.tiny import run, tiny_recipe
 
 ARMS: dict[str, dict[str, Any]] = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from depl0._table import markdown_page
+from depl0.app.recipes import catalog
+from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.toml import with_overrides
+from depl0.app.studies.compare import Comparison, gates_of, read_methods, tabulate
+from depl0.app.studies.study import Failure, Outcome
+from depl0.app.table import markdown_page
 from depl0.errors import InputError
-from depl0.recipes import catalog
-from depl0.recipes.recipe import Recipe
-from depl0.recipes.toml import with_overrides
-from depl0.studies.compare import Comparison, gates_of, read_methods, tabulate
-from depl0.studies.study import Failure, Outcome
 from tests.studies.summaries import a_summary, finish_run
 
 RECIPE = catalog.get("digits")

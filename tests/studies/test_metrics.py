@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from depl0._table import Table, markdown_page
-from depl0.recipes import catalog
-from depl0.recipes.toml import with_overrides
-from depl0.studies import ablation, compare, frontier, sweep, tts
-from depl0.studies.study import Outcome
+from depl0.app.recipes import catalog
+from depl0.app.recipes.toml import with_overrides
+from depl0.app.studies import compare, frontier, sweep
+from depl0.app.studies.study import Outcome
+from depl0.app.table import Table, markdown_page
+from depl0.paper import ablation, tts
 from tests.bench.test_tts import figures
 from tests.studies.summaries import a_summary
 

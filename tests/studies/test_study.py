@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from depl0.app.recipes.toml import with_overrides
+from depl0.app.runs.progress import Quiet
+from depl0.app.studies.measures import made_with
+from depl0.app.studies.study import Outcome, Study
 from depl0.errors import FormatError, InputError, RunInterruptedError
-from depl0.recipes.toml import with_overrides
-from depl0.runs.progress import Quiet
-from depl0.studies.measures import made_with
-from depl0.studies.study import Outcome, Study
 from tests.studies.summaries import a_summary, finish_run
 from tests.training.tiny import Noisy, interrupt, tiny_recipe
 
@@ -71,7 +71,7 @@ def test_ctrl_c_before_a_training_has_begun(tmp_path: Path, monkeypatch: pytest.
     def stop(*arguments: object, **others: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("depl0.studies.study.prune", stop)
+    monkeypatch.setattr("depl0.app.studies.study.prune", stop)
     with pytest.raises(RunInterruptedError, match="interrupted in a"):
         Study("sweep", TWO, tmp_path).run(Quiet(), lambda found: None)
 
@@ -82,7 +82,7 @@ def test_a_full_disk_is_the_members_failure(tmp_path: Path, monkeypatch: pytest.
             raise OSError(28, "No space left on device")
         finish_run(Path(out), a_summary(90.0, 0.5))
 
-    monkeypatch.setattr("depl0.studies.study.prune", fill)
+    monkeypatch.setattr("depl0.app.studies.study.prune", fill)
     outcomes = Study("sweep", TWO, tmp_path).run(Quiet(), lambda found: None)
     assert statuses(outcomes) == {"a": "failed", "b": "finished"}
     assert outcomes[0].failure is not None

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from depl0._table import markdown_page
+from depl0.app.recipes import catalog
+from depl0.app.studies import frontier
+from depl0.app.studies.frontier import draw_frontier
+from depl0.app.studies.study import Failure, Outcome, Study
+from depl0.app.studies.sweep import read_budgets, summarise, sweep_members, tabulate
+from depl0.app.table import markdown_page
 from depl0.errors import InputError
-from depl0.recipes import catalog
-from depl0.studies import frontier
-from depl0.studies.frontier import draw_frontier
-from depl0.studies.study import Failure, Outcome, Study
-from depl0.studies.sweep import read_budgets, summarise, sweep_members, tabulate
 from tests.studies.summaries import a_summary, finish_run
 
 BUDGETS = (0.9, 0.5, 0.3, 0.1, 0.0001)

@@ -17,7 +17,7 @@ from tests.gated.test_host_untouched import Portrait
 from torch import Tensor, nn
 
 import depl0
-from depl0.surgery import record_of
+from depl0.surgery.record import record_of
 
 # -- other shapes and arguments ----------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from tests.analysis.structures import STRUCTURES, NoNorm, NormAfterConv, conv, i
 from torch import Tensor, nn
 
 import depl0
-from depl0.surgery import counting, record_of
-from depl0.surgery.compare import max_error
+from depl0.equivalence.compare import max_error
+from depl0.surgery import cut as counting
+from depl0.surgery.record import record_of
 from depl0.surgery.slicing import slice_module
 
 

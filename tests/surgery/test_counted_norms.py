@@ -16,9 +16,9 @@ from tests.analysis.structures import image
 from torch import Tensor, nn
 
 import depl0
-from depl0._counted_norm import CountedNorm, NormSpec, recognise
 from depl0.export import export_onnx
 from depl0.export.program import capture
+from depl0.replacements.norm import CountedNorm, NormSpec, recognise
 
 WIDTH, KEPT = 10, torch.tensor([0, 3, 4, 8])
 NORMS = {

@@ -14,8 +14,8 @@ from tests.analysis.structures import image
 from torch import nn
 
 import depl0
-from depl0._full_width import FullWidth, WidthSpec, keep_full_width
 from depl0.export import export_onnx
+from depl0.replacements.full_width import FullWidth, WidthSpec, keep_full_width
 
 
 def test_removed_channels_are_zeros() -> None:

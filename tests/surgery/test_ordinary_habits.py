@@ -17,7 +17,7 @@ from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 
 import depl0
-from depl0._host import opened_leaves
+from depl0.host.network import opened_leaves
 
 
 def same(gated: nn.Module, compact: nn.Module, inputs: Any) -> bool:

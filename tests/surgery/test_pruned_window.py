@@ -13,10 +13,10 @@ from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 
 import depl0
-from depl0._attentions import recognise_attention
-from depl0._pruned_attention import AttentionSpec
-from depl0._pruned_window import PrunedWindowAttention
 from depl0.export import export_onnx
+from depl0.replacements.attention import AttentionSpec
+from depl0.replacements.attentions import recognise_attention
+from depl0.replacements.window import PrunedWindowAttention
 
 import_torchvision()
 from torchvision.models import swin_transformer as swin  # noqa: E402

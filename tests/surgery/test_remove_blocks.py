@@ -12,8 +12,9 @@ from tests.analysis.structures import Classifier, NormRelu, conv, image
 from torch import Tensor, nn
 
 import depl0
-from depl0.surgery import record_of
-from depl0.surgery.constant import ConstantLayer
+from depl0.app import models
+from depl0.replacements.constant import ConstantLayer
+from depl0.surgery.record import record_of
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 CLOSED = ("layer1.1.conv1", "layer2.0.conv1", "layer3.2.conv1")
@@ -46,7 +47,7 @@ def convolutions_run(model: nn.Module, inputs: Tensor) -> int:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_blocks_of_resnet20_are_removed(shortcut: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    host, images = depl0.models.build("resnet20", shortcut=shortcut).to(dtype), IMAGES.to(dtype)
+    host, images = models.build("resnet20", shortcut=shortcut).to(dtype), IMAGES.to(dtype)
     gated = with_closed(host, images, CLOSED)
     kept, compact = gated.extract().eval(), gated.extract(remove_blocks=True).eval()
     assert distance(call(gated, images), call(compact, images)) < (1e-5 if dtype == torch.float32 else 1e-12)
@@ -59,7 +60,7 @@ def test_blocks_of_resnet20_are_removed(shortcut: str, dtype: torch.dtype) -> No
 
 def test_network_with_removed_blocks_trains() -> None:
     torch.manual_seed(0)
-    compact = with_closed(depl0.models.build("resnet20"), IMAGES, CLOSED).extract(remove_blocks=True).train()
+    compact = with_closed(models.build("resnet20"), IMAGES, CLOSED).extract(remove_blocks=True).train()
     optimizer = torch.optim.SGD([p for p in compact.parameters() if p.requires_grad], lr=0.1)
     before = compact.layer1[1].conv2.constant.detach().clone()
     compact(IMAGES).square().mean().backward()
@@ -69,7 +70,7 @@ def test_network_with_removed_blocks_trains() -> None:
 
 
 def test_everything_closed_is_a_constant_network() -> None:
-    gated = with_closed(depl0.models.build("resnet20"), IMAGES, ())
+    gated = with_closed(models.build("resnet20"), IMAGES, ())
     gated.fix_gates(torch.zeros(gated.plan.num_gates))
     compact = gated.extract(remove_blocks=True).eval()
     assert distance(call(gated, IMAGES), call(compact, IMAGES)) < 1e-5
@@ -162,20 +163,20 @@ def test_frozen_layers_become_frozen_constants() -> None:
 
 def test_extraction_composes_with_removed_blocks(tmp_path: object) -> None:
     torch.manual_seed(0)
-    first = with_closed(depl0.models.build("resnet20"), IMAGES, CLOSED[:1]).extract(remove_blocks=True).eval()
+    first = with_closed(models.build("resnet20"), IMAGES, CLOSED[:1]).extract(remove_blocks=True).eval()
     gated = with_closed(first, IMAGES, CLOSED[2:])
     second = gated.extract(remove_blocks=True).eval()
     assert distance(call(gated, IMAGES), call(second, IMAGES)) < 1e-5
-    loaded = depl0.load(depl0.save(second, str(tmp_path)), lambda: depl0.models.build("resnet20")).eval()
+    loaded = depl0.load(depl0.save(second, str(tmp_path)), lambda: models.build("resnet20")).eval()
     assert distance(call(second, IMAGES), call(loaded, IMAGES)) == 0
     assert {r.layer for r in record_of(loaded).removals} >= {"layer1.1.conv2", "layer3.2.conv2"}
 
 
 def test_streams_with_a_constant_can_still_be_pruned(tmp_path: object) -> None:
     torch.manual_seed(0)
-    first = with_closed(depl0.models.build("resnet20", shortcut="B"), IMAGES, CLOSED).extract(remove_blocks=True).eval()
+    first = with_closed(models.build("resnet20", shortcut="B"), IMAGES, CLOSED).extract(remove_blocks=True).eval()
     gated, second = pruned(first, IMAGES, seed=3)
     assert {"conv1", "layer2.0.shortcut.0"} & {g.name for g in gated.plan.groups}
     assert len(second.layer1[1].conv2.constant) < len(first.layer1[1].conv2.constant)
-    loaded = depl0.load(depl0.save(second, str(tmp_path)), lambda: depl0.models.build("resnet20", shortcut="B")).eval()
+    loaded = depl0.load(depl0.save(second, str(tmp_path)), lambda: models.build("resnet20", shortcut="B")).eval()
     assert distance(call(second, IMAGES), call(loaded, IMAGES)) == 0

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from depl0.data import DataInfo
+from depl0.app.data import DataInfo
+from depl0.app.tasks import TASKS, Metric, Task, check_network, find_task
 from depl0.errors import InputError
-from depl0.tasks import TASKS, Metric, Task, check_network, find_task
 
 BATCH = 12
 

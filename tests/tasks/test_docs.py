@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from depl0.data import DataSettings, open_data
-from depl0.recipes import get, with_overrides, write_recipe
-from depl0.recipes.toml import parse_recipe
-from depl0.tasks import TASKS, find_task
+from depl0.app.data import DataSettings, open_data
+from depl0.app.recipes import get, with_overrides, write_recipe
+from depl0.app.recipes.toml import parse_recipe
+from depl0.app.tasks import TASKS, find_task
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, flags=re.DOTALL))

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from depl0.app.tasks import ACCURACY, Metric, find_task, metric_in
+from depl0.app.tasks.classification import soft_loss
 from depl0.errors import FormatError, InputError
-from depl0.tasks import ACCURACY, Metric, find_task, metric_in
-from depl0.tasks.classification import soft_loss
 
 OWN = """
 import torch
 from dataclasses import dataclass
-from depl0.tasks import Metric, Task
+from depl0.app.tasks import Metric, Task
 
 @dataclass(frozen=True)
 class Points(Task):
@@ -153,8 +153,8 @@ def test_a_task_of_ones_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("Points", {"width": 3}, "cannot be called: got an unexpected keyword argument 'width'"),
         ("made", {}, "cannot be called: missing a required argument: 'scale'"),
         ("Half", {}, "own.py:Half' lacks measure, value.\nhint: docs/tasks.md has a whole one."),
-        ("Unjudged", {}, "must have a depl0.tasks.Metric as its metric"),
-        ("text", {}, "must be a depl0.tasks.Task or return one, got a str instead"),
+        ("Unjudged", {}, "must have a depl0.app.tasks.Metric as its metric"),
+        ("text", {}, "must be a depl0.app.tasks.Task or return one, got a str instead"),
         ("fails", {}, "own.py:fails' failed at .*own.py, line \\d+: KeyError: 'lost'"),
     ],
 )

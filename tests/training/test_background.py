@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from depl0.app.runs import background
+from depl0.app.runs.background import BackgroundSaver
+from depl0.app.runs.checkpoint import Snapshot, load_newest, write_snapshot
+from depl0.app.runtime.processes import explained
 from depl0.errors import TrainingError
-from depl0.runs import background
-from depl0.runs.background import BackgroundSaver
-from depl0.runs.checkpoint import Snapshot, load_newest, write_snapshot
-from depl0.runtime.processes import explained
 
 
 class SlowDisk:

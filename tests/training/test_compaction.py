@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import depl0
-import depl0.pruning.closing as closing
-from depl0.budgets.freeze import freeze
+import depl0.search.closing as closing
 from depl0.errors import TrainingError
-from depl0.pruning.convergence import Stay, may_begin
-from depl0.surgery import record_of
+from depl0.search.convergence import Stay, may_begin
+from depl0.select.freeze import freeze
+from depl0.surgery.record import record_of
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
 

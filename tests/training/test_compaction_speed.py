@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from depl0.app.recipes.toml import with_overrides
+from depl0.app.runtime import compiling
 from depl0.errors import TrainingError
-from depl0.recipes.toml import with_overrides
-from depl0.runtime import compiling
 from tests.training.test_compaction import recipe_of
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from depl0.app.tasks import find_task
+from depl0.app.tasks.classification import soft_loss
+from depl0.app.training.distill import Distillation
+from depl0.app.training.phase import Losses
 from depl0.errors import InputError
-from depl0.pruning.block_outputs import block_names, kept_outputs
-from depl0.tasks import find_task
-from depl0.tasks.classification import soft_loss
-from depl0.training.distill import Distillation
-from depl0.training.phase import Losses
+from depl0.search.recovery.block_outputs import block_names, kept_outputs
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from depl0.training.ema import Average
+from depl0.app.training.ema import Average
 from tests.training.tiny import SIDE, TinyNet
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from depl0.data.base import DataInfo
+from depl0.app.data.base import DataInfo
+from depl0.app.runtime.engine import make_engine
+from depl0.app.tasks import check_network, find_task
+from depl0.app.tasks.classification import class_scores
+from depl0.app.training.evaluate import evaluate
 from depl0.errors import InputError
 from depl0.latency import measure_latency
-from depl0.runtime.engine import make_engine
-from depl0.tasks import check_network, find_task
-from depl0.tasks.classification import class_scores
-from depl0.training.evaluate import evaluate
 from tests.training.tiny import SIDE, TinyNet, tiny_recipe
 
 TASK = find_task("classification")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from depl0.recipes import get, with_overrides
+from depl0.app.recipes import get, with_overrides
 from tests.training.tiny import CLASSES, run
 
 

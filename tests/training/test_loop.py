@@ -12,20 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import depl0.training.loop as loop
+import depl0.app.training.loop as loop
+from depl0.app.recipes.task import task_of
+from depl0.app.runs.checkpoint import load_newest
+from depl0.app.runs.folder import RunFolder
+from depl0.app.runs.progress import Quiet
+from depl0.app.runtime.engine import make_engine
+from depl0.app.training.phase import Losses, Phase
+from depl0.app.training.phases import finetune
+from depl0.app.training.search import LearnedSearch
+from depl0.app.training.session import Session
+from depl0.app.training.setup import attach_for, model_factory, open_data_for
 from depl0.errors import TrainingError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from depl0.recipes.task import task_of
-from depl0.runs.checkpoint import load_newest
-from depl0.runs.folder import RunFolder
-from depl0.runs.progress import Quiet
-from depl0.runtime.engine import make_engine
-from depl0.training.phase import Losses, Phase
-from depl0.training.phases import finetune
-from depl0.training.search import LearnedSearch
-from depl0.training.session import Session
-from depl0.training.setup import attach_for, model_factory, open_data_for
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
 
@@ -106,7 +106,7 @@ class NoLooking(TorchDispatchMode):
 
 @pytest.mark.parametrize("target", [{"target__budget": 0.5}, {"target__penalty_weight": 1e-3}])
 def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depl0.pruning.search.LOOKS", 1)  # between two looks at the gates
+    monkeypatch.setattr("depl0.search.search.LOOKS", 1)  # between two looks at the gates
     session, gated = make_session(
         tmp_path, search__gate_warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target
     )

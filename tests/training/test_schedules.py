@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from depl0.recipes import catalog
-from depl0.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
-from depl0.training.schedules import make_schedule
+from depl0.app.recipes import catalog
+from depl0.app.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
+from depl0.app.training.schedules import make_schedule
 from tests.training.tiny import TinyNet, tiny_gated, tiny_recipe
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from depl0.data import open_data
+from depl0.app.data import open_data
+from depl0.app.models.pretrained import Published
+from depl0.app.models.spec import build_model
+from depl0.app.recipes import get, with_overrides
+from depl0.app.training import initial_weights as start
+from depl0.app.training.setup import model_factory
 from depl0.errors import InputError
-from depl0.models.pretrained import Published
-from depl0.models.spec import build_model
-from depl0.recipes import get, with_overrides
-from depl0.training import start
-from depl0.training.setup import model_factory
 
 NETS = """
 import torch

@@ -10,8 +10,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.runtime import sync_norm
-from depl0.runtime.sync_norm import synced_norms
+from depl0.app.runtime import sync_norm
+from depl0.app.runtime.sync_norm import synced_norms
 
 
 @pytest.fixture

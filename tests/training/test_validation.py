@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from depl0.cli.result import result_table
-from depl0.data import Data
-from depl0.data.base import Batches
+from depl0.app.cli.result import result_table
+from depl0.app.data import Data
+from depl0.app.data.base import Batches
+from depl0.app.reports.results import all_runs, dense_to_compact
+from depl0.app.reports.run import read_run
+from depl0.app.training import prune as prune_module
 from depl0.errors import TrainingError
-from depl0.reports.results import all_runs, dense_to_compact
-from depl0.reports.run import read_run
-from depl0.training import prune as prune_module
 from tests.training.test_resume import what_matters
 from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import depl0
+from depl0.app.recipes import catalog
+from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.toml import with_overrides
+from depl0.app.runs.progress import Reporter
+from depl0.app.tasks import ACCURACY, Metric
+from depl0.app.training.prune import prune
 from depl0.gated import GatedModel
-from depl0.recipes import catalog
-from depl0.recipes.recipe import Recipe
-from depl0.recipes.toml import with_overrides
-from depl0.runs.progress import Reporter
-from depl0.tasks import ACCURACY, Metric
-from depl0.training.prune import prune
 
 CLASSES = 4
 TRAIN, TEST, SIDE = 48, 24, 6

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import depl0.training.prune as prune
-from depl0.cli.app import main
+import depl0.app.training.prune as prune
+from depl0.app.cli.app import main
 
 
 def note_network(folder: Path) -> None:

@@ -51,10 +51,10 @@ def _timm(name: str) -> nn.Module:
 
 
 def _depl0(name: str) -> nn.Module:
-    import depl0
+    from depl0.app import models
 
     name, _, shortcut = name.partition("-")
-    return depl0.models.build(name, **({"shortcut": shortcut} if shortcut else {}))
+    return models.build(name, **({"shortcut": shortcut} if shortcut else {}))
 
 
 def _small(name: str) -> nn.Module:

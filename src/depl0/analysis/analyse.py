@@ -8,24 +8,22 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
-from depl0.analysis import (  # noqa: F401 - their rules enter the list
-    rules_layers,
-    rules_moves,
-    rules_parts,
-    rules_products,
-    rules_scores,
-    rules_streams,
-)
+import depl0.analysis.rules.layers
+import depl0.analysis.rules.moves
+import depl0.analysis.rules.parts
+import depl0.analysis.rules.products
+import depl0.analysis.rules.scores
+import depl0.analysis.rules.streams  # noqa: F401 - they register rules
 from depl0.analysis.attention import attention_call, attentions_called, attentions_of_plan
 from depl0.analysis.full_width import modules_widened, to_be_widened, wide_call, widths_of_plan
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import modules_called, norm_call, norms_of_plan
-from depl0.analysis.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan, Product
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
-from depl0.analysis.rulebook import COMPUTED_WEIGHT, RULES, unknown_rule, value_sized_rule
-from depl0.analysis.rules import pointwise_rule
+from depl0.analysis.rules.operators import CONVOLUTIONS, RESHAPES, is_pointwise
+from depl0.analysis.rules.pointwise import pointwise_rule
+from depl0.analysis.rules.rulebook import COMPUTED_WEIGHT, RULES, unknown_rule, value_sized_rule
 from depl0.analysis.selection import GroupChoice, select
 from depl0.analysis.values import Opaque, Stored, Value
 from depl0.analysis.zeros import Sites, place_sites

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from depl0._attentions import in_windows, recognise_attention
-from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.labels import Reason
 from depl0.analysis.propagate import Axis, LayerUse, Propagation, WeighedProduct
 from depl0.analysis.recording import Graph, operator_name, shape_of
-from depl0.analysis.rulebook import layer_name
+from depl0.analysis.rules.rulebook import layer_name
 from depl0.analysis.values import Channels, Opaque
+from depl0.replacements.attention import AttentionSpec
+from depl0.replacements.attentions import in_windows, recognise_attention
 
 
 @dataclass(frozen=True)

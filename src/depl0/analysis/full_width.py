@@ -1,7 +1,7 @@
 """Small modules that look at all channels at once: where they hold channels back, they are run at their full width.
 
-The compact network gives them zeros for the channels that are gone (:mod:`depl0._full_width`), so these must be zeros
-when they come in. What comes out is what the dense network has there, whatever the module does.
+The compact network gives them zeros for the channels that are gone (:mod:`depl0.replacements.full_width`), so
+these must be zeros when they come in. What comes out is what the dense network has there, whatever the module does.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
-from depl0._full_width import WidthSpec, spec_of
 from depl0.analysis.labels import Reason
-from depl0.analysis.operators import LAYERS
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name, shape_of
+from depl0.analysis.rules.operators import LAYERS
 from depl0.analysis.values import Channels, Opaque
+from depl0.replacements.full_width import WidthSpec, spec_of
 
 _SMALL = 512
 """a module is small if its weights, vectors apart, have no more entries"""

@@ -1,7 +1,7 @@
 """Norms over all channels: a module that is one is looked at as a whole, not operator by operator.
 
 Its channels can go where they are zeros when they come in: the compact network then has a norm in its place that goes
-on counting them (:mod:`depl0._counted_norm`).
+on counting them (:mod:`depl0.replacements.norm`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from depl0._counted_norm import NormSpec, recognise
 from depl0.analysis.labels import Reason
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, arguments, is_in_place, operator_name, shape_of
 from depl0.analysis.values import Channels, Opaque
+from depl0.replacements.norm import NormSpec, recognise
 
 _SIGNS = {"layer_norm", "rms_norm", "group_norm", "mean", "sum", "var", "std", "var_mean", "norm", "linalg_vector_norm"}
 """a norm has at least one of these"""

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from depl0._counted_norm import NormSpec
-from depl0._full_width import WidthSpec
-from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.propagate import Axis, LayerUse
+from depl0.replacements.attention import AttentionSpec
+from depl0.replacements.full_width import WidthSpec
+from depl0.replacements.norm import NormSpec
 
 FROZEN = -1
 """The gate number of a position that has no gate."""

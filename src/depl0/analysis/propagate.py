@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, fx, nn
 
-from depl0._counted_norm import NormSpec
-from depl0._full_width import WidthSpec
-from depl0._pruned_attention import AttentionSpec
-from depl0._standardised import Standardisation, standardisation_of
 from depl0.analysis.labels import Labels, Reason
 from depl0.analysis.recording import Graph, shape_of
 from depl0.analysis.values import Channels, Derived, Normed, Opaque, Stored, Value, labels_along, varying_dims
+from depl0.replacements.attention import AttentionSpec
+from depl0.replacements.full_width import WidthSpec
+from depl0.replacements.norm import NormSpec
+from depl0.replacements.standardised import Standardisation, standardisation_of
 
 if TYPE_CHECKING:
     from depl0.analysis.attention import AttentionCall
     from depl0.analysis.full_width import WideCall
     from depl0.analysis.norms import NormCall
-    from depl0.analysis.rules_scores import ScoreCall
+    from depl0.analysis.rules.scores import ScoreCall
 
 Axis: TypeAlias = tuple[str, int]
 """One dimension of one parameter or buffer."""

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from depl0._host import ExampleInputs, canonical_names, first_line, opened_leaves
 from depl0.errors import TraceError
+from depl0.host.network import ExampleInputs, canonical_names, first_line, opened_leaves
 
 _TORCH = Path(torch.__file__).parent
 _DEPL0 = Path(__file__).parents[1]

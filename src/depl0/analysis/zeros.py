@@ -18,7 +18,9 @@ from depl0.analysis.attention import has_channels
 from depl0.analysis.full_width import freeze_unsilenced_width
 from depl0.analysis.labels import Reason
 from depl0.analysis.norms import freeze_unsilenced
-from depl0.analysis.operators import (
+from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
+from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules.operators import (
     IDENTITIES,
     LAYERS,
     LITERAL_INDEXING,
@@ -30,10 +32,8 @@ from depl0.analysis.operators import (
     is_pointwise,
     layer_parts,
 )
-from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
-from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
-from depl0.analysis.rules_products import recurrent_calls, units_can_go
-from depl0.analysis.rules_streams import silencing_axes, stored_axes
+from depl0.analysis.rules.products import recurrent_calls, units_can_go
+from depl0.analysis.rules.streams import silencing_axes, stored_axes
 from depl0.analysis.values import Channels, Normed, Stored
 
 _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}

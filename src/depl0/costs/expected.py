@@ -14,23 +14,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from depl0._constants import ConstantTensors
+from depl0._util.constants import ConstantTensors
+from depl0._util.registry import Registry
 from depl0.analysis.plan import Plan
-from depl0.costs import authors
 from depl0.costs.axes import AxisTable
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.costs.terms import CostTerms
 from depl0.errors import InputError
 
 KINDS = ("params", "macs", "groups", "latency")
+PENALTIES: Registry[type[ConstantTensors]] = Registry("penalty", plugins="depl0.penalties")
+"""more expected costs by name: modules of (plan, shapes of the parameters, weights of every gate's own filters)"""
 
 
 class ExpectedCost(ConstantTensors):
     """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities.
 
-    The penalties of the authors' code (:mod:`depl0.costs.authors`) are had by their names too.
+    Those of :data:`PENALTIES` are had by their names too.
     """
 
     axis_of: Tensor
@@ -110,7 +112,8 @@ class ExpectedCost(ConstantTensors):
         }
         self._exact = tensors
         self.dense_groups = float(tensors["filter_weights"].sum())
-        self.authors = authors.AuthorsCost(plan, shapes, tensors["filter_weights"])
+        self._described = plan, {name: tuple(shape) for name, shape in shapes.items()}
+        self._penalties = nn.ModuleDict()
         for name, tensor in tensors.items():
             setattr(self, name, tensor.float() if tensor.is_floating_point() else tensor)
 
@@ -121,11 +124,18 @@ class ExpectedCost(ConstantTensors):
         if kind == "latency":
             seconds: Tensor = self.timed()(open_probability)
             return seconds
-        if kind in authors.KINDS:
-            published: Tensor = self.authors(open_probability, kind)
-            return published
+        if kind not in KINDS:
+            penalty: Tensor = self._penalty(kind)(open_probability)
+            return penalty
         row = KINDS.index(kind)
         return _evaluate(open_probability, {name: getattr(self, name) for name in self._exact}, row)
+
+    def _penalty(self, kind: str) -> nn.Module:
+        """Return one of :data:`PENALTIES`, made when it is first asked for."""
+        if kind not in self._penalties:
+            made = PENALTIES.find(kind)(*self._described, self._exact["filter_weights"])
+            self._penalties[kind] = made.to(self.constants.device)
+        return self._penalties[kind]
 
     def value_and_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Return expected parameters, MACs or seconds and their gradient in closed form, outside autograd."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depl0._constants import ConstantTensors
+from depl0._util.constants import ConstantTensors
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import LayerUse
 from depl0.costs.axes import AxisTable

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from depl0._host import evaluation_mode
+from depl0.host.network import evaluation_mode
 
 
 def memory_bytes(model: nn.Module, inputs: Sequence[Tensor]) -> int:

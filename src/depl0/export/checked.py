@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy
 from torch import Tensor
 
-from depl0._atomic import write_flushed
+from depl0._util.io import write_flushed
 from depl0.errors import ExportError, InputError
 from depl0.export.targets import Request, Target
 

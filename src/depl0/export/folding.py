@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from depl0._precision import as_precise_as_possible, cast
+from depl0._util.precision import as_precise_as_possible, cast
 from depl0.analysis.recording import arguments, operator_name
 from depl0.errors import ExportError
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from depl0._atomic import write_whole
-from depl0._host import ExampleInputs, first_line
-from depl0._optional import require
+from depl0._util.io import write_whole
+from depl0._util.optional import require
 from depl0.analysis.recording import module_path, quiet
 from depl0.errors import ExportError, InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import BATCH, capture, input_names, output_names
 from depl0.export.targets import NO_DEPL0, Request, Target, register
+from depl0.host.network import ExampleInputs, first_line
 
 DEFAULT_OPSET = 18
 OLDEST_TRANSLATED = 18

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-from depl0._host import ExampleInputs, check_host, first_line, private_copy, run_checked
 from depl0.analysis.recording import quiet, user_frame
 from depl0.errors import FixedBatchError, TraceError
+from depl0.host.network import ExampleInputs, check_host, first_line, private_copy, run_checked
 
 BATCH = "batch"
 """the name of a free batch size"""

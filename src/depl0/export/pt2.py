@@ -10,12 +10,12 @@ from typing import ClassVar, final
 import torch
 from torch.export import ExportedProgram
 
-from depl0._host import ExampleInputs
 from depl0.analysis.recording import quiet
 from depl0.errors import InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
 from depl0.export.targets import NO_DEPL0, Request, Target, register
+from depl0.host.network import ExampleInputs
 
 METADATA = "metadata.json"
 """the extra file of an archive that holds the metadata"""

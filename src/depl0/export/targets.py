@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0._host import evaluation_mode
-from depl0._registry import Registry
+from depl0._util.registry import Registry
 from depl0.errors import ExportError
+from depl0.host.network import evaluation_mode
 
 RANDOM_CASES = 3
 TOLERANCE = 1e-5

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from depl0._host import ExampleInputs, check_host
 from depl0.config import GateChanges, GateConfig
 from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
 from depl0.gated.multiples import choose_multiple
-from depl0.generators import make_generator
+from depl0.gates.generators import make_generator
+from depl0.host.network import ExampleInputs, check_host
 from depl0.planning import plan as make_plan
 
 

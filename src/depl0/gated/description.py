@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from depl0.budgets.freeze import least_share
-from depl0.budgets.threshold import COSTS
 from depl0.errors import GateError
+from depl0.gates.threshold import COSTS
+from depl0.select.freeze import least_share
 
 if TYPE_CHECKING:
     from depl0.gated.model import GatedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from depl0.surgery.narrow import Narrowed
+from depl0.surgery.shrink import Narrowed
 
 
 class Followers(list[Callable[[Narrowed], None]]):

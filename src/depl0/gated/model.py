@@ -8,30 +8,31 @@ from typing import Any, final, get_args
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs, Gated, tied_names
-from depl0._precision import out_of_half_precision
-from depl0._recomputation import call_gated
+from depl0._util.precision import out_of_half_precision
+from depl0._util.registry import unknown
 from depl0.analysis.plan import Plan
-from depl0.budgets.freeze import Frozen, check_budget, final_gates, freeze, within
-from depl0.budgets.rounding import check_round_to, round_gates
-from depl0.budgets.threshold import Budget, BudgetKind
 from depl0.config import GateConfig, PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost, cost
-from depl0.costs.expected import ExpectedCost
+from depl0.costs.expected import KINDS, PENALTIES, ExpectedCost
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.costs.terms import CostTerms
+from depl0.equivalence.certificate import reacts
 from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_closing, check_saved_gates, checked_gates, checked_log_alpha
 from depl0.gated.description import describe
 from depl0.gated.followers import Followers
 from depl0.gated.signature import shown_as
 from depl0.gates import hard_concrete
-from depl0.generators import Generator
+from depl0.gates.generators import Generator
+from depl0.gates.scaling import SiteScaling
+from depl0.gates.threshold import Budget, BudgetKind
+from depl0.host.functional import call_gated
+from depl0.host.network import ExampleInputs, Gated, tied_names
 from depl0.latency.network import expected_latency
-from depl0.surgery.certificate import reacts
+from depl0.select.freeze import Frozen, check_budget, final_gates, freeze, within
+from depl0.select.rounding import check_round_to, round_gates
 from depl0.surgery.extraction import extract
-from depl0.surgery.narrow import Narrowed, certify_and_remember, narrow, present_gates
-from depl0.surgery.scaling import SiteScaling
+from depl0.surgery.shrink import Narrowed, certify_and_remember, narrow, present_gates
 from depl0.surgery.slicing import kept_gates
 
 FIXED, GONE, PRESENT = "fixed_gates", "gone_gates", "present_gates"
@@ -380,17 +381,15 @@ class GatedModel(Gated):
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
                 not their inputs are open), "chain" or "groups-k2" (those of the authors' code,
-                :mod:`depl0.costs.authors`), or "latency" (after :meth:`time_layers`).
+                :mod:`depl0.paper.penalties`), or "latency" (after :meth:`time_layers`).
             log_alpha: the log α to use, where the caller has it already.
             scale: "share" of what the dense network costs, so that λ means the same for every network and example; or
                 "count": the number of parameters, multiply-accumulates or seconds, as published λ are meant.
 
         Where groups are fed on gates, the expectation in training mode is that of one sample of them.
         """
-        if kind not in get_args(PenaltyKind):
-            raise InputError(
-                f"kind must be one of {', '.join(map(repr, get_args(PenaltyKind)))}, got {kind!r} instead."
-            )
+        if kind not in KINDS and kind not in PENALTIES:
+            raise unknown("kind", kind, (*KINDS, *PENALTIES))
         if scale not in get_args(PenaltyScale):
             raise InputError(f"scale must be 'share' or 'count', got {scale!r} instead.")
         if log_alpha is None and self.training and self._fixed is None and self.generator.conditioning == "gates":
@@ -441,7 +440,7 @@ class GatedModel(Gated):
             return self._expected.timed().dense
         if of == "groups":
             return self._expected.dense_groups
-        if of in ("chain", "groups-k2"):
+        if of not in KINDS:
             return float(self._expected(torch.ones(self.plan.num_gates, device=self.device), of))
         return self.dense_cost.macs if of == "macs" else self.dense_cost.params
 

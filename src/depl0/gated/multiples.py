@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from depl0.budgets.freeze import least_share
-from depl0.budgets.threshold import BudgetKind
+from depl0.gates.threshold import BudgetKind
 from depl0.latency.multiples import Runtime, multiples_that_pay, with_room
+from depl0.select.freeze import least_share
 
 if TYPE_CHECKING:
     from depl0.gated.model import GatedModel

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.pruning.calibration import Calibration
+from depl0.search.calibration import Calibration
 
 
 def find_gated(model: nn.Module, name: str | None) -> GatedModel:

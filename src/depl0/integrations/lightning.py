@@ -14,12 +14,12 @@ from typing import Any, TypeAlias, final
 
 from torch import nn
 
-from depl0._optional import missing
-from depl0._processes import world_size
+from depl0._util.distributed import world_size
+from depl0._util.optional import missing
 from depl0.errors import InputError
 from depl0.integrations._shared import check_trained, find_gated, match_size, moved, rng_state, set_rng_state
-from depl0.pruning.calibration import Calibration, Loss
-from depl0.pruning.search import Search, SearchConfig, SearchListener
+from depl0.search.calibration import Calibration, Loss
+from depl0.search.search import Search, SearchConfig, SearchListener
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """the same code under two names; a callback of one works in the other's trainer"""

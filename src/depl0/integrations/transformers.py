@@ -12,14 +12,14 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from depl0._optional import check_installed
-from depl0._processes import world_size
+from depl0._util.distributed import world_size
+from depl0._util.optional import check_installed
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.integrations._shared import check_trained, find_gated, moved
-from depl0.pruning.calibration import Calibration, Loss
-from depl0.pruning.search import Search, SearchConfig, SearchListener
-from depl0.surgery.narrow import carry_over
+from depl0.search.calibration import Calibration, Loss
+from depl0.search.search import Search, SearchConfig, SearchListener
+from depl0.surgery.shrink import carry_over
 
 check_installed("transformers", purpose="for depl0.integrations.transformers", extra="transformers")
 

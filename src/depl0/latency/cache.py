@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from depl0._atomic import write_whole
+from depl0._util.io import write_whole
 
 
 def cache_folder() -> Path:

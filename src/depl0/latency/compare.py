@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from depl0._host import evaluation_mode
+from depl0.host.network import evaluation_mode
 from depl0.latency.backends import BACKENDS, Call, Skipped, ToOnnx
 from depl0.latency.measure import Speedup, interleave, ratio, speedup, summarise
 

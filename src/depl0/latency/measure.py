@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs, evaluation_mode
+from depl0.host.network import ExampleInputs, evaluation_mode
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from depl0._optional import require
+from depl0._util.optional import require
 
 
 def convolution_file(width: int, batch: int, size: int) -> bytes:

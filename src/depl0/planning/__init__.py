@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from depl0._copies import untouched
-from depl0._host import ExampleInputs, check_host, private_copy
 from depl0.analysis.alone import with_alone
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
 from depl0.costs.count import cost_of_copy
 from depl0.costs.expected import ExpectedCost
+from depl0.host.copies import untouched
+from depl0.host.network import ExampleInputs, check_host, private_copy
 from depl0.planning.cause import freeze_cause
-from depl0.planning.look import check_modes, look_at
+from depl0.planning.trace_cases import check_modes, look_at
 from depl0.planning.trial import Trial
 from depl0.surgery.slicing import kept_gates
 

@@ -10,8 +10,8 @@ from torch import fx
 
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.labels import Reason
-from depl0.analysis.operators import LAYERS, PRODUCTS
 from depl0.analysis.recording import Graph, operator_name
+from depl0.analysis.rules.operators import LAYERS, PRODUCTS
 from depl0.analysis.values import Channels
 from depl0.planning.trial import Failure
 

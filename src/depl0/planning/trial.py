@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs, module_stack, path_of, private_copy
 from depl0.analysis.plan import Plan
 from depl0.analysis.recording import user_line
+from depl0.equivalence.cases import Case
+from depl0.equivalence.compare import TOLERANCE, case_errors, first_difference, gated_call, gives_the_same_twice
+from depl0.equivalence.training_mode import training_difference
 from depl0.errors import Depl0Error, TraceError
-from depl0.surgery.cases import Case
-from depl0.surgery.compare import TOLERANCE, case_errors, first_difference, gated_call, gives_the_same_twice
+from depl0.host.network import ExampleInputs, module_stack, path_of, private_copy
 from depl0.surgery.extraction import cut
 from depl0.surgery.slicing import kept_gates, kept_positions
-from depl0.surgery.training_mode import training_difference
 
 
 @dataclass(frozen=True)

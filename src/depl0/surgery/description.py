@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from depl0.costs.count import Cost
+from depl0.equivalence.certificate import Certificate
 from depl0.errors import InputError
-from depl0.surgery.certificate import Certificate
 from depl0.surgery.record import CompactRecord, record_of
 
 

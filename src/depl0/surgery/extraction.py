@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from depl0._host import ExampleInputs, private_copy
 from depl0.analysis.plan import Plan
 from depl0.costs.count import cost
-from depl0.surgery.certificate import certify
-from depl0.surgery.constant import removable, remove, workable
-from depl0.surgery.counting import cut_to
-from depl0.surgery.probe import describe
+from depl0.equivalence.certificate import certify
+from depl0.equivalence.probe import describe
+from depl0.gates.scaling import scaled_parameters
+from depl0.host.network import ExampleInputs, private_copy
+from depl0.replacements.constant import removable, remove, workable
+from depl0.surgery.cut import cut_to
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
-from depl0.surgery.scaling import scaled_parameters
 from depl0.surgery.slicing import kept_gates, kept_positions
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0._counted_norm import NormSpec
-from depl0._full_width import WidthSpec
-from depl0._pruned_attention import AttentionSpec
 from depl0.analysis.propagate import Axis
-from depl0.surgery.certificate import Certificate
-from depl0.surgery.constant import Removal, remove
-from depl0.surgery.counting import cut_to
+from depl0.equivalence.certificate import Certificate
+from depl0.replacements.attention import AttentionSpec
+from depl0.replacements.constant import Removal, remove
+from depl0.replacements.full_width import WidthSpec
+from depl0.replacements.norm import NormSpec
+from depl0.surgery.cut import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
 

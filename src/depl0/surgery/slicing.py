@@ -11,13 +11,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
-from depl0._host import canonical_names
 from depl0.analysis.full_width import width_axis
 from depl0.analysis.plan import FROZEN, Plan
 from depl0.analysis.propagate import Axis
+from depl0.host.network import canonical_names
+from depl0.replacements.standardised import keep_standards
+from depl0.replacements.weight_norm import keep_directions
 from depl0.surgery.numbers import set_numbers
-from depl0.surgery.standardised import keep_standards
-from depl0.surgery.weight_norm import keep_directions
 
 
 def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from depl0._util.metric import ACCURACY, Metric
 from depl0.errors import ExportError
 from depl0.export.int8.quantizer import Quantizer, Run
-from depl0.tasks import ACCURACY, Metric
 
 Score = Callable[[Run], float]
 """the metric of a network that is called as the original is"""

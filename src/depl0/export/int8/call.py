@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from depl0._atomic import write_whole
-from depl0._host import ExampleInputs, check_host, evaluation_mode, run_checked
+from depl0._util.io import write_whole
+from depl0._util.metric import ACCURACY, Metric
 from depl0.errors import FixedBatchError, InputError
 from depl0.export.int8.accept import Note, Quantized, Score, quantize_within
 from depl0.export.int8.onnx import OnnxQuantizer
 from depl0.export.int8.quantizer import IMAGES, Quantizer, calibration_inputs
 from depl0.export.int8.torchao import TorchaoQuantizer
 from depl0.export.onnx import export_onnx
-from depl0.tasks import ACCURACY, Metric
+from depl0.host.network import ExampleInputs, check_host, evaluation_mode, run_checked
 
 Metadata: TypeAlias = Mapping[str, str] | Callable[[Quantized], Mapping[str, str]] | None
 """what a file says of itself; may be a function of what was found"""

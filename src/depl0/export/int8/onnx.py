@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from depl0._optional import require
+from depl0._util.optional import require
 from depl0.errors import ExportError
 from depl0.export.int8.quantizer import Int8File, Quantizer, Run, explained, of_size, unflatten
 from depl0.export.int8.saturation import weight_bits as here

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeAlias
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from depl0._host import first_line
 from depl0.analysis.recording import quiet
 from depl0.errors import Depl0Error, ExportError, InputError
 from depl0.export.targets import Request, Target, numbered
+from depl0.host.network import first_line
 
 Run: TypeAlias = Callable[..., Any]
 """takes inputs as the network's forward does, and returns what it returns, on the CPU"""

@@ -1,0 +1,1 @@
+"""What every room uses: files, registries, optional packages, precision, processes."""

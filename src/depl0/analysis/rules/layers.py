@@ -1,0 +1,230 @@
+"""Rules for layers: convolutions, linear layers, products with stored matrices, norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrizations
+from torch.nn.utils.spectral_norm import SpectralNorm
+
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import LayerUse, Propagation, positions
+from depl0.analysis.recording import Graph, arguments, shape_of
+from depl0.analysis.rules.operators import (
+    CONVOLUTIONS,
+    NORMS_OVER_LAST,
+    PRODUCTS,
+    TRANSPOSED,
+    is_transposed,
+    layer_parts,
+    loses_places,
+)
+from depl0.analysis.rules.rulebook import (
+    COMPUTED_WEIGHT,
+    bind_weight,
+    layer_name,
+    reason_of,
+    refuse_layer,
+    rule,
+    same,
+    stored_name,
+    unknown_rule,
+    weight_name,
+)
+from depl0.analysis.values import Channels, Normed, Value
+
+# -- layers --------------------------------------------------------------------------------------------------------
+
+
+def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim: int, text: str) -> Value:
+    """Freeze the inputs of a convolution or linear layer that cannot be sliced, and report its channels."""
+    place, channels = len(state.layers), shape_of(node)[channel_dim]
+    state.refused.setdefault(graph.layer[node] or node.name, (place, channels, Reason(text)))
+    return refuse_layer(state, graph, node, text)
+
+
+def _why_computed(state: Propagation, layer: str) -> str:
+    """Say that a weight is computed, and why that cannot be followed where we know it.
+
+    Spectral norm divides by the largest singular value of the whole weight. In training mode it is estimated anew at
+    every step, from weights that a smaller network does not have: no cut of it could be the same in both modes.
+    """
+    module = state.modules.get(layer)
+    parts = [] if module is None else [*module.modules(), *module._forward_pre_hooks.values()]
+    if any(isinstance(part, (SpectralNorm, parametrizations._SpectralNorm)) for part in parts):
+        return f"{COMPUTED_WEIGHT}: spectral norm is of the whole weight"
+    return COMPUTED_WEIGHT
+
+
+@rule(*CONVOLUTIONS, *TRANSPOSED)
+def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given = arguments(node)
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    spatial = len(shape_of(weight)) - 2
+    name = weight_name(state, weight, spatial + 2)
+    bias_name = stored_name(state, bias, 1)
+    channel_dim = len(shape_of(x)) - 1 - spatial
+    if name is None or (bias is not None and bias_name is None):
+        return _refuse_weights(state, graph, node, channel_dim, _why_computed(state, graph.layer[node]))
+    if name not in state.parameters:
+        return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
+    layer = layer_name(name)
+    transposed = is_transposed(node)
+    groups, called = int(given["groups"]), (graph.mode, graph.layer[node])
+    kernel = positions(shape_of(weight)[1:], 0)
+    places = positions(shape_of(x if transposed else node), channel_dim)
+    out_channels, weight_shape = shape_of(node)[channel_dim], shape_of(weight)
+    incoming = state.channels_at(x, channel_dim, layer)
+    if groups == 1:
+        out_dim, in_dim = (1, 0) if transposed else (0, 1)
+        outgoing = state.labels.mint(out_channels, layer)
+        bind_weight(state, weight, {out_dim: outgoing, in_dim: incoming}, layer)
+        state.layers.append(
+            LayerUse(layer, (name, out_dim), (name, in_dim), len(outgoing), len(incoming), kernel * places, *called)
+        )
+    else:
+        if not _is_own_weight(state, name, _ConvNd):
+            return _refuse_weights(state, graph, node, channel_dim, "a grouped convolution that is no nn.Conv module")
+        groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group)
+        if loses_places(node):
+            for row in range(1, groups):
+                state.labels.join(groups_in[0], groups_in[row])
+            outgoing = state.labels.mint(out_channels // groups, layer).repeat(groups)
+            bind_weight(state, weight, {0: outgoing, 1: groups_in[0]}, layer)
+            sizes = (out_channels, groups_in.shape[1], kernel * places)
+            state.layers.append(LayerUse(layer, (name, 0), (name, 1), *sizes, *called, groups))
+            if bias_name is not None:
+                state.bind(bias_name, {0: outgoing}, 1, layer)
+            return state.output_of(outgoing, channel_dim, layer)
+        for column in range(1, groups_in.shape[1]):
+            state.labels.join(groups_in[:, 0], groups_in[:, column])
+        outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)
+        bind_weight(state, weight, {0: incoming if transposed else outgoing}, layer)
+        state.layers.append(
+            LayerUse(layer, (name, 0), None, weight_shape[0], 1, kernel * places * weight_shape[1], *called)
+        )
+    if bias_name is not None:
+        state.bind(bias_name, {0: outgoing}, 1, layer)
+    return state.output_of(outgoing, channel_dim, layer)
+
+
+@rule("linear")
+def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given = arguments(node)
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    name, bias_name = weight_name(state, weight, 2), stored_name(state, bias, 1)
+    if name is None or (bias is not None and bias_name is None):
+        return _refuse_weights(state, graph, node, -1, _why_computed(state, graph.layer[node]))
+    if name not in state.parameters:
+        return _refuse_weights(state, graph, node, -1, "the layer's weight is a buffer, not a parameter")
+    layer, last = layer_name(name), len(shape_of(x)) - 1
+    incoming = state.channels_at(x, last, layer)
+    outgoing = state.labels.mint(shape_of(node)[last], layer)
+    bind_weight(state, weight, {0: outgoing, 1: incoming}, layer)
+    if bias_name is not None:
+        state.bind(bias_name, {0: outgoing}, 1, layer)
+    places, called = positions(shape_of(x), last), (graph.mode, graph.layer[node])
+    state.layers.append(LayerUse(layer, (name, 0), (name, 1), len(outgoing), len(incoming), places, *called))
+    return state.output_of(outgoing, last, layer)
+
+
+@rule("_weight_norm")
+def _weight_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, ndim = arguments(node), len(shape_of(node))
+    names = [stored_name(state, given[key], ndim) for key in ("v", "g")]
+    dim = int(given["dim"])
+    if None in names or not set(names) <= state.parameters or not 0 <= dim < ndim:
+        return unknown_rule(state, graph, node)
+    return Normed(str(names[0]), str(names[1]), dim)
+
+
+@rule(*(PRODUCTS - {"einsum"}))
+def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """A product with a stored matrix is a linear layer whose weight lies the other way round."""
+    given, parts = arguments(node), layer_parts(node)
+    assert parts is not None
+    name, bias_name = stored_name(state, parts.weight, 2), stored_name(state, parts.bias, 1)
+    plain = (parts.bias is None or bias_name is not None) and given.get("alpha", 1) == given.get("beta", 1) == 1
+    if name is None or name not in state.parameters or not plain or len(shape_of(parts.input)) < 2:
+        return unknown_rule(state, graph, node)
+    layer, last = layer_name(name), len(shape_of(parts.input)) - 1
+    incoming = state.channels_at(parts.input, last, layer)
+    outgoing = state.labels.mint(shape_of(node)[last], layer)
+    state.bind(name, {0: incoming, 1: outgoing}, 2, layer)
+    if bias_name is not None:
+        state.bind(bias_name, {0: outgoing}, 1, layer)
+    places, called = positions(shape_of(parts.input), last), (graph.mode, graph.layer[node])
+    state.layers.append(LayerUse(layer, (name, 1), (name, 0), len(outgoing), len(incoming), places, *called))
+    return state.output_of(outgoing, last, layer)
+
+
+@rule("batch_norm", "instance_norm")
+def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, layer = arguments(node), graph.layer[node]
+    x = given["input"]
+    if not isinstance(state.values[x], Channels):
+        incoming = state.labels.mint_frozen(shape_of(x)[1], reason_of(state, x, layer))
+    else:
+        incoming = state.channels_at(x, 1, layer)
+    module, vectors = state.modules.get(layer), ("weight", "bias", "running_mean", "running_var")
+    if isinstance(module, _NormBase) and all(given[key] is None for key in vectors):
+        state.axes.setdefault((f"{layer}.num_features", 0), incoming)  # torch warns if it is another number
+    for key in vectors:
+        if given[key] is None:
+            continue
+        name = stored_name(state, given[key], 1)
+        if name is None:
+            return refuse_layer(state, graph, node, "the norm's parameters are computed, not stored")
+        state.bind(name, {0: incoming}, 1, layer)
+    return state.output_of(incoming, 1, layer)
+
+
+@rule("group_norm")
+def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """A norm group lives or dies as a whole; one group over all channels (a layer norm) freezes them."""
+    given, layer = arguments(node), graph.layer[node]
+    groups = int(given["num_groups"])
+    names = [stored_name(state, given[key], 1) for key in ("weight", "bias") if given[key] is not None]
+    known = [name for name in names if name is not None]
+    if groups == 1 or len(known) != 2 or not all(_is_own_weight(state, name, nn.GroupNorm) for name in known):
+        return refuse_layer(state, graph, node, "a norm over all channels")
+    incoming = state.channels_at(given["input"], 1, layer)
+    grouped = incoming.reshape(groups, -1)
+    for column in range(1, grouped.shape[1]):
+        state.labels.join(grouped[:, 0], grouped[:, column])
+    for name in known:
+        state.bind(name, {0: incoming}, 1, layer)
+    return state.output_of(incoming, 1, layer)
+
+
+def _is_own_weight(state: Propagation, name: str, kind: type[nn.Module] | Any) -> bool:
+    """Tell whether a parameter belongs to a module whose `groups` attribute we know how to change."""
+    return isinstance(state.modules.get(layer_name(name)) or state.modules.get(name.rpartition(".")[0]), kind)
+
+
+@rule("prelu")
+def _prelu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, layer = arguments(node), graph.layer[node]
+    x, weight = given["self"], given["weight"]
+    name, value = stored_name(state, weight, 1), state.values[x]
+    if name is None or (shape_of(weight)[0] > 1 and not (isinstance(value, Channels) and value.dim == 1)):
+        return refuse_layer(state, graph, node, "the slope is computed, not stored")
+    if shape_of(weight)[0] > 1 and isinstance(value, Channels):
+        state.bind(name, {0: value.labels}, 1, layer)
+    return same(state, x, layer)
+
+
+@rule(*NORMS_OVER_LAST)
+def _norm_over_last(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given = arguments(node)
+    x = given["input"]
+    value, count = state.values[x], len(given["normalized_shape"])
+    if isinstance(value, Channels) and value.dim < len(shape_of(x)) - count:
+        for key in ("weight", "bias"):
+            if isinstance(given.get(key), fx.Node):
+                state.fix_stored(given[key], graph.layer[node])
+        return value
+    return refuse_layer(state, graph, node, "a norm over all channels")

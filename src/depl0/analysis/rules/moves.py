@@ -1,0 +1,243 @@
+"""Rules for operators that move data: they are executed on the labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import Propagation, tensor_inputs
+from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules.operators import (
+    CONCATENATIONS,
+    LITERAL_INDEXING,
+    MOVES,
+    PARTS,
+    RESHAPES,
+)
+from depl0.analysis.rules.rulebook import (
+    layer_name,
+    refuse_layer,
+    rule,
+    same,
+    spread,
+    unknown_rule,
+)
+from depl0.analysis.values import Channels, Derived, Opaque, Stored, Value, labels_along, varying_dims
+
+# -- operators that move data: they are executed on the labels ------------------------------------------------------
+
+
+def _run_on_labels(state: Propagation, graph: Graph, node: fx.Node) -> Any:
+    layer = graph.layer[node]
+
+    def labels_for(source: fx.Node) -> Any:
+        return state.full_labels(source, layer) if isinstance(source.meta.get("val"), Tensor) else source.meta["val"]
+
+    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), labels_for)
+    if operator_name(node) in {
+        "view",
+        "view_as",
+        "reshape_as",
+    }:  # labels are expanded, so not laid out in memory like the tensor
+        return labels_for(tensor_inputs(node)[0]).reshape(shape_of(node))
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+@rule(*RESHAPES)
+def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source = tensor_inputs(node)[0]
+    if node.meta["val"].dtype != source.meta["val"].dtype:
+        return unknown_rule(state, graph, node)  # x.view(dtype) reads the same memory as other numbers
+    value = state.values[source]
+    if isinstance(value, Stored):
+        spread = _spread_vector(state, graph, node, source)
+        if spread is not None:
+            return spread
+        dim, vector = state.vector_dim(node), state.vector_dim(source)
+        if dim is not None and vector is not None and shape_of(node)[dim] == shape_of(source)[vector]:
+            if source.op == "placeholder" and len(shape_of(source)) != 1:
+                state.fix_stored(source, graph.layer[node])
+                return Opaque(Reason("meets a constant", graph.layer[node]))
+            return value
+    if isinstance(value, Derived) and _stays_vector(state, node, source):
+        return value
+    state.sized_by_code.append((graph, node))
+    moved = _run_on_labels(state, graph, node)
+    if isinstance(value, Channels):
+        moved = _joined_across_parts(state, node, moved)
+    return state.recover(moved, graph.layer[node])
+
+
+def _stays_vector(state: Propagation, node: fx.Node, source: fx.Node) -> bool:
+    dim, vector = state.vector_dim(node), state.vector_dim(source)
+    return dim is not None and vector is not None and shape_of(node)[dim] == shape_of(source)[vector]
+
+
+def _joined_across_parts(state: Propagation, node: fx.Node, full: Tensor) -> Tensor:
+    """Split channels C into (g, C/g): channels at the same place of every part can go together.
+
+    The size that follows the network is the one written as -1, else the last; whether the code follows it, a trial
+    tells.
+    """
+    dims = varying_dims(full)
+    if len(dims) < 2 or dims != list(range(dims[0], dims[0] + len(dims))):
+        return full
+    sizes = arguments(node).get("size") or arguments(node).get("shape") or arguments(node).get("sizes") or []
+    wanted = list(sizes) if isinstance(sizes, (list, tuple)) else []
+    free = next((dim for dim in dims if dim < len(wanted) and wanted[dim] == -1), dims[-1])
+    for dim in dims:
+        if dim != free:
+            first = full.narrow(dim, 0, 1).expand_as(full)
+            state.labels.join(first.flatten(), full.flatten())
+            full = first
+    return full
+
+
+def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.Node) -> Channels | None:
+    """Give channels to a parameter that is expanded into a map, the same at all positions: a layer without inputs."""
+    value, vector, shape = state.values[source], state.vector_dim(source), shape_of(source)
+    if operator_name(node) not in {"expand", "repeat"} or not isinstance(value, Stored) or vector is None:
+        return None
+    whole = source.op == "placeholder" and len(shape) != 1  # a token of shape (1, 1, C), say
+    dim = vector + len(shape_of(node)) - len(shape)
+    if value.name not in state.parameters or shape_of(node)[dim] != shape[vector]:
+        return None
+    if shape == shape_of(node) and not whole:
+        return None
+    axis, ndim = (vector, len(shape)) if whole else (0, 1)
+    labels = state.axes.get((value.name, axis))
+    if labels is None:
+        labels = state.labels.mint(shape[vector], layer_name(value.name))
+    state.bind(value.name, {axis: labels}, ndim, graph.layer[node])
+    return Channels(dim, labels)
+
+
+@rule(*(MOVES - CONCATENATIONS))
+def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Carry out a move on the labels."""
+    source = tensor_inputs(node)[0]
+    if isinstance(state.values[source], (Stored, Derived)) and operator_name(node) in {"squeeze", "unsqueeze"}:
+        return _reshape(state, graph, node)
+    moved = _run_on_labels(state, graph, node)
+    if not any(isinstance(state.values.get(n), Channels) for n in node.all_input_nodes):
+        return Opaque(state.labels.reason(int(moved.reshape(-1)[0])) or Reason("meets a constant", graph.layer[node]))
+    if operator_name(node) == "stack" and len(varying_dims(moved)) == 2:
+        dim = int(arguments(node)["dim"]) % moved.dim()
+        first = moved.narrow(dim, 0, 1).expand_as(moved)
+        if all(isinstance(state.values[n], Channels) for n in node.all_input_nodes):
+            state.labels.join(first.flatten(), moved.flatten())  # parts side by side lose the same channels
+            moved = first
+    return state.recover(moved, graph.layer[node])
+
+
+@rule(*(LITERAL_INDEXING - PARTS))
+def literal_indexing_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Indices are numbers in the user's code: allowed only where they leave the channels as they are."""
+    source = tensor_inputs(node)[0]
+    before = state.values[source]
+    moved = _run_on_labels(state, graph, node)
+    parts = list(moved) if isinstance(moved, (list, tuple)) else [moved]
+    if isinstance(before, Channels):
+        state.sized_by_code.append((graph, node))
+        for part in parts:
+            dims = varying_dims(part)
+            if len(dims) != 1 or not torch.equal(labels_along(part, dims[0]), before.labels):
+                return spread(node, refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number"))
+    values = [state.recover(part, graph.layer[node]) for part in parts]
+    return values if isinstance(moved, (list, tuple)) else values[0]
+
+
+@rule("chunk")
+def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Equal parts stay equal if channels at the same place in every part are removed together."""
+    given, source = arguments(node), tensor_inputs(node)[0]
+    value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
+    parts = node.meta["val"]
+    if not isinstance(value, Channels) or value.dim != dim:
+        return literal_indexing_rule(state, graph, node)
+    count = len(parts)
+    if len(value.labels) % count or len(value.labels) == count:
+        return spread(node, refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
+    rows = value.labels.reshape(count, -1)
+    for row in range(1, count):
+        state.labels.join(rows[0], rows[row])
+    return [Channels(dim, rows[row]) for row in range(count)]
+
+
+@rule("glu")
+def _glu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """One half times the sigmoid of the other: both lose the same channels."""
+    source = tensor_inputs(node)[0]
+    value, dim = state.values[source], int(arguments(node)["dim"]) % len(shape_of(source))
+    if not isinstance(value, Channels) or value.dim != dim:
+        return same(state, source, graph.layer[node])
+    halves = value.labels.reshape(2, -1)
+    state.labels.join(halves[0], halves[1])
+    return state.output_of(halves[0], dim, graph.layer[node])
+
+
+@rule("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, source = arguments(node), tensor_inputs(node)[0]
+    value = state.values[source]
+    if not isinstance(value, Channels):
+        return same(state, source, graph.layer[node])
+    parts = value.labels.reshape(int(given["groups"]), -1)
+    if value.dim != 1 or parts.shape[1] == 1:
+        return refuse_layer(state, graph, node, "a shuffle of channels one by one")
+    for row in range(1, len(parts)):
+        state.labels.join(parts[0], parts[row])
+    return Channels(1, parts.t().flatten())
+
+
+@rule("pixel_shuffle", "pixel_unshuffle")
+def _pixel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Channels that become the pixels of one channel go together."""
+    source = tensor_inputs(node)[0]
+    value, ndim = state.values[source], len(shape_of(source))
+    if not isinstance(value, Channels) or value.dim != ndim - 3:
+        return (
+            same(state, source, graph.layer[node])
+            if not isinstance(value, Channels)
+            else unknown_rule(state, graph, node)
+        )
+    wanted = shape_of(node)[ndim - 3]
+    if operator_name(node) == "pixel_unshuffle":
+        return Channels(value.dim, value.labels.repeat_interleave(wanted // len(value.labels)))
+    parts = value.labels.reshape(wanted, -1)
+    for column in range(1, parts.shape[1]):
+        state.labels.join(parts[:, 0], parts[:, column])
+    return state.output_of(parts[:, 0], value.dim, graph.layer[node])
+
+
+@rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+       "replication_pad2d", "replication_pad3d")  # fmt: skip
+def _pad(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Padding adds a fixed number of channels at each end; the added ones can never be removed."""
+    given, source = arguments(node), tensor_inputs(node)[0]
+    value = state.values[source]
+    if not isinstance(value, Channels):
+        return same(state, source, graph.layer[node])
+    amounts, ndim = list(given["pad"] if "pad" in given else given["padding"]), len(shape_of(source))
+    place = 2 * (ndim - 1 - value.dim)
+    before, after = (amounts[place], amounts[place + 1]) if place + 1 < len(amounts) else (0, 0)
+    if before == 0 and after == 0:
+        return value
+    constant = operator_name(node) == "constant_pad_nd" or given.get("mode", "") == "constant"
+    if before < 0 or after < 0:
+        return refuse_layer(state, graph, node, "padding cuts channels off by number")
+    if not constant:
+        return refuse_layer(state, graph, node, "channels are padded from other channels")
+    state.sized_by_code.append((graph, node))
+    padding = state.labels.mint_frozen(1, Reason("is added to a shortcut that is padded with zeros", graph.layer[node]))
+    return Channels(value.dim, torch.cat([padding.expand(before), value.labels, padding.expand(after)]))
+
+
+@rule("getitem")
+def _getitem(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source, index = node.args
+    value = state.values[source]  # type: ignore[index]
+    return value[index] if isinstance(value, list) else same(state, source, graph.layer[node])  # type: ignore[index, arg-type]

@@ -1,0 +1,112 @@
+"""Families of operators, by their aten names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from depl0.analysis.recording import arguments, operator_name, shape_of
+from depl0.analysis.rules.einsum import product_of
+
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
+TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
+PRODUCTS = {"addmm", "mm", "matmul", "einsum"}
+"""products with a stored matrix are layers too; but for einsum's, their weight is (inputs, outputs)"""
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+IDENTITIES = {
+    "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
+    "feature_dropout", "lift_fresh", "view_as_real_copy",
+}  # fmt: skip
+LIKE = {"zeros_like", "ones_like", "rand_like", "randn_like", "empty_like", "full_like", "bernoulli"}
+POOLS = {
+    "max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3, "avg_pool1d": 1, "avg_pool2d": 2, "avg_pool3d": 3,
+    "adaptive_avg_pool1d": 1, "adaptive_avg_pool2d": 2, "adaptive_avg_pool3d": 3, "adaptive_max_pool1d": 1,
+    "adaptive_max_pool2d": 2, "adaptive_max_pool3d": 3, "max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3,
+    "upsample_nearest1d": 1, "upsample_nearest2d": 2, "upsample_nearest3d": 3, "upsample_linear1d": 1,
+    "upsample_bilinear2d": 2, "upsample_trilinear3d": 3, "upsample_bicubic2d": 2, "_upsample_bilinear2d_aa": 2,
+    "_upsample_bicubic2d_aa": 2, "_upsample_nearest_exact1d": 1, "_upsample_nearest_exact2d": 2,
+    "_upsample_nearest_exact3d": 3,
+}  # fmt: skip
+REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
+ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
+RESHAPES = {
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "expand",
+    "repeat",
+    "unflatten",
+    "flatten",
+    "view_as",
+    "reshape_as",
+    "expand_as",
+}
+MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
+         "concatenate", "stack"}  # fmt: skip
+CONCATENATIONS = {"cat", "concat", "concatenate"}
+LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
+                    "unsafe_chunk"}  # fmt: skip
+PARTS = {"slice", "narrow", "split", "split_with_sizes", "unsafe_split", "tensor_split"}
+UNTAGGED_POINTWISE = {
+    "hardtanh", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "mish", "elu", "celu", "selu", "softplus",
+    "leaky_relu", "log_sigmoid", "softsign", "rrelu", "threshold", "hardshrink", "softshrink",
+}  # fmt: skip
+NORMS_OVER_LAST = {"layer_norm", "rms_norm"}
+
+
+@dataclass(frozen=True)
+class LayerParts:
+    """What a layer is called with, and which dimensions of its weight are outputs and inputs."""
+
+    input: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    out_dim: int
+    in_dim: int | None
+    """None for grouped convolutions that lose whole groups: their inputs live and die with their outputs"""
+
+
+def layer_parts(node: fx.Node) -> LayerParts | None:
+    """Return the parts of a convolution, linear layer or product with a matrix; None for any other operator."""
+    name = operator_name(node)
+    if name not in LAYERS | PRODUCTS:
+        return None
+    if name == "einsum":
+        product = product_of(node)
+        if product is None:
+            return None
+        return LayerParts(product.input, product.weight, None, product.weight_out, product.weight_in)
+    given = arguments(node)
+    if name in PRODUCTS:
+        if name == "addmm":
+            return LayerParts(given["mat1"], given["mat2"], given["self"], 1, 0)
+        return LayerParts(given["self"], given["mat2" if name == "mm" else "other"], None, 1, 0)
+    if name == "linear":
+        return LayerParts(given["input"], given["weight"], given["bias"], 0, 1)
+    dense, transposed = int(given["groups"]) == 1, is_transposed(node)
+    dims = (1, 0) if transposed and dense else (0, 1)
+    reads = dense or loses_places(node)
+    return LayerParts(given["input"], given["weight"], given["bias"], dims[0], dims[1] if reads else None)
+
+
+def is_transposed(node: fx.Node) -> bool:
+    """Tell whether a convolution is a transposed one."""
+    return operator_name(node) in TRANSPOSED or bool(arguments(node).get("transposed"))
+
+
+def loses_places(node: fx.Node) -> bool:
+    """Tell whether a grouped convolution loses the same places of every group, and not whole groups.
+
+    Few wide groups (ResNeSt has two) are worth keeping: there is more to choose from within them.
+    """
+    given = arguments(node)
+    groups, inputs = int(given["groups"]), shape_of(given["weight"])[1]
+    return 1 < groups < inputs and shape_of(given["weight"])[0] > groups and not is_transposed(node)
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Tell whether an operator works position by position: by torch's own tag, or by our list where it is missing."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) in UNTAGGED_POINTWISE

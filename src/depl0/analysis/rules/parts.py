@@ -1,0 +1,121 @@
+"""Rules for parts of the channels, cut out by numbers: split, slice, narrow, tensor_split.
+
+A number that is an attribute of the module follows the channels that it counts (`numbers.py`); then every part may lose
+channels of its own. Otherwise the number may be a share of the width (``x.shape[1] // 4``): the channels are taken as
+equal blocks that lose the same places, so that every share stays what it was. A trial tells whether the code follows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from depl0.analysis.numbers import NamedNumbers
+from depl0.analysis.propagate import Propagation, tensor_inputs
+from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules.moves import literal_indexing_rule
+from depl0.analysis.rules.operators import PARTS
+from depl0.analysis.rules.rulebook import refuse_layer, rule, spread
+from depl0.analysis.values import Channels, Opaque, Value
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Where channels are cut: the parts that are taken, and which channels each number in the code counts."""
+
+    parts: list[tuple[int, int]]
+    counted: list[tuple[int, int]]
+
+
+@rule(*PARTS)
+def _parts(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    source = tensor_inputs(node)[0]
+    value, given = state.values[source], arguments(node)
+    dim = int(given["dim"]) % len(shape_of(source)) if isinstance(given.get("dim"), int) else -1
+    if not isinstance(value, Channels) or value.dim != dim:
+        return literal_indexing_rule(state, graph, node)
+    cut = _cut_of(node, len(value.labels))
+    if cut is None or any(start >= end for start, end in cut.parts):
+        text = f"{operator_name(node)} picks channels by number"
+        return spread(node, refuse_layer(state, graph, node, text))
+    labels = value.labels
+    if not cut.counted:  # all of them
+        return value if isinstance(node.meta["val"], Tensor) else [value for _ in cut.parts]
+    state.sized_by_code.append((graph, node))
+    if not _follow_attributes(state, graph, node, labels, cut) and not _tie_blocks(state, labels, cut):
+        text = f"{operator_name(node)} picks channels by number"
+        return spread(node, refuse_layer(state, graph, node, text))
+    values: list[Channels | Opaque] = []
+    for start, end in cut.parts:
+        part = state.output_of(labels[start:end], dim, graph.layer[node])
+        assert isinstance(part, (Channels, Opaque))
+        values.append(part)
+    return values[0] if isinstance(node.meta["val"], Tensor) else values
+
+
+def _cut_of(node: fx.Node, width: int) -> _Cut | None:
+    """Return where an operator cuts; None where its numbers are not known, or it leaves gaps."""
+    name, given = operator_name(node), arguments(node)
+    if name in {"slice", "narrow"}:
+        return _cut_of_slice(name, given, width)
+    sizes = [int(part.shape[given["dim"]]) for part in node.meta["val"]]
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    parts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    if len(parts) == 1:
+        return _Cut(parts, [])
+    if name == "tensor_split":
+        return _Cut(parts, [(0, end) for end in ends[:-1]])
+    if name in {"split", "unsafe_split"} and isinstance(given.get("split_size"), int) and len(set(sizes)) > 1:
+        return None  # the last part is what is left, which may then be nothing
+    return _Cut(parts, parts)
+
+
+def _cut_of_slice(name: str, given: dict[str, Any], width: int) -> _Cut | None:
+    start = given["start"] or 0
+    if not isinstance(start, int) or given.get("step", 1) != 1:
+        return None
+    if name == "narrow":
+        length = given["length"]
+        if not isinstance(length, int) or start < 0:
+            return None
+        part = (start, start + length)
+        return _Cut([part], [*([(0, start)] if start else []), *([part] if length < width else [])])
+    end = given["end"] if isinstance(given["end"], int) else width
+    counted = []
+    for number, at in ((start, max(0, width + start) if start < 0 else start), (end, width + end if end < 0 else end)):
+        if 0 < at < width:
+            counted.append((at, width) if number < 0 else (0, at))
+    part = (min(start if start >= 0 else max(0, width + start), width), min(end if end >= 0 else width + end, width))
+    return _Cut([part], counted)
+
+
+def _follow_attributes(state: Propagation, graph: Graph, node: fx.Node, labels: Tensor, cut: _Cut) -> bool:
+    """Bind the attributes that count channels; tell whether all numbers follow, one of them perhaps as the rest."""
+    numbers = NamedNumbers(state, graph, node)
+    found = [(numbers.take(labels[start:end]), labels[start:end]) for start, end in cut.counted]
+    total = numbers.take(labels)
+    if total is not None:
+        numbers.bind(total, labels)
+    for axis, counted in found:
+        if axis is not None:
+            numbers.bind(axis, counted)
+    missing = sum(axis is None for axis, _ in found)
+    equal_parts = operator_name(node) in {"split", "unsafe_split"} and isinstance(arguments(node)["split_size"], int)
+    if equal_parts:
+        return _tie_blocks(state, labels, cut)
+    is_the_rest = operator_name(node) in {"split", "split_with_sizes", "unsafe_split"} and len(found) > 1
+    return missing == 0 or (missing == 1 and is_the_rest)
+
+
+def _tie_blocks(state: Propagation, labels: Tensor, cut: _Cut) -> bool:
+    """Let equal blocks lose the same places, so that every part keeps its share; tell whether there are such blocks."""
+    size = math.gcd(len(labels), *(number for part in cut.counted for number in part))
+    if size == 1:
+        return False
+    blocks = labels.reshape(-1, size)
+    for row in range(1, len(blocks)):
+        state.labels.join(blocks[0], blocks[row])
+    return True

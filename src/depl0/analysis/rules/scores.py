@@ -1,0 +1,192 @@
+"""Rules for products of two tensors of activations: scores of attention, and what they weigh.
+
+Channels can lie in three places of a product. Where both tensors are summed over them (queries and keys, place by
+place), they go together, and a zero in one of the two is enough. Where they are rows of the left or columns of the
+right tensor (values), they come out as they went in. Where they are parts of a batch (heads), both tensors lose the
+same ones, and again one zero is enough: a closed head's values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor, fx
+
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import Propagation, WeighedProduct
+from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules.operators import PRODUCTS
+from depl0.analysis.rules.rulebook import RULES, refuse_layer, rule, unknown_rule
+from depl0.analysis.values import Channels, Normed, Opaque, Stored, Value
+
+
+@dataclass(frozen=True)
+class ScoreCall:
+    """What must be zero in a product of activations for its closed channels to be nothing."""
+
+    summed: tuple[fx.Node, ...]
+    """tensors that are multiplied and summed over channels, one of which must be zero there; none if no sum is"""
+    factors: tuple[fx.Node, ...]
+    """tensors any of which, when zero, makes the result's channels zero"""
+
+
+_of_stored_matrices = {name: RULES[name] for name in PRODUCTS - {"einsum", "addmm"}}
+"""rules that are asked first: a product with a stored matrix is a layer"""
+
+
+@rule(*_of_stored_matrices, "bmm")
+def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given = arguments(node)
+    left, right = given["self"], given["mat2" if "mat2" in given else "other"]
+    as_layer = _of_stored_matrices.get(operator_name(node))
+    if as_layer is not None and isinstance(state.values.get(right), (Stored, Normed)):
+        return as_layer(state, graph, node)
+    if min(len(shape_of(left)), len(shape_of(right))) < 2 or isinstance(state.values[left], Stored):
+        return unknown_rule(state, graph, node)
+    return _multiplied(state, graph, node, left, right)
+
+
+def _multiplied(state: Propagation, graph: Graph, node: fx.Node, left: fx.Node, right: fx.Node) -> Value:
+    out, layer = len(shape_of(node)), graph.layer[node]
+    found = _Places(state, node, layer)
+    found.add(left, rows=out - 2, columns=None)
+    found.add(right, rows=None, columns=out - 1)
+    return found.result(graph, math.prod(shape_of(node)) * shape_of(left)[-1])
+
+
+class _Places:
+    """Where the channels of the two tensors of a product lie, seen from its result."""
+
+    def __init__(self, state: Propagation, node: fx.Node, layer: str) -> None:
+        self._state, self._node, self._layer = state, node, layer
+        self._operands: list[fx.Node] = []
+        self._summed: list[tuple[fx.Node, Tensor]] = []
+        self._kept: list[tuple[fx.Node, int, Tensor]] = []
+        """(tensor, dimension of the result, labels)"""
+
+    def add(self, operand: fx.Node, rows: int | None, columns: int | None) -> None:
+        """Note where the channels of a tensor go: its rows or columns come out, what else is of a matrix is summed."""
+        self._operands.append(operand)
+        value, ndim, out = self._state.values[operand], len(shape_of(operand)), len(shape_of(self._node))
+        if not isinstance(value, Channels):
+            return
+        from_end = value.dim - ndim
+        if (from_end == -2 and rows is not None) or (from_end == -1 and columns is not None):
+            self._kept.append((operand, out + from_end, value.labels))
+        elif from_end >= -2:
+            self._summed.append((operand, value.labels))
+        else:
+            self._kept.append((operand, out + from_end, value.labels))
+
+    def result(self, graph: Graph, macs: int) -> Value:
+        """Join what goes together, and return what is known of the result."""
+        state, node, layer = self._state, self._node, self._layer
+        for operand in self._operands:
+            if not isinstance(state.values[operand], (Channels, Opaque)):
+                state.fix_stored(operand, layer)
+        if len({dim for _, dim, _ in self._kept}) + bool(self._summed) > 1 or len(self._summed) == 1:
+            return refuse_layer(state, graph, node, "a product of tensors whose channels lie in different dimensions")
+        if self._summed:
+            (left, labels), (right, others) = self._summed
+            state.labels.join(labels, others)
+            state.score_calls[node] = ScoreCall((left, right), ())
+            self._weigh(graph, labels, macs)
+            return Opaque(Reason("a product that is summed over channels", layer))
+        if not self._kept:
+            return Opaque(_why(state, self._operands, layer))
+        _, dim, labels = self._kept[0]
+        for _, _, others in self._kept[1:]:
+            state.labels.join(labels, others)
+        self._freeze_constants(labels, dim)
+        state.score_calls[node] = ScoreCall((), tuple(operand for operand, _, _ in self._kept))
+        self._weigh(graph, labels, macs)
+        return Channels(dim, labels)
+
+    def _freeze_constants(self, labels: Tensor, dim: int) -> None:
+        """Freeze heads that meet a tensor with as many that are no channels."""
+        out, keeps = len(shape_of(self._node)), {operand for operand, _, _ in self._kept}
+        for operand in self._operands:
+            own = dim - out + len(shape_of(operand))
+            if dim < out - 2 and operand not in keeps and own >= 0 and shape_of(operand)[own] > 1:
+                self._state.labels.freeze(labels, _why(self._state, [operand], self._layer))
+
+    def _weigh(self, graph: Graph, labels: Tensor, macs: int) -> None:
+        if graph.mode == "evaluation":
+            self._state.products.append(WeighedProduct(labels, macs / len(labels)))
+
+
+def _why(state: Propagation, operands: list[fx.Node], layer: str) -> Reason:
+    reasons = [value.reason for n in operands if isinstance(value := state.values[n], Opaque)]
+    return reasons[0] if reasons else Reason("meets a constant", layer)
+
+
+@rule("scaled_dot_product_attention")
+def _attention(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Two products with a softmax between them; the first is divided by the root of its channels if told no scale."""
+    given, layer = arguments(node), graph.layer[node]
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    values = {n: state.values[n] for n in (query, key, value) if isinstance(state.values[n], Channels)}
+    dims = {n: v.dim - len(shape_of(n)) for n, v in values.items() if isinstance(v, Channels)}
+    for operand in (query, key, value, *([mask] if isinstance(mask, fx.Node) else [])):
+        if not isinstance(state.values[operand], (Channels, Opaque)):
+            state.fix_stored(operand, layer)
+    if -2 in dims.values():  # the places that attend, and are attended to
+        return refuse_layer(state, graph, node, "attention over channels")
+    if all(dim == -1 for dim in dims.values()):
+        return _attention_within_heads(state, graph, node)
+    if len(set(dims.values())) != 1 or len(dims) != 3:
+        return refuse_layer(state, graph, node, "a product of tensors whose channels lie in different dimensions")
+    return _attention_of_heads(state, graph, node, dims[query])
+
+
+def _attention_within_heads(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, layer = arguments(node), graph.layer[node]
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    queries, keys, values = (state.values[n] for n in (query, key, value))
+    if isinstance(mask, fx.Node):
+        state.freeze_value(state.values[mask], Reason("are a mask of attention", layer))
+    scores = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]  # weights, one a pair of places and head
+    summed: tuple[fx.Node, ...] = ()
+    if isinstance(queries, Channels) and isinstance(keys, Channels) and given.get("scale") is not None:
+        state.labels.join(queries.labels, keys.labels)
+        summed = (query, key)
+        if graph.mode == "evaluation":
+            state.products.append(WeighedProduct(queries.labels, float(scores)))
+    else:
+        for each in (queries, keys):
+            text = "the scale of attention is computed from them" if given.get("scale") is None else "meets a constant"
+            state.freeze_value(each, Reason(text, layer))
+    if not isinstance(values, Channels):
+        state.score_calls[node] = ScoreCall(summed, ())
+        return Opaque(_why(state, [value], layer))
+    state.score_calls[node] = ScoreCall(summed, (value,))
+    if graph.mode == "evaluation":
+        state.products.append(WeighedProduct(values.labels, float(scores)))
+    return state.output_of(values.labels, len(shape_of(node)) - 1, layer)
+
+
+def _attention_of_heads(state: Propagation, graph: Graph, node: fx.Node, from_end: int) -> Value:
+    """Heads go with their keys and values, which several of them may share (``enable_gqa``)."""
+    given, layer = arguments(node), graph.layer[node]
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    values = state.values[query], state.values[key], state.values[value]
+    labels, *others = (v.labels for v in values if isinstance(v, Channels))
+    for other in others:
+        if len(labels) % len(other) or (len(labels) != len(other) and not given.get("enable_gqa")):
+            return refuse_layer(state, graph, node, "a product of tensors whose channels lie in different dimensions")
+        state.labels.join(labels, other.repeat_interleave(len(labels) // len(other)))
+    if isinstance(mask, fx.Node):
+        own, known = len(shape_of(mask)) + from_end, state.values[mask]
+        if isinstance(known, Channels) and known.dim == own:
+            state.labels.join(labels, known.labels)
+        else:
+            state.freeze_value(known, Reason("are a mask of attention", layer))
+            if own >= 0 and shape_of(mask)[own] > 1:
+                state.labels.freeze(labels, _why(state, [mask], layer))
+    state.score_calls[node] = ScoreCall((), (value,))
+    if graph.mode == "evaluation":
+        pairs = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]
+        macs = pairs * (shape_of(query)[-1] + shape_of(value)[-1])
+        state.products.append(WeighedProduct(labels, macs / len(labels)))
+    return state.output_of(labels, len(shape_of(node)) + from_end, layer)

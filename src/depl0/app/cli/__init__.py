@@ -1,0 +1,15 @@
+"""The command ``depl0``: stdout is the result, stderr the log; 0 done, 1 failed, 2 wrong input."""
+
+from depl0._util.optional import check_installed
+
+check_installed(
+    "accelerate",
+    "filelock",
+    "jinja2",
+    "markupsafe",
+    "matplotlib",
+    "rich",
+    "tomli_w",
+    "typer",
+    purpose="by the command depl0",
+)

@@ -1,0 +1,104 @@
+"""The command's entry point: gathers the commands and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from depl0 import __version__
+from depl0._util.registry import load_plugins
+from depl0.app.cli import bench, compare, data, evaluate, export, latency, plan, prune, recipes, report, sweep
+from depl0.app.cli.help import GroupedCommand, in_groups
+from depl0.errors import (
+    DataError,
+    Depl0Error,
+    DivergedError,
+    DownloadError,
+    FormatError,
+    GateError,
+    InputError,
+    NothingToPruneError,
+    RunInterruptedError,
+    TraceError,
+)
+
+app = typer.Typer(
+    name="depl0",
+    help="Prune convolutional networks: learn which channels to close, cut them out, verify the result.",
+    epilog="With --debug, any command shows the traceback of an error.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+TRAINING = in_groups(prune.GROUPS)
+app.command("prune", cls=TRAINING)(prune.prune_command)
+app.command("sweep", cls=TRAINING)(sweep.sweep_command)
+app.command("compare", cls=TRAINING)(compare.compare_command)
+app.command("eval", cls=GroupedCommand)(evaluate.eval_command)
+app.command("export", cls=GroupedCommand)(export.export_command)
+app.command("plan", cls=GroupedCommand)(plan.plan_command)
+app.command("report", cls=GroupedCommand)(report.report_command)
+app.command("latency", cls=GroupedCommand)(latency.latency_command)
+app.add_typer(recipes.app, name="recipes")
+app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
+for _name, _commands in load_plugins("depl0.commands").items():
+    app.add_typer(_commands, name=_name)
+
+DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
+"""``WRONG_INPUT``: flags, files, data or a network that cannot be used; ``STOPPED``: asked to stop, and can go on (what
+sysexits.h calls a temporary failure)"""
+
+
+INPUT_ERRORS = (InputError, DataError, FormatError, GateError, NothingToPruneError, TraceError)
+"""what the user gave is not what it has to be; all others are failures on the way"""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"depl0 {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _shared(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options before the name of a command."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code. ``--debug``, or DEPL0_DEBUG=1, shows the traceback of an error."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words or os.environ.get("DEPL0_DEBUG") == "1"
+    words = [word for word in words if word != "--debug"]
+    try:
+        app(words, prog_name="depl0")  # typer reports wrong usage itself, and always ends with SystemExit
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else DONE
+    except Depl0Error as error:
+        if debug:
+            raise
+        together = isinstance(error, (DivergedError, RunInterruptedError))  # all processes raise these at once
+        if not together or _is_first_process():
+            print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, RunInterruptedError):
+            return STOPPED
+        return WRONG_INPUT if isinstance(error, INPUT_ERRORS) and not isinstance(error, DownloadError) else FAILED
+    except (OSError, MemoryError) as error:
+        if debug:
+            raise
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    return DONE
+
+
+def _is_first_process() -> bool:
+    from depl0.app.runtime.engine import is_first_process  # what raised the error has imported it already
+
+    return is_first_process()

@@ -1,0 +1,61 @@
+"""``depl0 eval``: what a compact network is worth, from the saved files alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from depl0.app.cli.prune import read_assignments
+from depl0.errors import InputError
+
+
+def eval_command(
+    path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
+    data: Annotated[str | None, typer.Option(help="Data to evaluate on; a run knows its own.")] = None,
+    model: Annotated[str | None, typer.Option(help="What builds the dense network; a run knows its own.")] = None,
+    task_spec: Annotated[
+        str | None, typer.Option("--task", help="What it is evaluated for; a run knows its own.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A recipe field, e.g. data.mean=[0.5].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Repeat the accuracy, or the task's other metric, of a compact network from its files."""
+    from depl0.app.recipes import catalog
+    from depl0.app.recipes.task import task_of
+    from depl0.app.recipes.toml import read_recipe, with_overrides
+    from depl0.app.runs.folder import find_compact
+    from depl0.app.runs.paths import located
+    from depl0.app.runtime.engine import make_engine
+    from depl0.app.tasks import check_network
+    from depl0.app.training.evaluate import evaluate
+    from depl0.app.training.setup import model_factory, open_data_for
+    from depl0.costs.count import cost
+    from depl0.surgery.files import load
+
+    folder, recipe_file = find_compact(path)
+    if recipe_file is None and (data is None or model is None):
+        raise InputError(
+            f"{path} is a compact network without its run.", hint="say --data and --model, as they were in the run."
+        )
+    base = located(read_recipe(recipe_file), recipe_file.parent) if recipe_file else catalog.get("digits")
+    options = {"data.spec": data, "model.spec": model, "task.spec": task_spec, "run.device": device}
+    given = {name: value for name, value in options.items() if value is not None}
+    recipe = with_overrides(base, {**given, **read_assignments(set_ or [])})
+    engine = make_engine(recipe)
+    opened = open_data_for(recipe, engine.device)
+    compact = load(folder, model_factory(recipe, opened)).to(engine.device)
+    example = next(iter(opened.test.epoch(0)))[0][:1]
+    task = task_of(recipe)
+    check_network(task, compact, example, opened.info)
+    score = evaluate(engine, compact, opened.test.epoch(0), task)
+    counted = cost(compact, example)
+    result = {task.metric.name: score, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        shown = f"{task.metric.label} {task.metric.show(score)}"
+        typer.echo(f"{shown} on {opened.info.test_size:,} images; {counted}")

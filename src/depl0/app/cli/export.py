@@ -1,0 +1,140 @@
+"""``depl0 export``: a compact network as a file that runs without depl0."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from depl0._util.registry import unknown
+from depl0.errors import InputError
+
+if TYPE_CHECKING:
+    from depl0.app.deploy.int8 import Deployed
+
+
+def export_command(
+    path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
+    folder: Annotated[Path | None, typer.Argument(help="Where to write, instead of --out.")] = None,
+    *,
+    to: Annotated[str, typer.Option(help="onnx, pt2, safetensors, or torch (a folder).")],
+    opset: Annotated[int | None, typer.Option(help="ONNX opset (default: 18).")] = None,
+    dynamic_batch: Annotated[bool, typer.Option("--dynamic-batch", help="Leave the batch size free.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="onnx and pt2: quantise, and measure what that costs on the test set.")
+    ] = False,
+    max_drop: Annotated[
+        float | None, typer.Option(help="With --int8: points of the metric that may be lost (default: 1).")
+    ] = None,
+    calibration_images: Annotated[
+        int | None, typer.Option(help="With --int8: training images to measure ranges on (default: 512).", min=1)
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="With --int8: where the run's data is, if it has moved.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file or folder (default: NAME.onnx, NAME-torch, …).")] = None,
+    model: Annotated[str | None, typer.Option(help="What builds the dense network; a run knows its own.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Shape of one input, e.g. 3,224,224, if the folder lacks it.")
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(help="torch only: upload the folder to the Hugging Face Hub as OWNER/NAME.")
+    ] = None,
+) -> None:
+    """Write a compact network as one file or folder, and keep it only if another process gets the same from it."""
+    from depl0.app.deploy.int8 import Options, export_int8
+    from depl0.app.deploy.source import open_source
+    from depl0.export import Request, names, target, write_checked  # torch.onnx is slow to import
+    from depl0.export.int8 import IMAGES
+
+    out = _place(folder, out)
+    of_int8: dict[str, object] = {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data}
+    if push_to_hub is not None and to != "torch":
+        raise InputError(f"--push-to-hub is for --to torch, got --to {to} instead.", hint="--to torch")
+    if to == "torch":
+        _refuse("--to onnx", {"--opset": opset})
+        _refuse("--to onnx and --to pt2", {"--dynamic-batch": dynamic_batch or None, "--int8": int8 or None})
+        _refuse("--int8", of_int8)
+        _export_torch(path, out, model, _shape(shape), push_to_hub)
+        return
+    if to not in names():
+        raise unknown("format", to, [*names(), "torch"])
+    kind = target(to)
+    options = None
+    if int8:
+        images = calibration_images or IMAGES
+        options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, to)
+    else:
+        _refuse("--int8", of_int8)
+    source = open_source(path, model, _shape(shape))
+    name = _name(path)
+    if options is not None:
+        file = out if out is not None else Path(f"{name}.int8{kind.suffix}")
+        typer.echo(_said(export_int8(path, source, file, options, lambda text: print(text, file=sys.stderr))))
+        return
+    request = Request(source.module, source.example, source.metadata, opset, dynamic_batch)
+    done = write_checked(kind, request, out if out is not None else Path(name + kind.suffix))
+    typer.echo(
+        f"{done.path}: {done.size:,} bytes, read by another process, largest relative error {done.max_error:.1g}"
+    )
+
+
+def _refuse(needs: str, options: dict[str, object]) -> None:
+    given = next((name for name, value in options.items() if value is not None), None)
+    if given is not None:
+        raise InputError(f"{given} is for {needs} only.", hint=f"leave {given} out.")
+
+
+def _place(folder: Path | None, out: Path | None) -> Path | None:
+    if folder is not None and out is not None:
+        raise InputError(f"{folder} and --out {out} are both given; exactly one may be.")
+    return out if folder is None else folder
+
+
+def _export_torch(
+    path: Path, out: Path | None, model: str | None, shape: tuple[int, ...] | None, repo: str | None
+) -> None:
+    from depl0.app.deploy import export_folder, open_source, push_to_hub
+    from depl0.app.deploy.hub import check_upload
+
+    if repo is not None:
+        check_upload(repo)
+    source = open_source(path, model, shape)
+    done = export_folder(source, out if out is not None else Path(f"{_name(path)}-torch"))
+    typer.echo(
+        f"{done.path}: {done.size:,} bytes, loaded without depl0 by another process, "
+        f"largest relative error {done.max_error:.1g}"
+    )
+    if repo is not None:
+        typer.echo(push_to_hub(done.path, repo))
+
+
+def _name(path: Path) -> str:
+    """Return what a run is called: its folder's name."""
+    return path.resolve().parent.name if path.resolve().name == "compact" else path.resolve().name
+
+
+def _said(done: Deployed) -> str:
+    """Say what an int8 file is worth, and which layers are still in float."""
+    metric, found = done.metric, done.quantized
+    assert found.before is not None and found.after is not None
+    change = metric.difference(found.before, found.after)
+    lines = [
+        f"{done.file.path}: {done.file.size:,} bytes, read by another process",
+        f"{metric.label} {metric.show(found.before)} in float, {metric.show(found.after)} in int8 ({change})",
+    ]
+    if found.in_float:
+        lines.append(f"left in float, because they lose most: {', '.join(found.in_float)}")
+    return "\n".join(lines)
+
+
+def _shape(words: str | None) -> tuple[int, ...] | None:
+    if words is None:
+        return None
+    try:
+        sizes = tuple(int(word) for word in words.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or any(size < 1 for size in sizes):
+        raise InputError(f"--shape takes whole numbers such as 3,224,224, got {words!r} instead.")
+    return sizes

@@ -1,0 +1,90 @@
+"""The int8 file of a run: quantised, judged on the test set, checked by another process, and only then there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from depl0.app.data import Data
+from depl0.app.deploy.run_data import int8_metadata, open_images, recipe_with_data, test_score, training_images
+from depl0.app.deploy.source import Source
+from depl0.app.recipes.task import task_of
+from depl0.app.tasks import Metric, Task
+from depl0.errors import InputError
+from depl0.export.checked import Exported, write_checked
+from depl0.export.int8.accept import Note, Quantized
+from depl0.export.int8.call import quantize_onnx, quantize_pt2
+from depl0.export.int8.onnx import Int8Onnx
+from depl0.export.int8.quantizer import IMAGES, Int8File
+from depl0.export.int8.torchao import Int8Pt2
+from depl0.export.onnx import Onnx
+from depl0.export.pt2 import Pt2
+from depl0.export.targets import Request
+from depl0.host.network import ExampleInputs
+
+FORMATS: Mapping[str, tuple[Callable[..., Quantized], type[Int8File]]] = MappingProxyType(
+    {Onnx.name: (quantize_onnx, Int8Onnx), Pt2.name: (quantize_pt2, Int8Pt2)}
+)
+"""formats that have int8: what quantises a network, and what the file is"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an int8 file is made."""
+
+    max_drop: float = 1.0
+    images: int = IMAGES
+    opset: int | None = None
+    """of an ONNX file"""
+    dynamic_batch: bool = False
+    data: str | None = None
+    """where the run's data is now, if it has moved"""
+    to: str = Onnx.name
+    """onnx, by ONNX Runtime, or pt2, by torchao"""
+
+    def __post_init__(self) -> None:
+        """Refuse formats that have no int8, and an opset for a format that has none."""
+        if self.to not in FORMATS:
+            formats = " and --to ".join(FORMATS)
+            raise InputError(f"--int8 is for --to {formats}, got --to {self.to} instead.", hint="--to onnx --int8")
+        if self.opset is not None and self.to != Onnx.name:
+            raise InputError("--opset is for --to onnx only.", hint="leave --opset out.")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """An int8 file that was written, and what it is worth."""
+
+    file: Exported
+    quantized: Quantized
+    metric: Metric
+
+
+def export_int8(path: Path, source: Source, out: Path, options: Options, note: Note = lambda text: None) -> Deployed:
+    """Write the compact network of a run as an int8 file."""
+    recipe = recipe_with_data(path, options.data)
+    return write_int8(source, out, open_images(recipe), task_of(recipe), options, note)
+
+
+def write_int8(source: Source, out: Path, data: Data, task: Task, options: Options, note: Note) -> Deployed:
+    """Quantise a network on training images, judge it on the test set, and write what is good enough."""
+    quantize, kind = FORMATS[options.to]
+    batch: dict[str, Any] = {"dynamic_batch": True} if options.dynamic_batch else {}
+    found = quantize(
+        source.module,
+        ExampleInputs(source.example, {}),
+        training_images(data),
+        score=test_score(data, task),
+        max_drop=options.max_drop,
+        metric=task.metric,
+        images=options.images,
+        metadata=lambda found: int8_metadata(source.metadata, found, task.metric, options.images),
+        note=note,
+        **batch,
+        **({} if options.opset is None else {"opset": options.opset}),
+    )
+    request = Request(source.module, source.example, {}, options.opset, options.dynamic_batch)
+    return Deployed(write_checked(kind(found.data, found.run), request, out), found, task.metric)

@@ -1,0 +1,134 @@
+"""The network to export: from a run's folder, or from the folder of a compact network and what builds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import depl0
+from depl0.app.models.spec import ImageSize, factory, image_size
+from depl0.app.recipes.toml import read_recipe
+from depl0.app.runs.folder import RunFolder, find_compact
+from depl0.app.runs.paths import located
+from depl0.app.tasks import metric_in
+from depl0.errors import InputError
+from depl0.surgery.files import load, read_record
+from depl0.surgery.record import CompactRecord
+
+METADATA_VERSION = 1
+_FACTORY = "pass what builds the dense network: --model FACTORY, e.g. resnet20, timm:resnet18 or path/to/file.py:make."
+
+
+@dataclass(frozen=True)
+class Source:
+    """A compact network in evaluation mode, inputs of the shape that it takes, and what is known of it."""
+
+    module: nn.Module
+    example: tuple[Tensor, ...]
+    metadata: dict[str, str]
+    make: Callable[[], nn.Module]
+    """builds the dense network"""
+    spec: str
+    """what says how the dense network is built"""
+    sizes: dict[str, int | tuple[int, int]]
+    """what its constructor is offered: in_channels, image_size and, where it is known, num_classes"""
+    summary: dict[str, Any]
+    """what the run came to; empty for a folder without its run"""
+
+    @property
+    def spec_shown(self) -> str:
+        """Return the spec without the folder of a file on this machine."""
+        where, colon, name = self.spec.rpartition(":")
+        return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else self.spec
+
+
+def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | None = None) -> Source:
+    """Load the compact network of a folder. ``shape`` is that of one input without its batch size."""
+    folder, recipe_file = find_compact(path)
+    record = read_record(folder)
+    summary = (RunFolder(recipe_file.parent).summary() if recipe_file else None) or {}
+    example = _example(path, record, shape)
+    outputs, channels, side = _sizes(record, summary, example)
+    spec = model if model is not None else _spec_of_run(path, record, recipe_file)
+    make = _factory(path, spec, model is None, (outputs, channels, side))
+    module = load(folder, make).eval()
+    sizes = {"in_channels": channels, "image_size": side, **({} if outputs is None else {"num_classes": outputs})}
+    return Source(module, example, _metadata(record, summary, example), make, spec, sizes, summary)
+
+
+def _example(path: Path, record: CompactRecord, shape: tuple[int, ...] | None) -> tuple[Tensor, ...]:
+    if shape is not None:
+        return (torch.zeros(1, *shape),)
+    if not record.inputs:
+        raise InputError(
+            f"{path} does not say which inputs its network takes.", hint="pass the shape of one: --shape 3,224,224."
+        )
+    return tuple(torch.zeros(1, *sizes[1:]) for sizes in record.inputs)
+
+
+def _spec_of_run(path: Path, record: CompactRecord, recipe_file: Path | None) -> str:
+    if recipe_file is None:
+        raise InputError(
+            f"{path} holds a compact {record.network}, but not what builds the dense {record.network}.", hint=_FACTORY
+        )
+    return located(read_recipe(recipe_file), recipe_file.parent).model.spec
+
+
+def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, ImageSize]) -> Callable[[], nn.Module]:
+    """Return what builds the dense network: as the user says, or as the recipe of the run says."""
+    try:
+        return factory(spec, *sizes)
+    except InputError as error:
+        if not of_run:
+            raise
+        raise InputError(f"the network of {path} cannot be built. {error.message}", hint=_FACTORY) from error
+
+
+def _sizes(
+    record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]
+) -> tuple[int | None, int, ImageSize]:
+    """Return outputs, channels and image size; without a summary, a network's last parameter tells its outputs."""
+    shape = example[0].shape
+    known = summary.get("input", {})
+    shapes = [sizes for name, sizes in record.dense_shapes.items() if sizes and name.endswith(("weight", "bias"))]
+    last = shapes[-1] if shapes else (1,)  # buffers, which come after all parameters, say nothing of it
+    outputs = known.get("num_outputs", known.get("num_classes", last[0]))
+    size = image_size(*map(int, shape[-2:])) if len(shape) == 4 else int(shape[-1])
+    return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), size
+
+
+def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> dict[str, str]:
+    """Return what the file says of itself. Values that are not known are left out; lists are JSON."""
+    images, dense, compact = (summary.get(part, {}) for part in ("input", "dense", "compact"))
+    metric = metric_in(summary).name
+    facts = {
+        "metadata_version": METADATA_VERSION,
+        "version": depl0.__version__,
+        "network": record.network,
+        "model": summary.get("model"),
+        "data": str(summary.get("data", "")).partition(":")[0] or None,  # without the folder on this machine
+        "input_shapes": [list(tensor.shape) for tensor in example],
+        "input_mean": images.get("mean"),
+        "input_std": images.get("std"),
+        "class_names": images.get("class_names"),
+        "metric": metric if metric in compact else None,
+        metric: compact.get(metric),
+        f"dense_{metric}": dense.get(metric),
+        "budget": summary.get("budget"),
+        "budget_of": summary.get("budget_of"),
+        "params": record.compact_cost[0],
+        "macs": record.compact_cost[1],
+        "dense_params": record.dense_cost[0],
+        "dense_macs": record.dense_cost[1],
+    }
+    return {
+        f"depl0.{key}": value if isinstance(value, str) else json.dumps(value)
+        for key, value in facts.items()
+        if value is not None
+    }

@@ -1,0 +1,23 @@
+"""The ways to decide which channels stay.
+
+A new method is one class in one new file of this folder, decorated with :func:`register`: its paper, its formula, a
+score for every gate, and, where the method says so, a term in training or an action after each epoch.
+"""
+
+from depl0._util.registry import import_modules_of
+from depl0.app.methods.base import Batches, Learned, Loss, Method, Scored, rank_within_groups
+from depl0.app.methods.registry import METHODS, find_method, register
+
+__all__ = [
+    "METHODS",
+    "Batches",
+    "Learned",
+    "Loss",
+    "Method",
+    "Scored",
+    "find_method",
+    "rank_within_groups",
+    "register",
+]
+
+import_modules_of(__name__)

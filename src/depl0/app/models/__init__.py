@@ -1,0 +1,38 @@
+"""Networks of the paper and its neighbours, written as plain PyTorch.
+
+Every module of this folder is imported here, so that a new network is one new file whose constructors carry
+``@register``; it can then be built by name.
+
+>>> sum(parameter.numel() for parameter in build("lenet5").parameters())
+431080
+"""
+
+from __future__ import annotations
+
+from depl0._util.registry import import_modules_of
+from depl0.app.models.lenet import LeNet5, lenet5
+from depl0.app.models.registry import build, names, register
+from depl0.app.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet56_b, resnet110
+from depl0.app.models.resnet_imagenet import ImageNetResNet, resnet50
+from depl0.app.models.vgg import VGG16, vgg16
+
+__all__ = [
+    "VGG16",
+    "CifarResNet",
+    "ImageNetResNet",
+    "LeNet5",
+    "build",
+    "lenet5",
+    "names",
+    "register",
+    "resnet20",
+    "resnet32",
+    "resnet44",
+    "resnet50",
+    "resnet56",
+    "resnet56_b",
+    "resnet110",
+    "vgg16",
+]
+
+import_modules_of(__name__)

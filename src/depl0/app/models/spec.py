@@ -1,0 +1,174 @@
+"""Networks by a short text: built in, of torchvision, of timm, or of a user's own module or file.
+
+============================  ==========================================================
+``resnet56``                  a network of :mod:`depl0.app.models`
+``torchvision:resnet18``      an image classifier of torchvision, untrained
+``timm:resnet18``             a network of timm, untrained (:mod:`depl0.app.models.pretrained`: trained)
+``my_package.nets:make``      a callable of a module that can be imported
+``path/to/file.py:make``      a callable of a file
+============================  ==========================================================
+
+A callable is given those of ``num_classes``, ``in_channels`` and ``image_size`` that its signature names, and
+``pretrained=True`` where trained weights are asked for and its signature names it. ``image_size`` is a pair (height,
+width) where images are not square. Data without
+classes or target vectors (label maps, say) does not know ``num_classes``; a callable then has to do without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from depl0._util.registry import did_you_mean, unknown
+from depl0._util.torchvision import import_torchvision
+from depl0._util.user_code import blamed_on, load_callable, wanted
+from depl0.app.models import registry
+from depl0.errors import InputError
+
+FORMS = "write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make."
+
+
+ImageSize = int | tuple[int, int]
+"""of square images, or height and width"""
+
+
+def image_size(height: int, width: int) -> ImageSize:
+    """Return what callables are told of their images: the side of squares, or height and width.
+
+    >>> image_size(8, 8), image_size(8, 6)
+    (8, (8, 6))
+    """
+    return height if height == width else (height, width)
+
+
+def build_model(spec: str, num_classes: int | None, in_channels: int, image_size: ImageSize) -> nn.Module:
+    """Build the network that ``spec`` describes, for these images and classes.
+
+    >>> build_model("lenet5", num_classes=7, in_channels=1, image_size=28).fc2
+    Linear(in_features=500, out_features=7, bias=True)
+    """
+    return factory(spec, num_classes, in_channels, image_size)()
+
+
+def factory(
+    spec: str, num_classes: int | None, in_channels: int, image_size: ImageSize, pretrained: bool = False
+) -> Callable[[], nn.Module]:
+    """Give a function without arguments that builds the network anew at every call.
+
+    ``pretrained`` is for callables of the user's own, whose signature may name it.
+
+    The user's module or file is imported here, so that a wrong one is refused before anything else is done.
+    """
+    check_spec(spec)
+    sizes: dict[str, object] = {"in_channels": in_channels, "image_size": image_size}
+    library, colon, name = spec.partition(":")
+    if num_classes is not None:
+        sizes["num_classes"] = num_classes
+    elif not colon or library in ("torchvision", "timm"):
+        raise InputError(
+            f"model {spec!r} must be told how many outputs it has, and the data does not say.",
+            hint="write a callable that builds the network for this data: path/to/file.py:make.",
+        )
+    if not colon:
+        arguments = wanted(registry.MODELS.find(spec), sizes)
+        return lambda: registry.build(spec, **arguments)
+    if num_classes is not None and library == "torchvision":
+        return _torchvision_factory(name, num_classes, in_channels)
+    if num_classes is not None and library == "timm":
+        return _timm_factory(name, num_classes, in_channels)
+    return _user_factory(spec, {**sizes, "pretrained": True} if pretrained else sizes)
+
+
+def check_spec(spec: str) -> None:
+    """Refuse a text that cannot describe a network; nothing is imported for it."""
+    where, colon, name = spec.rpartition(":")
+    if not colon:
+        if spec not in registry.MODELS:
+            raise unknown("built-in model", spec, registry.names(), FORMS)
+    elif not where or not name:
+        raise InputError(
+            f"model {spec!r} must have a name on both sides of the colon.",
+            hint=FORMS,
+        )
+
+
+def _torchvision_factory(name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
+    check_known("torchvision", name)
+    models = import_library("torchvision", "torchvision.models")
+    if in_channels != 3:
+        raise InputError(
+            f"torchvision:{name} takes images of 3 channels, but the data has {in_channels}.",
+            hint=f"timm:{name} may exist and takes any number; or write a callable that changes the first layer.",
+        )
+
+    def make() -> nn.Module:
+        with blamed_on("model", f"torchvision:{name}"):
+            return _checked(models.get_model(name, weights=None, num_classes=num_classes), f"torchvision:{name}")
+
+    return make
+
+
+def _timm_factory(name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
+    check_known("timm", name)
+    timm = import_library("timm", "timm")
+
+    def make() -> nn.Module:
+        with blamed_on("model", f"timm:{name}"):
+            network = timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=in_channels)
+            return _checked(network, f"timm:{name}")
+
+    return make
+
+
+def check_known(library: str, name: str) -> None:
+    """Refuse a network that torchvision or timm does not have."""
+    if library == "timm":
+        timm = import_library("timm", "timm")
+        if not timm.is_model(name):
+            raise _unknown("timm model", name, timm.list_models(), "timm.list_models() lists them.")
+        return
+    models = import_library("torchvision", "torchvision.models")
+    known = models.list_models(module=models)
+    if name not in known:
+        raise _unknown("torchvision model", name, known, "torchvision.models.list_models() lists them.")
+
+
+def import_library(package: str, module: str) -> ModuleType:
+    """Import a module for the networks of a package, or say what is missing."""
+    try:
+        with contextlib.suppress(ImportError):  # timm says better what it needs
+            import_torchvision()
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or package).partition(".")[0]
+        raise InputError(
+            f"{package} networks need {missing}, which is not installed.", f"pip install {missing}"
+        ) from error
+    except (ImportError, RuntimeError, OSError) as error:
+        # Compiled for another torch, it fails with "operator torchvision::nms does not exist".
+        raise InputError(
+            f"{package} is installed but cannot be imported beside torch {torch.__version__}: {error}.",
+            hint="install the torchvision that was built for this torch; pytorch.org lists which fit together.",
+        ) from error
+
+
+def _user_factory(spec: str, sizes: dict[str, object]) -> Callable[[], nn.Module]:
+    make = load_callable(spec, "model")
+    arguments = make.wanted(sizes)
+    make.check_call(arguments, "only num_classes, in_channels and image_size are passed; give the others a default.")
+    return lambda: _checked(make(**arguments), spec)
+
+
+def _checked(network: object, spec: str) -> nn.Module:
+    if not isinstance(network, nn.Module):
+        raise InputError(f"model {spec!r} must return a torch.nn.Module, got a {type(network).__name__} instead.")
+    return network
+
+
+def _unknown(what: str, name: str, known: Iterable[str], advice: str) -> InputError:
+    return InputError(f"there is no {what} called {name!r}.", hint=did_you_mean(name, known) or advice)

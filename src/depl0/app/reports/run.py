@@ -1,0 +1,229 @@
+"""A run as a report sees it: everything its folder says, and nothing that it does not."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from depl0._util import io
+from depl0.app.reports.gates import GateHistory, packed, read_gates
+from depl0.app.runs import schema as content
+from depl0.app.tasks import ACCURACY, TASKS, Metric, metric_in
+from depl0.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds. Older folders lack some of it; what is missing is empty or None."""
+
+    label: str
+    """what the report calls it: different for every run of a report"""
+    path: Path
+    recipe: dict[str, Any]
+    recipe_text: str
+    environment: dict[str, Any]
+    summary: dict[str, Any]
+    epochs: list[dict[str, Any]]
+    """the epoch lines of ``metrics.jsonl``"""
+    events: list[dict[str, Any]]
+    """its other lines: convergence, compaction, freezing"""
+    gates: GateHistory | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether there is a summary."""
+        return bool(self.summary)
+
+    def get(self, *keys: str) -> Any:
+        """Return a value of the summary, or None if it, or anything on the way to it, is missing."""
+        return dig(self.summary, *keys)
+
+    @property
+    def metric(self) -> Metric:
+        """Return what the network is judged by; of an unfinished run, as far as recipe and epochs tell."""
+        if self.summary:
+            return metric_in(self.summary)
+        spec = dig(self.recipe, "task", "spec")
+        if spec is None or spec in TASKS:
+            return ACCURACY if spec is None else TASKS[spec].metric
+        prefix = f"{self.split}_"
+        keys = [key for line in self.epochs[-1:] for key in line if key.startswith(prefix)]
+        return Metric(keys[0].removeprefix(prefix)) if keys else ACCURACY
+
+    @property
+    def split(self) -> str:
+        """Return which images the epochs were evaluated on: ``validation`` where some were held out, else ``test``."""
+        return "validation" if dig(self.recipe, "data", "validation") else "test"
+
+    def value(self, network: str) -> float | None:
+        """Return the metric of the ``dense`` or the ``compact`` network."""
+        found: float | None = self.get(network, self.metric.name)
+        return found
+
+    def validation(self, network: str) -> float | None:
+        """Return the same on the images that were held out for choices, if any were."""
+        found: float | None = self.get("validation", network, self.metric.name)
+        return found
+
+    @property
+    def judged_dense(self) -> float | None:
+        """Return the dense network's metric on the images that epochs are evaluated on."""
+        return self.value("dense") if self.split == "test" else self.validation("dense")
+
+    @property
+    def method(self) -> str:
+        """Return the method, and its direction where it has one."""
+        gates = self.recipe.get("gates", {})
+        name = str(gates.get("method", MISSING_METHOD))
+        return f"{name} ({gates['direction']})" if name == "dep-l0" and "direction" in gates else name
+
+    @property
+    def layers(self) -> list[Layer]:
+        """Return the layers with gates in order of execution; from the groups alone where an older run says no more."""
+        table = self.get("layers")
+        if isinstance(table, list):
+            return [Layer(row["layer"], row["channels"], row["kept"]) for row in table if row.get("prunable")]
+        groups = self.get("groups") or {}
+        return [Layer(name, group["gates"], group["open"]) for name, group in groups.items()]
+
+
+MISSING_METHOD = "?"
+DETAILED = 20
+"""runs of a report that have figures and a section of their own; further ones are rows of its table"""
+_AGAIN = "copy it again from where it was written."
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One bar of the structure figure."""
+
+    name: str
+    channels: int
+    kept: int
+    pruned: float = field(init=False)
+    """the share that is gone"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pruned", 1 - self.kept / self.channels if self.channels else math.nan)
+
+
+def dig(value: Any, *keys: str) -> Any:
+    """Return what lies under these keys, or None."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def read_runs(paths: Sequence[Path], detailed: int = DETAILED) -> list[Run]:
+    """Read several runs and give each a label of its own; the gates of the first ``detailed`` ones alone."""
+    labels = _labels(paths)
+    return [
+        read_run(path, label, gates=place < detailed)
+        for place, (path, label) in enumerate(zip(paths, labels, strict=True))
+    ]
+
+
+def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run:
+    """Read the folder of a run, finished or not."""
+    if not path.is_dir():
+        raise InputError(f"{path} is not the folder of a run.", hint="pass a folder that depl0 prune wrote.")
+    if not (path / "recipe.toml").is_file():
+        raise InputError(f"{path} holds no run: there is no recipe.toml.", hint="pass a folder that depl0 prune wrote.")
+    text = _text(path / "recipe.toml")
+    try:
+        recipe = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path / 'recipe.toml'} is no valid TOML: {error}.") from error
+    _check(path / "recipe.toml", recipe, content.RECIPE)
+    lines = _json_lines(path / "metrics.jsonl", lambda line: content.EVENT if "event" in line else content.EPOCH)
+    return Run(
+        label=label or path.name,
+        path=path,
+        recipe=recipe,
+        recipe_text=text,
+        environment=_json_object(path / "environment.json", content.ENVIRONMENT),
+        summary=_json_object(path / "summary.json", content.SUMMARY),
+        epochs=[line for line in lines if "event" not in line],
+        events=[line for line in lines if "event" in line],
+        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES, packed)) if gates else None,
+    )
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell the runs apart."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        labels = ["/".join(part[-length:]) for part in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    raise InputError("the same run is given twice.", hint="name every run once.")
+
+
+def _text(path: Path, limit: int = io.MAX_TEXT) -> str:
+    try:
+        return io.read_bounded(path, limit).decode()
+    except (OSError, UnicodeDecodeError, io.TooLarge) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error
+
+
+def _json_object(path: Path, check: content.Check) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(_text(path, io.MAX_JSON))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {error}.", hint=_AGAIN) from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is damaged: it holds no object.", hint=_AGAIN)
+    _check(path, found, check)
+    return found
+
+
+def _check(path: Path, found: dict[str, Any], check: content.Check) -> None:
+    try:
+        content.shallow(found)
+        check(found, "")
+    except content.Wrong as wrong:
+        raise InputError(f"{path} is damaged: {wrong}.", hint=_AGAIN) from wrong
+
+
+def _json_lines(
+    path: Path,
+    check_of: Callable[[dict[str, Any]], content.Check],
+    shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line,
+) -> list[dict[str, Any]]:
+    """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed.
+
+    ``shorten`` makes each line smaller before the next one is read.
+    """
+    if not path.exists():
+        return []
+    lines = _text(path, io.MAX_LINES).splitlines()
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path} is damaged in line {number}: {error}.", hint=_AGAIN) from error
+        if not isinstance(value, dict):
+            raise InputError(f"{path} is damaged in line {number}: it holds no object.", hint=_AGAIN)
+        try:
+            check_of(value)(value, "")
+        except content.Wrong as wrong:
+            raise InputError(f"{path} is damaged in line {number}: {wrong}.", hint=_AGAIN) from wrong
+        found.append(shorten(value))
+    return found

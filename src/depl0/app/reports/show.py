@@ -1,0 +1,85 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from depl0.app.tasks import Metric
+
+
+def count(value: float) -> str:
+    """Group the digits of a whole number by thousands.
+
+    >>> count(1493632)
+    '1,493,632'
+    """
+    return f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """Shorten a large number.
+
+    >>> short(69_100_000), short(2.58e9), short(640)
+    ('69.1M', '2.58B', '640')
+    """
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:g}"
+
+
+def size(value: float) -> str:
+    """Show bytes in the unit that leaves few digits.
+
+    >>> size(900), size(263_400), size(102_200_000)
+    ('900 B', '263.4 kB', '102.2 MB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def share(value: float) -> str:
+    """Show a share of one.
+
+    >>> share(0.4986)
+    '49.9 %'
+    """
+    return f"{value:.1%}".replace("%", " %")
+
+
+def points(value: float) -> str:
+    """Show a change of accuracy, with its sign.
+
+    >>> points(-0.1), points(0.0)
+    ('−0.10', '0.00')
+    """
+    return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")
+
+
+def change(metric: Metric, value: float) -> str:
+    """Show a change of a metric, with its sign and without its unit.
+
+    >>> change(Metric("accuracy", "%"), -0.1), change(Metric("rmse"), -0.0125)
+    ('−0.10', '−0.0125')
+    """
+    return points(value) if metric.unit == "%" else metric.number(value, sign=bool(value)).replace("-", "−")
+
+
+def milliseconds(value: float) -> str:
+    """Show a latency.
+
+    >>> milliseconds(3.285)
+    '3.29 ms'
+    """
+    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+
+
+def duration(seconds: float) -> str:
+    """Show how long a run took.
+
+    >>> duration(42.1), duration(7440), duration(214_200)
+    ('42 s', '124 min', '59.5 h')
+    """
+    if seconds < 180:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 10 * 3600 else f"{seconds / 3600:.1f} h"

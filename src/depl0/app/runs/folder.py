@@ -1,0 +1,254 @@
+"""The folder of one run: recipe, environment, metrics, checkpoints, compact network, summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from depl0._util.io import write_whole
+from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
+from depl0.app.runs import schema as content
+from depl0.app.runs.checkpoint import fitting, has_checkpoints, load_newest
+from depl0.app.runs.lines import Lines
+from depl0.app.runs.lock import HOLDER, LOCK
+from depl0.app.runs.paths import started_in
+from depl0.errors import FormatError, InputError
+from depl0.latency.cache import processor_name
+from depl0.surgery.files import check_saved
+
+FREE = (
+    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan"),
+    *("deploy.then", "deploy.max_drop", "deploy.calibration_images"),
+)
+"""fields that may change when a run goes on: they say how it is looked after and what follows, not what it does"""
+PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
+
+
+class RunFolder:
+    """Reads and writes the files of a run. Whole files are written aside and renamed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.compact = path / "compact"
+        self._metrics = Lines(path / "metrics.jsonl")
+        self.gates = Lines(path / "gates.jsonl")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return (self.path / "recipe.toml").exists()
+
+    def begin(self, recipe: Recipe) -> None:
+        """Make the folder and say what is going to happen in it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._write("recipe.toml", write_recipe(recipe))
+        self._write("environment.json", _json({**environment(), **started_in(self.path)}))
+        self._write("metrics.jsonl", "")
+        self.gates.restore("")
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``; a checkpoint counts on it, so it goes to disk at once."""
+        self._metrics.add(line)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return all lines of ``metrics.jsonl``."""
+        return self._metrics.read()
+
+    def metrics_text(self, lines: int | None = None) -> str:
+        """Return ``metrics.jsonl`` as it is, for a checkpoint; or its first lines, which is what older ones counted."""
+        return "".join(self._metrics.text().splitlines(keepends=True)[:lines])
+
+    def restore(self, recipe: str, metrics: str, gates: str | None = None) -> None:
+        """Put files back to what they were at a checkpoint: later lines come from steps that are done again.
+
+        ``gates`` is the text of ``gates.jsonl``; None leaves the file alone, for checkpoints that do not have it.
+        """
+        self._write("recipe.toml", recipe)
+        self._write("metrics.jsonl", metrics)
+        if gates is not None:
+            self.gates.restore(gates)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write ``summary.json``: the run is done."""
+        self._write("summary.json", _json(summary))
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary of a finished run, whatever has become of its other files since."""
+        path = self.path / "summary.json"
+        try:
+            return dict(json.loads(path.read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError, RecursionError):  # half a summary is none: it is made again
+            return None
+        except OSError as error:
+            raise FormatError(
+                f"{path} cannot be read: {error.strerror or error}.",
+                hint="move it out of the way; --resume makes it again from the last checkpoint.",
+            ) from error
+
+    def finished(self, note: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
+        """Return the summary of a run that is finished and whole: its compact network has the right checksum.
+
+        Where one of the two is missing or damaged, ``note`` is told so and None is returned: the run goes on from its
+        last checkpoint, and makes both again. Where there is no checkpoint any more, that is an error.
+        """
+        summary = self.summary()
+        if summary is None or "compact" not in summary:  # dense training leaves no compact network
+            return summary
+        try:
+            _check_summary(summary, self.path / "summary.json")
+            check_saved(self.compact)
+        except FormatError as error:
+            if not has_checkpoints(self.checkpoints):
+                raise FormatError(
+                    f"the run {self.path} is finished, but its result is not whole and no checkpoint is left to make "
+                    f"it from: {error.message}",
+                    hint="copy the folder compact again from a backup; or train again with another --out.",
+                ) from error
+            note(f"the result is not whole and is made again from the last checkpoint: {error.message}")
+            return None
+        return summary
+
+    def _write(self, name: str, text: str) -> None:
+        write_whole(self.path / name, text.encode())
+
+
+def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, bool]:
+    """Return the folder of a new run, or of one that goes on; and whether it goes on."""
+    path = Path(out) if out else _default_folder(recipe.name, resume)
+    folder = RunFolder(path)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file, not a folder for a run.", hint="choose another --out.")
+    if not folder.has_begun:
+        if path.exists() and any(not _is_ours(entry.name) for entry in path.iterdir()):
+            raise InputError(f"{path} is not empty and holds no run.", hint="choose another --out.")
+        return folder, False
+    if not resume:
+        raise InputError(
+            f"{path} holds another run already.",
+            hint="choose another --out, or continue that run with --resume.",
+        )
+    differences = _differences(_earlier_recipe(folder), recipe)
+    difference = next((found for found in differences if found[0] not in FREE), None)
+    if difference is not None:
+        name, was, now = difference
+        raise InputError(
+            f"{path} holds a run of another recipe: {name} was {was!r} and is now {now!r}.",
+            hint="resume with the settings of that run, or choose another --out.",
+        )
+    return folder, True
+
+
+def find_compact(path: Path) -> tuple[Path, Path | None]:
+    """Return the compact network's folder, and the recipe of its run if there is one."""
+    for compact, recipe in ((path / "compact", path / "recipe.toml"), (path, path.parent / "recipe.toml")):
+        if (compact / "compact.json").is_file():
+            return compact, recipe if recipe.is_file() else None
+    if (path / "recipe.toml").is_file():
+        raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="go on with --resume.")
+    raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")
+
+
+def _check_summary(summary: dict[str, Any], path: Path) -> None:
+    try:
+        content.SUMMARY(summary, "")
+    except content.Wrong as wrong:
+        raise FormatError(f"{path} is damaged: {wrong}.") from wrong
+
+
+def _default_folder(name: str, resume: bool) -> Path:
+    """Return the first free of runs/NAME, runs/NAME-2, …; to resume, the last one taken."""
+    taken, number = None, 1
+    while True:
+        path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if not path.exists():
+            return taken if resume and taken is not None else path
+        taken, number = path, number + 1
+
+
+def _earlier_recipe(folder: RunFolder) -> Recipe:
+    """Return the recipe of a run that goes on; where its file is damaged, from the newest checkpoint."""
+    try:
+        return read_recipe(folder.path / "recipe.toml")
+    except InputError:
+        found = load_newest(folder.checkpoints)
+        if found is None:
+            raise
+        with fitting(folder.checkpoints, found[0]):
+            return parse_recipe(str(found[1]["recipe"]))
+
+
+def _is_ours(name: str) -> bool:
+    """Tell whether a file is what a run leaves that was killed while it began."""
+    return name.endswith(".part") or name in (LOCK, HOLDER)
+
+
+def first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
+    """Return the first field in which two recipes differ, and its two values."""
+    return next(_differences(left, right))
+
+
+def _differences(left: Recipe, right: Recipe) -> Iterator[tuple[str, object, object]]:
+    a, b = dataclasses.asdict(left), dataclasses.asdict(right)
+    for section, fields in a.items():
+        if not isinstance(fields, dict):
+            if fields != b[section]:
+                yield section, fields, b[section]
+            continue
+        for field, value in fields.items():
+            if value != b[section][field]:
+                yield f"{section}.{field}", value, b[section][field]
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, commit and machine, so that a reader can repeat the run."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "packages": versions,
+        "commit": _commit(),
+        "machine": {
+            "system": platform.platform(),
+            "processor": processor_name(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of depl0's own source tree, if it runs from one; an environment may lie in another's."""
+    package = Path(__file__).resolve().parents[1]
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(package), "rev-parse", "HEAD", "--show-toplevel"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    commit, _, top = done.stdout.strip().partition("\n")
+    return commit if package == Path(top) / "src" / "depl0" else None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"

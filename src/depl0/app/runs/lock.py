@@ -1,0 +1,94 @@
+"""One run folder, one run: a lock that no dead process can hold, and a file that says who works there.
+
+The system locks the empty file ``.lock`` for as long as the process lives (``filelock``); it stays in the folder. The
+file ``lock`` names process and host for people, and is there only while a run is; alone it keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from depl0._util.io import write_whole
+from depl0.errors import InputError
+
+LOCK = ".lock"
+HOLDER = "lock"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that works in a run folder."""
+
+    pid: int
+    host: str
+    since: str
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep everybody else out of a run folder, which is made if need be."""
+    lock = FileLock(folder / LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise _refusal(folder) from None
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        with _named_in(folder):
+            yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _named_in(folder: Path) -> Iterator[None]:
+    mine = Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S %z"))
+    try:
+        write_whole(folder / HOLDER, (json.dumps(asdict(mine)) + "\n").encode())
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / HOLDER).unlink()
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"the run folder {folder} cannot be written to: {error.strerror or error}.",
+        hint="choose another --out, or make room and give yourself the right to write there.",
+    )
+
+
+def _refusal(folder: Path) -> InputError:
+    holder = _read(folder / HOLDER)
+    if holder is None:
+        who, host = "it has only just begun", socket.gethostname()
+    else:
+        who, host = f"process {holder.pid} on {holder.host}, since {holder.since}", holder.host
+    hint = "wait for it, stop it, or choose another --out."
+    if host != socket.gethostname():  # some network disks keep the lock of a host that is gone
+        hint = f"whether it still runs can only be seen on {host}. If it does not, delete {folder / LOCK}."
+    return InputError(f"another run works in {folder}: {who}.", hint=hint)
+
+
+def _read(path: Path) -> Holder | None:
+    """Return who works in a folder, where the file says so."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        return Holder(int(content["pid"]), str(content["host"]), str(content["since"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,199 @@
+"""What people see while a run goes on: a live display on a terminal, plain lines elsewhere, nothing if they say so.
+
+Everything here goes to stderr. stdout is for the result.
+"""
+
+from __future__ import annotations
+
+import abc
+import sys
+import time
+from typing import Any, final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from depl0.app.tasks import ACCURACY, Metric
+
+EVERY_SECONDS = 30.0
+"""between two lines inside an epoch"""
+
+
+class Reporter(abc.ABC):
+    """Is told what a run does."""
+
+    @abc.abstractmethod
+    def note(self, text: str) -> None:
+        """Say something once."""
+
+    @abc.abstractmethod
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
+        """A phase begins, ``done`` of its steps having been done before; ``metric`` is what its epochs report."""
+
+    @abc.abstractmethod
+    def step(self) -> None:
+        """One training step is done."""
+
+    def progress(self, line: dict[str, Any]) -> None:  # noqa: B027 - most reporters need not listen
+        """Inside an epoch: where training is, its rate, and loss and metric on the training images so far."""
+
+    @abc.abstractmethod
+    def epoch(self, line: dict[str, Any]) -> None:
+        """An epoch is done; ``line`` is what went into metrics.jsonl."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """The phase is done, or was broken off."""
+
+
+def make_reporter(quiet: bool = False) -> Reporter:
+    """Return the reporter that suits stderr."""
+    if quiet:
+        return Quiet()
+    return Live() if sys.stderr.isatty() else Plain()
+
+
+@final
+class Quiet(Reporter):
+    """Says nothing."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
+        """Say nothing."""
+
+    def step(self) -> None:
+        """Say nothing."""
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Say nothing."""
+
+    def end(self) -> None:
+        """Say nothing."""
+
+
+@final
+class Plain(Reporter):
+    """One line an epoch, and one every so often inside long ones."""
+
+    def __init__(self) -> None:
+        self._phase, self._epochs, self._start = "", 0, 0.0
+        self._first_epoch: int | None = None
+        self._metric = ACCURACY
+        self._last = time.monotonic()
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self._last = time.monotonic()
+        print(text, file=sys.stderr, flush=True)
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
+        """Remember when the phase began."""
+        self._metric = metric
+        self._phase, self._epochs, self._start, self._first_epoch = phase, epochs, time.monotonic(), None
+
+    def step(self) -> None:
+        """Say nothing."""
+
+    def progress(self, line: dict[str, Any]) -> None:
+        """Print a line if the last one is a while ago."""
+        if time.monotonic() - self._last >= EVERY_SECONDS:
+            self.note(f"{self._phase} {describe_step(line, self._metric)}")
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Print the epoch."""
+        if self._first_epoch is None:
+            self._first_epoch = line["epoch"] - 1
+        done = line["epoch"] - self._first_epoch
+        left = (time.monotonic() - self._start) / max(done, 1) * (self._epochs - line["epoch"])
+        self.note(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}  {_clock(left)} left")
+
+    def end(self) -> None:
+        """Say nothing."""
+
+
+@final
+class Live(Reporter):
+    """A progress bar with the numbers of the epoch so far, or of the last one."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress: Progress | None = None
+        self._task: Any = None
+        self._metric = ACCURACY
+
+    def note(self, text: str) -> None:
+        """Print a line above the bar."""
+        (self._progress.console if self._progress else self._console).print(text, highlight=False, markup=False)
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
+        """Show the bar."""
+        self.end()
+        self._metric = metric
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console)
+        self._task = self._progress.add_task(phase, total=max(epochs * steps, 1), completed=done, numbers="")
+        self._progress.start()
+
+    def step(self) -> None:
+        """Move the bar."""
+        if self._progress is not None:
+            self._progress.advance(self._task)
+
+    def progress(self, line: dict[str, Any]) -> None:
+        """Show where the epoch is."""
+        if self._progress is not None:
+            self._progress.update(self._task, numbers=describe_step(line, self._metric))
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Show the epoch's numbers."""
+        if self._progress is not None:
+            self._progress.update(self._task, numbers=f"epoch {line['epoch']}  {describe(line, self._metric)}")
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
+    """Put the most important numbers of an epoch in one line."""
+    held_out = f"validation_{metric.name}"
+    shown = f"validation {metric.label}" if held_out in line else metric.label
+    value = line[held_out if held_out in line else f"test_{metric.name}"]
+    parts = [f"loss {line['loss']:.3f}", f"{shown} {metric.show(value)}"]
+    if line.get("expected") and line.get("kept"):
+        parts.append(f"MACs expected {line['expected']['macs_share']:.1%} kept {line['kept']['macs_share']:.1%}")
+    return "  ".join(parts)
+
+
+def describe_step(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
+    """Put where an epoch is in one line.
+
+    >>> describe_step({"epoch": 2, "step": 40, "steps": 390, "lr": 0.05, "loss": 1.2, "train_accuracy": 55.0})
+    'epoch 2 step 40/390  loss 1.200  accuracy 55.00 % (training)  lr 0.05'
+    """
+    value = metric.show(line[f"train_{metric.name}"])
+    numbers = f"loss {line['loss']:.3f}  {metric.label} {value} (training)  lr {line['lr']:.3g}"
+    return f"epoch {line['epoch']} step {line['step']}/{line['steps']}  {numbers}"
+
+
+def duration(seconds: float) -> str:
+    """Say how long something takes, as roughly as one can know.
+
+    >>> [duration(seconds) for seconds in (3, 45, 150, 5400, 100_000)]
+    ['a few seconds', 'about 45 s', 'about 2 min', 'about 1.5 h', 'about 28 h']
+    """
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 120:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.2g} h"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,188 @@
+"""``summary.json``: what a finished run came to, typed, and enough to make a report from the run's folder alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+from depl0.app.runs.state import CompactionRecord, FreezingRecord
+from depl0.app.tasks import Metric
+from depl0.costs.count import Cost, LayerCost
+from depl0.costs.memory import memory_bytes
+from depl0.equivalence.certificate import Certificate
+from depl0.latency.measure import Speedup, speedup, summarise, time_networks
+from depl0.surgery.files import file_size
+from depl0.surgery.record import CompactRecord
+
+BATCH = 32
+"""images of the larger of the two batches that are timed; the other is one"""
+ROUNDS = 31
+"""in which both networks are timed, as long as a second is enough for them"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One network in figures."""
+
+    score: float | None
+    """the task's metric on the test images; None: the network was never trained"""
+    cost: Cost
+    measured: dict[str, Any]
+    """latency, memory and file size"""
+    validation: float | None = None
+    """the task's metric on the images that are held out for choices, if any"""
+
+    def to_dict(self, metric: Metric) -> dict[str, Any]:
+        """Return the figures with the score under the metric's name."""
+        return {metric.name: self.score, "macs": self.cost.macs, "params": self.cost.params, **self.measured}
+
+
+@dataclass(frozen=True)
+class BudgetFigures:
+    """What was asked for, and what became of it."""
+
+    asked: float | None
+    of: str
+    reached: float
+    round_to: int
+    penalty_weight: float | None
+    latency: dict[str, Any] | None
+    """where the budget is a latency: what was foretold and measured"""
+
+
+@final
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to."""
+
+    name: str
+    model: str
+    data: str
+    method: str
+    metric: Metric
+    validation_images: int | None
+    """training images that were held out for choices; None: none"""
+    search_epochs: int
+    finetune_epochs: int
+    dense: Figures
+    compact: Figures
+    speedup: dict[str, Speedup]
+    """by batch size"""
+    budget: BudgetFigures
+    freezing: FreezingRecord
+    convergence: dict[str, Any] | None
+    """when the search noticed that its open gates had come to rest"""
+    settled_epoch: float | None
+    """the first epoch after which hardly any gate differs from the final set, seen from the end"""
+    dependency: dict[str, Any] | None
+    """how much the dependency between gates decided in the end; None: they had none"""
+    compactions: list[CompactionRecord]
+    certificate: Certificate
+    removed: list[str]
+    input: dict[str, Any]
+    groups: dict[str, dict[str, int]]
+    layers: list[dict[str, Any]]
+    channels_last: bool
+    steps: int
+    rollbacks: int
+    seconds: float
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``summary.json`` holds."""
+        dense, compact, budget = self.dense.cost, self.compact.cost, self.budget
+        return {
+            "name": self.name,
+            "model": self.model,
+            "data": self.data,
+            "method": self.method,
+            "metric": self.metric.to_dict(),
+            "epochs": {"search": self.search_epochs, "finetune": self.finetune_epochs},
+            "dense": self.dense.to_dict(self.metric),
+            "compact": self.compact.to_dict(self.metric),
+            "validation": self._validation(),
+            "speedup": {batch: dataclasses.asdict(found) for batch, found in self.speedup.items()},
+            "budget": budget.asked,
+            "budget_of": budget.of if budget.asked is not None else None,
+            "budget_asked": budget.asked,
+            "budget_reached": budget.reached,
+            "round_to": budget.round_to,
+            "penalty_weight": budget.penalty_weight,
+            "macs_left": compact.macs / dense.macs,
+            "params_left": compact.params / dense.params,
+            "latency_budget": budget.latency,
+            "freezing": self.freezing.to_dict(self.metric.name),
+            "convergence": self.convergence,
+            "settled_epoch": self.settled_epoch,
+            "dependency": self.dependency,
+            "compactions": [dataclasses.asdict(entry) for entry in self.compactions],
+            "certificate": dataclasses.asdict(self.certificate),
+            "removed": self.removed,
+            "input": self.input,
+            "groups": self.groups,
+            "layers": self.layers,
+            "channels_last": self.channels_last,
+            "steps": self.steps,
+            "rollbacks": self.rollbacks,
+            "seconds": self.seconds,
+            "seed": self.seed,
+        }
+
+    def _validation(self) -> dict[str, Any] | None:
+        """Return the metric of both networks on the images that were held out, and how many those are."""
+        if self.validation_images is None:
+            return None
+        networks = {"dense": self.dense, "compact": self.compact}
+        return {
+            "images": self.validation_images,
+            **{name: {self.metric.name: figures.validation} for name, figures in networks.items()},
+        }
+
+
+def measured(
+    dense: nn.Module, compact: nn.Module, example: Tensor
+) -> tuple[dict[str, dict[str, Any]], dict[str, Speedup]]:
+    """Return latency, memory and file size of both networks, and how much faster one is; ``example`` is one image."""
+    networks = {"dense": dense, "compact": compact}
+    batch = example.expand(BATCH, *example.shape[1:]).contiguous()
+    one, many = (time_networks(networks, [inputs], ROUNDS, seconds=1.0) for inputs in (example, batch))
+    figures = {
+        name: {
+            "latency_ms": 1000 * summarise(one[name]).median,
+            f"latency_ms_{BATCH}": 1000 * summarise(many[name]).median,
+            "memory_bytes": memory_bytes(network, [example]),
+            f"memory_bytes_{BATCH}": memory_bytes(network, [batch]),
+            "file_bytes": file_size(network),
+        }
+        for name, network in networks.items()
+    }
+    faster = {"1": speedup(one["dense"], one["compact"]), str(BATCH): speedup(many["dense"], many["compact"])}
+    return figures, faster
+
+
+def layer_table(plan: Plan, record: CompactRecord, dense: Cost, compact: Cost) -> list[dict[str, Any]]:
+    """Return every layer in order of execution: channels, those that are left, cost, and what froze the others."""
+    output = {use.layer: use.out_axis for use in plan.uses}
+    group_of = {layer: group.name for group in plan.groups for layer in group.layers}
+    nothing = LayerCost(0, 0)
+    rows = []
+    for report in plan.layers:
+        left = record.positions.get(output[report.layer]) if report.layer in output else None
+        large, small = dense.layers.get(report.layer, nothing), compact.layers.get(report.layer, nothing)
+        rows.append(
+            {
+                "layer": report.layer,
+                "group": group_of.get(report.layer),
+                "channels": report.channels,
+                "kept": report.channels if left is None else len(left),
+                "prunable": report.prunable,
+                "frozen": dict(report.reasons),
+                "macs": [large.macs, small.macs],
+                "params": [large.params, small.params],
+            }
+        )
+    return rows

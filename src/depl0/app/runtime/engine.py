@@ -1,0 +1,155 @@
+"""Where a training runs: device, precision, processes and trackers, through Accelerate."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.state import AcceleratorState
+from accelerate.utils import gather_object
+from torch import nn
+
+from depl0.app.recipes.recipe import Recipe
+from depl0.errors import InputError, TrainingError
+
+_PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
+    """Return an Accelerator for a recipe, and seed everything that is random, alike in all processes.
+
+    Trackers write to the folder.
+    """
+    device = recipe.run.device
+    _check_device(device, recipe.run.precision)
+    if folder is not None:
+        _check_trackers(recipe.run.trackers)
+    AcceleratorState._reset_state(True)
+    if device.startswith("cuda:"):
+        torch.cuda.set_device(device)
+    wait = waiting_time()
+    try:
+        engine = Accelerator(
+            mixed_precision=_PRECISIONS[recipe.run.precision],
+            cpu=device.partition(":")[0] == "cpu",
+            log_with=list(recipe.run.trackers) or None if folder is not None else None,
+            project_dir=str(folder) if folder is not None else None,
+            kwargs_handlers=[DistributedDataParallelKwargs(), InitProcessGroupKwargs(timeout=wait)],
+        )
+    except RuntimeError as error:
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            raise
+        reason = str(error).strip().partition("\n")[0][:160]
+        raise TrainingError(
+            f"the {os.environ['WORLD_SIZE']} processes have not found each other within {wait.total_seconds():g} s.",
+            hint="start all of them anew, with the same address and port (torchrun does); where they start slowly, set "
+            f"DEPL0_TIMEOUT to more seconds. This one saw: {reason}",
+        ) from error
+    seed_everything(recipe.run.seed)
+    return engine
+
+
+def is_first_process() -> bool:
+    """Tell whether this is the process that speaks for all, before there is an engine."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def waiting_time() -> timedelta:
+    """Return how long a process waits for the others before it gives up: DEPL0_TIMEOUT seconds, else 10 minutes."""
+    text = os.environ.get("DEPL0_TIMEOUT", "600")
+    try:
+        seconds = float(text)
+        if not 0 < seconds < 1e6:
+            raise ValueError
+    except ValueError:
+        raise InputError(f"DEPL0_TIMEOUT must be a number of seconds, got {text!r} instead.") from None
+    return timedelta(seconds=seconds)
+
+
+def _check_device(device: str, precision: str) -> None:
+    kind, _, number = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps"):
+        raise InputError(f"device is {device}, but training runs on cpu, cuda or mps.", hint="use --device auto.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device is {device}, but torch sees no CUDA device.", hint="use --device cpu, or auto.")
+    if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
+        raise InputError(f"device is {device}, but there are only {torch.cuda.device_count()} CUDA devices.")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device is mps, but torch sees no such device.", hint="use --device cpu, or auto.")
+    has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if precision == "fp16" and (kind == "cpu" or not has_accelerator):
+        raise InputError("precision fp16 needs a GPU; the device is cpu.", hint="use --precision bf16, or fp32.")
+
+
+def _check_trackers(trackers: tuple[str, ...]) -> None:
+    for tracker in trackers:
+        if find_spec(tracker) is None:  # Accelerate would leave it out without a word
+            raise InputError(f"the tracker {tracker} is not installed.", hint=f"pip install {tracker}.")
+
+
+# -- random numbers --------------------------------------------------------------------------------------------------
+
+
+def seed_everything(seed: int, rank: int = 0) -> None:
+    """Seed Python, NumPy and torch; each rank draws something else."""
+    random.seed(seed + rank)
+    np.random.seed((seed + rank) % 2**32)
+    torch.manual_seed(seed + rank)
+
+
+def rng_states(engine: Accelerator) -> list[dict[str, Any]]:
+    """Return the state of everything random, of every process; all of them call this together."""
+    _, numbers, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [torch.from_numpy(np.array(numbers, dtype=np.int64)), position, has_gauss, gauss],
+        "torch": torch.get_rng_state(),
+    }
+    if engine.device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(engine.device)
+    return [state] if engine.num_processes == 1 else list(gather_object([state]))
+
+
+def set_rng_state(engine: Accelerator, state: dict[str, Any]) -> None:
+    """Put everything random of this process back to where it was."""
+    numbers, position, has_gauss, gauss = state["numpy"]
+    random.setstate(state["python"])
+    np.random.set_state(("MT19937", numbers.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(state["torch"])
+    if engine.device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], engine.device)
+
+
+# -- networks and processes ------------------------------------------------------------------------------------------
+
+
+def prepare(
+    engine: Accelerator, model: nn.Module, optimizers: Sequence[Any], some_unused: bool
+) -> tuple[nn.Module, list[Any]]:
+    """Return a network and its optimizers as the engine runs them; ``some_unused``: not all always get gradients."""
+    engine.ddp_handler.find_unused_parameters = some_unused
+    wrapped, *prepared = engine.prepare(model, *optimizers)
+    return wrapped, prepared
+
+
+def any_process(engine: Accelerator, *flags: bool) -> list[bool]:
+    """Tell for each flag whether it is set in any process; all of them call this together."""
+    if engine.num_processes == 1:
+        return list(flags)
+    counts = engine.reduce(torch.tensor(flags, dtype=torch.float32, device=engine.device), reduction="sum")
+    return [count > 0 for count in counts.tolist()]
+
+
+def take_back(engine: Accelerator, model: nn.Module) -> None:
+    """Undo what the engine did to a network: it holds on to it, marks it, and puts mixed precision on its forward."""
+    engine.free_memory()
+    for name in ("forward", "_original_forward", "_is_accelerate_prepared"):
+        model.__dict__.pop(name, None)

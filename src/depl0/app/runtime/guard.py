@@ -1,0 +1,109 @@
+"""Non-finite values: noticed at the next look, with the step and the cause, and never saved.
+
+Every step leaves a few numbers on the device; nobody waits for them before the next look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+
+from depl0.app.runtime.engine import any_process
+from depl0.errors import DivergedError, InputError
+from depl0.gated import GatedModel
+
+
+class NumberGuard:
+    """Keeps the losses and the largest gradients of every step until somebody looks."""
+
+    def __init__(self) -> None:
+        self._unseen: list[Tensor] = []
+
+    def keep(self, loss: Tensor, task_loss: Tensor, optimizers: Iterable[Any], scaled: bool) -> None:
+        """Note one step. Scaled gradients (fp16) may overflow: their step is left out, and that is no trouble."""
+        numbers = [loss.detach().float(), task_loss.detach().float()]
+        for optimizer in () if scaled else optimizers:
+            gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
+            numbers.append(_largest(gradients, torch.zeros_like(numbers[0])))
+        self._unseen.append(torch.stack(numbers))
+
+    def look(self, engine: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
+        """Raise if anything since the last look is not finite. All processes call this together."""
+        seen = torch.stack(self._unseen).tolist() if self._unseen else []
+        self._unseen.clear()
+        check(engine, _first_wrong(seen, step, names) or wrong_parameter(model, step), where)
+
+
+def check(engine: Accelerator, wrong: str | None, where: str) -> None:
+    """Raise in all processes if anything is wrong in any."""
+    (any_wrong,) = any_process(engine, wrong is not None)
+    if any_wrong:
+        found = [wrong] if engine.num_processes == 1 else gather_object([wrong])
+        raise diverged(f"{next(text for text in found if text)} ({where}).")
+
+
+def diverged(message: str) -> DivergedError:
+    """Return the error of a training that has diverged."""
+    return DivergedError(
+        message,
+        hint="the last good checkpoint is intact. Go on from there with half the learning rates: --resume --on-nan "
+        "rollback. Or lower the learning rate (--lr, --gate-lr) or set search.clip_norm, and start again.",
+    )
+
+
+@torch.no_grad()
+def wrong_parameter(model: nn.Module, step: int) -> str | None:
+    """Say which parameter or log α is not finite."""
+    named: dict[str, Tensor] = dict(model.named_parameters())
+    if isinstance(model, GatedModel):
+        named = {"log α": model.log_alpha(), **named}
+    zero = torch.zeros((), device=next((value.device for value in named.values()), None))
+    largest = torch.stack([zero, *(_largest([value], zero) for value in named.values())]).tolist()
+    for name, value in zip(named, largest[1:], strict=True):
+        if not math.isfinite(value):
+            return f"{name} became {value} by step {step}"
+    return None
+
+
+def _first_wrong(seen: list[list[float]], step: int, names: Sequence[str]) -> str | None:
+    for place, (loss, task_loss, *gradients) in enumerate(seen):
+        here = f"at step {step - len(seen) + 1 + place}"
+        if not math.isfinite(loss):
+            cause = "" if not math.isfinite(task_loss) else ", by its penalty"
+            return f"the loss became {loss} {here}{cause}"
+        for name, value in zip(names, gradients, strict=False):
+            if not math.isfinite(value):
+                return f"the gradient of the {name}s became {value} {here}"
+    return None
+
+
+@torch.no_grad()
+def _largest(tensors: Iterable[Tensor | None], nothing: Tensor) -> Tensor:
+    """Return the largest absolute value, NaN if there is one, without waiting for the device."""
+    present = [tensor for tensor in tensors if tensor is not None and tensor.numel()]
+    if not present:
+        return nothing
+    norms = torch._foreach_norm(present, math.inf)
+    return torch.stack([norm.float() for norm in norms]).amax()
+
+
+@contextmanager
+def explained_batches() -> Iterator[None]:
+    """Say what to do when batch norm is given a single value per channel."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(
+            "batch norm needs more than one value per channel in training, but a process has a single image of a "
+            "single pixel there.",
+            hint="use a larger --batch-size (it is shared by all processes), or fewer processes.",
+        ) from error

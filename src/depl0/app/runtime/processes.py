@@ -1,0 +1,111 @@
+"""Many processes that are one run: they agree, they stop together, and none waits for a dead one."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from depl0.app.runs.lock import locked
+from depl0.app.runtime.engine import any_process
+from depl0.errors import Depl0Error, InputError, RunInterruptedError, TrainingError
+
+_LOST = re.compile(
+    r"closed by (remote )?peer|reset by peer|connection (closed|refused|reset)|broken pipe|timed? ?out|gloo|nccl"
+    r"|socket|no longer (alive|running)|distributed",
+    re.IGNORECASE,
+)
+GO_ON = "go on with the same command and --resume."
+
+
+def check_same(engine: Accelerator, what: str, content: str) -> None:
+    """Refuse to go on if the processes do not all have the same of something; a hash is compared."""
+    if engine.num_processes == 1:
+        return
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    found = gather_object([digest])
+    others = [rank for rank, other in enumerate(found) if other != found[0]]
+    if others:
+        raise TrainingError(
+            f"the processes do not agree on {what}: process {others[0]} has another one than process 0.",
+            hint=f"use the same machines and versions for all processes, then {GO_ON}",
+        )
+
+
+@contextmanager
+def alone_in(folder: Path, engine: Accelerator) -> Iterator[None]:
+    """Hold the lock of a run folder: the first process does, and tells the others if it cannot."""
+    with ExitStack() as stack:
+        refused: Depl0Error | None = None
+        if engine.is_main_process:
+            try:
+                stack.enter_context(locked(folder))
+            except Depl0Error as error:
+                refused = error
+        (any_refused,) = any_process(engine, refused is not None)
+        if any_refused:
+            raise refused or InputError("the first process cannot use the run folder.")
+        yield
+
+
+@contextmanager
+def explained(engine: Accelerator, folder: Path) -> Iterator[None]:
+    """Turn what days bring (a full disk, a lost process, a signal) into a message and a way to go on."""
+    try:
+        with _sigterm_interrupts():
+            yield
+    except KeyboardInterrupt as error:
+        raise RunInterruptedError(f"interrupted at once; {folder} has the last checkpoint.", hint=GO_ON) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES):
+            raise
+        place = f" ({error.filename})" if error.filename else ""
+        raise TrainingError(
+            f"{folder} cannot be written to: {error.strerror}{place}. The last checkpoint in it is intact.",
+            hint=f"make room or mend the disk, then {GO_ON}",
+        ) from error
+    except RuntimeError as error:
+        if engine.num_processes == 1 or not (isinstance(error, _distributed_error()) or _LOST.search(str(error))):
+            raise
+        raise TrainingError(
+            f"process {engine.process_index} of {engine.num_processes} has lost another one, and stops; {folder} has "
+            "the last checkpoint.",
+            hint=f"{GO_ON} The other one's own message says why it ended. This one saw: {_short(str(error))}",
+        ) from error
+
+
+def _short(reason: str, longest: int = 160) -> str:
+    """Return what torch.distributed says without the places in its source: one line."""
+    line = re.sub(r"^\[[^\]]*\]:?\s*", "", reason.strip().partition("\n")[0])
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def _distributed_error() -> type[Exception]:
+    return getattr(torch.distributed, "DistError", Depl0Error)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C where no training step is there to be finished."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,212 @@
+"""A study: many recipes in one folder, each an ordinary run in a folder of its own.
+
+A study may be stopped at any time and called again: members that are finished are read, those that are half done go on
+from their last checkpoint, those that failed are tried again. One that fails does not lose the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, final
+
+from depl0._util.io import write_whole
+from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.toml import parse_recipe, write_recipe
+from depl0.app.runs import schema as content
+from depl0.app.runs.folder import RunFolder, first_difference
+from depl0.app.runs.progress import Reporter
+from depl0.app.runtime.engine import is_first_process
+from depl0.app.training.prune import prune
+from depl0.errors import Depl0Error, FormatError, InputError, RunInterruptedError
+
+VERSION = 1
+TRIALS = "trials"
+"""the folder, within a study's, of runs that its members are chosen by"""
+
+Status = Literal["finished", "failed", "half done", "not started"]
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """Why a member failed."""
+
+    kind: str
+    message: str
+    hint: str | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of a member."""
+
+    name: str
+    status: Status
+    summary: dict[str, Any] | None = None
+    failure: Failure | None = None
+
+
+@final
+class Study:
+    """Members by name, in one folder. Making one checks the folder and writes nothing."""
+
+    def __init__(self, kind: str, members: Mapping[str, Recipe], folder: Path) -> None:
+        if not members:
+            raise InputError(f"the {kind} has no members.")
+        for name in members:
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise InputError(
+                    f"member {name!r} would lie outside of the {kind}'s folder.", hint="give its recipe another name."
+                )
+        self.kind = kind
+        self.members = dict(members)
+        self.folder = folder
+        self._file = folder / "study.json"
+        self._failures: dict[str, Failure] = {}
+        self._take_up()
+
+    def run(self, reporter: Reporter, after_each: Callable[[list[Outcome]], None]) -> list[Outcome]:
+        """Run what is not finished, one member after the other; ``after_each`` is told what there is by then.
+
+        An interruption ends the study; a member that fails does not.
+        """
+        self._write()
+        for number, (name, recipe) in enumerate(self.members.items(), start=1):
+            if self._is_finished(name):
+                reporter.note(f"{name} ({number}/{len(self.members)}): finished already")
+                continue
+            reporter.note(f"{name} ({number}/{len(self.members)})")
+            try:
+                self._run_member(name, recipe, reporter)
+            except (RunInterruptedError, KeyboardInterrupt) as error:
+                after_each(self.outcomes())
+                raise RunInterruptedError(
+                    f"interrupted in {name}, member {number} of {len(self.members)}; what is done is kept in "
+                    f"{self.folder}.",
+                    hint="go on with the same command.",
+                ) from error
+            self._write()
+            after_each(self.outcomes())
+        return self.outcomes()
+
+    def outcomes(self) -> list[Outcome]:
+        """Return what has become of every member so far."""
+        return [self._outcome(name) for name in self.members]
+
+    def path_of(self, name: str) -> Path:
+        """Return the run folder of a member."""
+        return self.folder / name
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    def _run_member(self, name: str, recipe: Recipe, reporter: Reporter) -> None:
+        path = self.path_of(name)
+        self._failures.pop(name, None)
+        try:
+            prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter)
+        except RunInterruptedError:
+            raise
+        except Depl0Error as error:
+            self._failures[name] = Failure(type(error).__name__, error.message, error.hint)
+        except (OSError, MemoryError, RuntimeError) as error:  # a full disk, a device without memory
+            self._failures[name] = Failure(type(error).__name__, f"{type(error).__name__}: {error}")
+        if name in self._failures:
+            reporter.note(f"{name} failed: {self._failures[name].message}")
+
+    def _is_finished(self, name: str) -> bool:
+        return self._outcome(name).status == "finished"
+
+    def _outcome(self, name: str) -> Outcome:
+        try:
+            summary = RunFolder(self.path_of(name)).summary()
+            if summary is not None:
+                content.check_finished(summary)
+                return Outcome(name, "finished", summary=summary)
+        except FormatError as error:
+            return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message, error.hint))
+        except content.Wrong as wrong:
+            damage = f"{self.path_of(name) / 'summary.json'} is damaged: {wrong}."
+            return Outcome(name, "failed", failure=Failure(FormatError.__name__, damage))
+        if name in self._failures:
+            return Outcome(name, "failed", failure=self._failures[name])
+        return Outcome(name, "half done" if RunFolder(self.path_of(name)).has_begun else "not started")
+
+    # -- study.json --------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        if not is_first_process():
+            return
+        described = {
+            "version": VERSION,
+            "kind": self.kind,
+            "members": [
+                {"name": name, "recipe_sha256": _checksum(recipe), "recipe": write_recipe(recipe)}
+                for name, recipe in self.members.items()
+            ],
+            "failures": {name: asdict(failure) for name, failure in self._failures.items()},
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self._file, described)
+
+    def _take_up(self) -> None:
+        """Refuse a folder that is not this study's; remember what failed in it."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder} is a file, not a folder for a {self.kind}.", hint="choose another --out.")
+        if not self._file.exists():
+            if self.folder.exists() and any(not _may_be_there(entry.name) for entry in self.folder.iterdir()):
+                raise InputError(f"{self.folder} is not empty and holds no {self.kind}.", hint="choose another --out.")
+            return
+        kind, members, failures = _read(self._file)
+        if kind != self.kind:
+            raise InputError(f"{self.folder} holds a {kind}, not a {self.kind}.", hint="choose another --out.")
+        self._check_same(members)
+        self._failures = failures
+
+    def _check_same(self, earlier: Mapping[str, Recipe]) -> None:
+        hint = f"continue that {self.kind} with its own settings, or choose another --out."
+        if list(earlier) != list(self.members):
+            raise InputError(
+                f"{self.folder} holds another {self.kind}: its members are {', '.join(earlier)}; "
+                f"asked for: {', '.join(self.members)}.",
+                hint=hint,
+            )
+        for name, recipe in self.members.items():
+            if earlier[name] != recipe:
+                field, was, now = first_difference(earlier[name], recipe)
+                raise InputError(
+                    f"{self.folder} holds a {self.kind} of another recipe: {field} of {name} was {was!r} and is now "
+                    f"{now!r}.",
+                    hint=hint,
+                )
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_whole(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _may_be_there(name: str) -> bool:
+    return name.endswith(".part") or name == TRIALS
+
+
+def _checksum(recipe: Recipe) -> str:
+    return hashlib.sha256(write_recipe(recipe).encode()).hexdigest()
+
+
+def _read(path: Path) -> tuple[str, dict[str, Recipe], dict[str, Failure]]:
+    try:
+        found = json.loads(path.read_text())
+        if found["version"] > VERSION:
+            raise FormatError(f"{path} was written by a newer depl0.", hint="pip install --upgrade depl0.")
+        members = {
+            member["name"]: parse_recipe(member["recipe"], f"{member['name']} in {path}") for member in found["members"]
+        }
+        failures = {name: Failure(**failure) for name, failure in found["failures"].items()}
+        return str(found["kind"]), members, failures
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(f"{path} is damaged: {error}.", hint="choose another --out.") from error

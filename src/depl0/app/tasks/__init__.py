@@ -1,0 +1,32 @@
+"""Tasks: what a network is trained for. A loss, and a metric with a direction.
+
+A new built-in task is one new file of this folder, whose class carries :func:`register`.
+
+>>> task = find_task("regression")
+>>> task.metric.name, task.metric.higher_is_better
+('rmse', False)
+"""
+
+from __future__ import annotations
+
+from depl0._util.metric import ACCURACY, Metric, metric_in
+from depl0._util.registry import import_modules_of
+from depl0.app.tasks.base import Task, check_network, exact, main_output
+from depl0.app.tasks.registry import TASKS, check_spec, find_task, find_task_for, register
+
+__all__ = [
+    "ACCURACY",
+    "TASKS",
+    "Metric",
+    "Task",
+    "check_network",
+    "check_spec",
+    "exact",
+    "find_task",
+    "find_task_for",
+    "main_output",
+    "metric_in",
+    "register",
+]
+
+import_modules_of(__name__)

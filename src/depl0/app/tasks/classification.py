@@ -1,0 +1,82 @@
+"""``classification``: one class for every image; cross entropy, and accuracy in percent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from depl0._util.metric import ACCURACY, Metric
+from depl0.app.data.base import DataInfo
+from depl0.app.tasks.base import Task, exact, main_output
+from depl0.app.tasks.registry import register
+from depl0.errors import InputError
+
+
+@register("classification")
+@final
+@dataclass(frozen=True)
+class Classification(Task):
+    """One class for every image.
+
+    Args:
+        label_smoothing: the share of every label that is spread over all classes.
+    """
+
+    metric: ClassVar[Metric] = ACCURACY
+
+    label_smoothing: float = 0.0
+
+    def loss(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the cross entropy."""
+        return nn.functional.cross_entropy(class_scores(outputs).float(), targets, label_smoothing=self.label_smoothing)
+
+    def measure(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return how many images are right, and how many there are."""
+        scores = class_scores(outputs).detach()
+        correct = (scores.argmax(1) == targets).sum().to(exact(scores.device))
+        return torch.stack([correct, torch.full_like(correct, len(targets))])
+
+    def value(self, sums: Tensor) -> float:
+        """Return the accuracy in percent."""
+        correct, total = sums.tolist()
+        return float(100.0 * correct / total)
+
+    def check(self, outputs: Any, info: DataInfo) -> None:
+        """Refuse scores that are not one per class of the data."""
+        classes = info.num_classes
+        if classes is None:
+            raise InputError(
+                f"classification needs one class number for every image, but {info.name} has other targets.",
+                hint="give whole numbers from 0 as labels, or say --task.",
+            )
+        scores = class_scores(outputs)
+        if scores.dim() != 2 or scores.shape[1] != classes:
+            raise InputError(
+                f"the network gives scores of shape {tuple(scores.shape)}, but the data has {classes} classes.",
+                hint=f"build the network with {classes} classes; a callable may take num_classes.",
+            )
+
+    def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
+        """Return the divergence from the dense network's softened answers."""
+        return soft_loss(class_scores(outputs).float(), class_scores(wanted).float(), temperature)
+
+
+def class_scores(outputs: Any) -> Tensor:
+    """Return the class scores of a network that may give more than that (auxiliary heads, dicts)."""
+    return main_output(outputs, "class scores")
+
+
+def soft_loss(scores: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    """Return T²·KL(softmax(wanted/T) ‖ softmax(scores/T)), the mean over the batch, and over pixels if there are any.
+
+    >>> scores = torch.tensor([[1.0, 0.0]])
+    >>> float(soft_loss(scores, scores + 3, temperature=2.0))
+    0.0
+    """
+    found = torch.log_softmax(scores / temperature, dim=1)
+    target = torch.log_softmax(wanted / temperature, dim=1)
+    divergence = nn.functional.kl_div(found, target, reduction="batchmean", log_target=True)
+    return temperature**2 * divergence / scores.shape[2:].numel()

@@ -1,0 +1,70 @@
+"""``regression``: numbers instead of classes; mean squared error, and its root (lower is better)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from depl0._util.metric import Metric
+from depl0.app.data.base import DataInfo
+from depl0.app.tasks.base import Task, exact, main_output
+from depl0.app.tasks.registry import register
+from depl0.errors import InputError
+
+
+@register("regression")
+@final
+@dataclass(frozen=True)
+class Regression(Task):
+    """Numbers for every image: outputs and targets of one shape. One number an image may be (batch,) or (batch, 1)."""
+
+    metric: ClassVar[Metric] = Metric("rmse", higher_is_better=False)
+
+    def loss(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the mean squared error."""
+        return nn.functional.mse_loss(*_pair(outputs, targets))
+
+    def measure(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the sum of squared errors, and how many there are."""
+        found, wanted = _pair(outputs, targets)
+        errors = (found.detach() - wanted).to(exact(found.device))
+        squares = errors.square().sum()
+        return torch.stack([squares, torch.full_like(squares, errors.numel())])
+
+    def value(self, sums: Tensor) -> float:
+        """Return the root mean squared error."""
+        squares, count = sums.tolist()
+        return float((squares / count) ** 0.5)
+
+    def check(self, outputs: Any, info: DataInfo) -> None:
+        """Refuse outputs of another shape than the targets."""
+        found = tuple(main_output(outputs, "numbers").shape[1:])
+        if info.target_shape is None:
+            raise InputError(
+                f"regression needs targets that are one tensor, but those of {info.name} are several.",
+                hint="write a task of your own: --task my_task.py:Name.",
+            )
+        if (found or (1,)) != (info.target_shape or (1,)):
+            raise InputError(
+                f"the network gives numbers of shape {found} for an image, but the targets of {info.name} have shape "
+                f"{tuple(info.target_shape)}.",
+                hint="build the network with as many outputs as there are numbers in a target.",
+            )
+
+    def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
+        """Return the mean squared difference from the dense network's outputs; there is nothing to soften."""
+        return nn.functional.mse_loss(*_pair(outputs, main_output(wanted, "numbers")))
+
+
+def _pair(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both as float tensors of one shape: (batch,) against (batch, 1) would be spread out to a square."""
+    found = main_output(outputs, "numbers").float()
+    if found.numel() != targets.numel() or len(found) != len(targets):
+        raise InputError(
+            f"regression needs outputs and targets of one shape, got {tuple(found.shape)} and {tuple(targets.shape)}.",
+            hint="build the network with as many outputs as there are numbers in a target.",
+        )
+    return found, targets.float().view_as(found)

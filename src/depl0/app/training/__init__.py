@@ -1,0 +1,5 @@
+"""Our own loop: dense training, search and fine-tuning of a recipe."""
+
+from depl0._util.optional import check_installed
+
+check_installed("accelerate", purpose="for training")

@@ -1,0 +1,64 @@
+"""A running mean of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.surgery.shrink import Narrowed
+
+
+@final
+class Average:
+    """Keeps mean ← decay·mean + (1 − decay)·weights of a network, its statistics included."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._model = model
+        self._mean = [tensor.clone() for tensor in self._present()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the mean towards the present weights, in one operation for all of them."""
+        torch._foreach_lerp_(self._mean, self._present(), 1 - self.decay)
+
+    @torch.no_grad()
+    def copy_to_model(self) -> None:
+        """Give the network the mean as its weights."""
+        torch._foreach_copy_(self._present(), self._mean)
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Let the network have the mean as its weights for a while."""
+        own = [tensor.clone() for tensor in self._present()]
+        self.copy_to_model()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self._present(), own)
+
+    def _present(self) -> list[Tensor]:
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+
+    def carry_over(self, narrowed: Narrowed) -> None:
+        """Go on with a smaller network: the mean is cut as its weights were."""
+        moved = {id(entry.before): entry for entry in narrowed.moved}
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        before = [tensor for tensor in tensors if tensor.is_floating_point()]
+        self._mean = [moved[id(tensor)].cut(mean) for tensor, mean in zip(before, self._mean, strict=True)]
+        self._model = narrowed.host
+
+    def state(self) -> list[Tensor]:
+        """Return the mean, for a checkpoint."""
+        return self._mean
+
+    def load_state(self, state: list[Tensor]) -> None:
+        """Put a mean back."""
+        for mean, saved in zip(self._mean, state, strict=True):
+            mean.copy_(saved)

@@ -1,0 +1,43 @@
+"""The metric of a task on validation or test data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from depl0.app.data import Data
+from depl0.app.tasks import Task
+from depl0.host.network import evaluation_mode
+
+
+@torch.no_grad()
+def evaluate(engine: Accelerator, model: nn.Module, batches: Iterable[tuple[Any, Any]], task: Task) -> float:
+    """Return the task's metric over all batches and processes. Every module's mode is kept."""
+    sums: Tensor | None = None
+    with evaluation_mode(model):
+        for inputs, targets in batches:
+            with engine.autocast():
+                outputs = model(inputs)
+            measured = task.measure(outputs, targets)
+            sums = measured if sums is None else sums + measured
+    assert sums is not None, "there is always something to evaluate on"
+    return task.value(engine.reduce(sums, reduction="sum"))
+
+
+class Scores(NamedTuple):
+    """A network's metric on each part of the data that it was not trained on."""
+
+    test: float
+    validation: float | None
+    """None: no images are held out for choices"""
+
+
+def final_scores(engine: Accelerator, model: nn.Module, data: Data, task: Task) -> Scores:
+    """Return what a finished network is worth: measured once, and nothing is chosen by the test images."""
+    test = evaluate(engine, model, data.test.epoch(0), task)
+    held_out = data.validation
+    return Scores(test, None if held_out is None else evaluate(engine, model, held_out.epoch(0), task))

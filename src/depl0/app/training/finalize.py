@@ -1,0 +1,111 @@
+"""The end of a run: what the compact network is worth, measured and written down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torch import Tensor, nn
+
+import depl0.surgery.files as files
+from depl0.app.runs.gate_log import settled_epoch
+from depl0.app.runs.paths import located
+from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
+from depl0.app.runtime import memory_format
+from depl0.app.runtime.processes import check_same
+from depl0.app.training.evaluate import final_scores
+from depl0.app.training.session import Session
+from depl0.app.training.setup import model_factory
+from depl0.costs.count import cost
+from depl0.errors import FormatError, InputError
+from depl0.gated import GatedModel
+from depl0.latency.measure import Speedup
+from depl0.search.latency_budget import measured_share
+from depl0.surgery.record import CompactRecord, record_of
+
+
+def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
+    """Evaluate and measure the compact network, save it, and return the summary that was written beside it."""
+    engine, state = session.engine, session.state
+    record = record_for(compact)
+    check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
+    for network in (compact, gated.host):  # measured as they are when they come from a file
+        memory_format.set_contiguous(network)
+    scores = final_scores(engine, compact, session.data, session.task)
+    dense = model_factory(located(session.recipe, session.folder.path), session.data)().to(engine.device)
+    more, faster = measured(dense, compact, example)
+    figures = {
+        "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
+        "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
+    }
+    reached = measured_share(compact, dense, gated.example) if session.recipe.target.of == "latency" else None
+    summary = _summary(session, gated, record, figures, faster, reached).to_dict()
+    if engine.is_main_process:
+        files.save(compact, session.folder.compact)
+        session.folder.finish(summary)
+    return summary
+
+
+def _summary(
+    session: Session,
+    gated: GatedModel,
+    record: CompactRecord,
+    figures: dict[str, Figures],
+    faster: dict[str, Speedup],
+    latency_reached: float | None,
+) -> Summary:
+    recipe, state, target = session.recipe, session.state, session.recipe.target
+    dense, compact = figures["dense"].cost, figures["compact"].cost
+    left = {"macs": compact.macs / dense.macs, "params": compact.params / dense.params, "latency": latency_reached}
+    reached, frozen = left[target.of], state.frozen_gates
+    assert reached is not None and frozen is not None and state.freezing is not None, "the search is over"
+    return Summary(
+        name=recipe.name,
+        model=recipe.model.spec,
+        data=recipe.data.spec,
+        method=recipe.gates.method,
+        validation_images=session.data.info.validation_size if session.data.validation is not None else None,
+        metric=session.task.metric,
+        search_epochs=recipe.search_epochs,
+        finetune_epochs=recipe.finetune_epochs,
+        dense=figures["dense"],
+        compact=figures["compact"],
+        speedup=faster,
+        budget=BudgetFigures(
+            target.budget, target.of, reached, gated.config.multiple, target.penalty_weight, state.latency
+        ),
+        freezing=state.freezing,
+        convergence=state.convergence,
+        settled_epoch=_settled(session, frozen),
+        dependency=state.dependency,
+        compactions=state.compactions,
+        certificate=record.certificate,
+        removed=[removal.layer for removal in record.removals],
+        input=session.data.info.description(),
+        groups={
+            group.name: {"gates": group.size, "open": sum(value > 0 for value in frozen[group.gates])}
+            for group in gated.plan.groups
+        },
+        layers=layer_table(gated.plan, record, dense, compact),
+        channels_last=bool(state.channels_last),
+        steps=session.global_step,
+        rollbacks=len(state.rollbacks),
+        seconds=session.seconds,
+        seed=recipe.run.seed,
+    )
+
+
+def _settled(session: Session, frozen: list[float]) -> float | None:
+    """Return since when the open gates have been nearly the final ones; a damaged file costs no run its result."""
+    try:
+        return settled_epoch(session.folder.gates.read(), frozen, session.recipe.gates.evaluation)
+    except FormatError:
+        return None
+
+
+def record_for(compact: nn.Module) -> CompactRecord:
+    """Return how a network that was extracted became compact."""
+    record = record_of(compact)
+    if record is None:
+        raise InputError("the network is no compact network.")
+    return record

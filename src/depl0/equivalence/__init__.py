@@ -1,0 +1,1 @@
+"""Whether two networks compute the same function: the cases, the comparison, the certificate."""

@@ -1,0 +1,131 @@
+"""A fixed input that can be written down, and what a network gives on it: so that a loaded network can be verified."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depl0.host.network import ExampleInputs, opened_leaves, private_copy
+
+_MOST_NUMBERS = 2**25
+_MOST_INTEGERS = 4096
+_VALUES = 32
+_INTEGERS = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.int64, torch.int32, torch.uint8, torch.bool)}
+TOLERANCE = 1e-2
+"""how far sampled outputs may be from those that were written, relative to their spread: devices round differently"""
+
+
+def describe(example: ExampleInputs) -> dict[str, Any] | None:
+    """Return the form of an example as plain lists and dicts, two rows of it; None if it cannot be written down."""
+    rows = [leaf.shape[0] for leaf in example.leaves() if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    if len(set(rows)) == 1 and rows[0] > 2:
+        example = example.map_tensors(lambda t: t[:2] if t.dim() > 0 else t)
+    try:
+        args, kwargs = [_written(arg) for arg in example.args], {k: _written(v) for k, v in example.kwargs.items()}
+    except TypeError:
+        return None
+    return {"args": args, "kwargs": kwargs}
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _written_tensor(value)
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return {type(value).__name__: [_written(item) for item in value]}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _written(item) for key, item in value.items()}}
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return {"value": value}
+    raise TypeError(type(value).__name__)
+
+
+def _written_tensor(tensor: Tensor) -> Any:
+    if tensor.is_floating_point() and tensor.numel() <= _MOST_NUMBERS:
+        return {"numbers": list(tensor.shape)}
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _INTEGERS or tensor.numel() > _MOST_INTEGERS:
+        raise TypeError(name)
+    return {"integers": list(tensor.shape), "dtype": name, "values": [int(v) for v in tensor.flatten().tolist()]}
+
+
+def check_description(probe: Any) -> Any:
+    """Raise ValueError if this is no description of inputs."""
+    if probe is not None:
+        _rebuilt(probe, torch.device("meta"), torch.float32)
+    return probe
+
+
+def _rebuilt(probe: Any, device: torch.device, dtype: torch.dtype) -> ExampleInputs:
+    """Return the inputs that a description stands for: the same numbers everywhere."""
+    if not isinstance(probe, dict) or set(probe) != {"args", "kwargs"}:
+        raise ValueError("the description of inputs has no arguments")
+    args = tuple(_read(arg, device, dtype) for arg in probe["args"])
+    return ExampleInputs(args, {str(key): _read(value, device, dtype) for key, value in probe["kwargs"].items()})
+
+
+def _read(written: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if "numbers" in written:
+        shape = _shape(written["numbers"], _MOST_NUMBERS)
+        count = math.prod(shape)
+        steps = torch.arange(count, device=device, dtype=torch.float64)
+        return (1.5 * torch.sin(steps * 12.9898)).reshape(shape).to(dtype)
+    if "integers" in written:
+        shape = _shape(written["integers"], _MOST_INTEGERS)
+        values = torch.tensor([int(v) for v in written["values"]], dtype=_INTEGERS[written["dtype"]])
+        return values.reshape(shape).to(device)
+    if "dict" in written:
+        return {str(key): _read(item, device, dtype) for key, item in written["dict"].items()}
+    for kind in (list, tuple):
+        if kind.__name__ in written:
+            return kind(_read(item, device, dtype) for item in written[kind.__name__])
+    return written["value"]
+
+
+def _shape(sizes: Any, most: int) -> tuple[int, ...]:
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
+        raise ValueError("sizes must be whole numbers")
+    if math.prod(sizes) > most or len(sizes) > 8:
+        raise ValueError("a tensor too large to try")
+    return tuple(sizes)
+
+
+def outputs_on(model: nn.Module, probe: Any) -> list[dict[str, Any]]:
+    """Run a copy of a network, in evaluation mode, on the inputs that a description stands for; sample its outputs."""
+    tensors = [*model.parameters(), *model.buffers()]
+    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+    device, dtype = (floats[0].device, floats[0].dtype) if floats else (torch.device("cpu"), torch.float32)
+    inputs = _rebuilt(probe, device, dtype)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = inputs.call(private_copy(model).eval())
+    return [_sample(leaf) for leaf in opened_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def _sample(tensor: Tensor) -> dict[str, Any]:
+    flat = tensor.detach().flatten().to("cpu")
+    flat = flat.real.double() if flat.is_complex() else flat.double()
+    places = torch.linspace(0, max(len(flat) - 1, 0), min(_VALUES, len(flat))).long()
+    values = [float(f"{value:.6g}") if math.isfinite(value) else None for value in flat[places].tolist()]
+    return {"shape": list(tensor.shape), "values": values}
+
+
+def largest_difference(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> float:
+    """Return how far two samples of outputs are apart, relative to the spread of the first."""
+    if len(wanted) != len(found):
+        return math.inf
+    worst = 0.0
+    for want, have in zip(wanted, found, strict=True):
+        if list(want["shape"]) != have["shape"] or len(want["values"]) != len(have["values"]):
+            return math.inf
+        pairs = list(zip(want["values"], have["values"], strict=True))
+        if any((a is None) != (b is None) for a, b in pairs):
+            return math.inf
+        numbers = [(float(a), float(b)) for a, b in pairs if a is not None]
+        if not numbers:
+            continue
+        left = [a for a, _ in numbers]
+        scale = max(max(left) - min(left), 0.01 * max(abs(a) for a in left), 1e-12)
+        worst = max(worst, max(abs(a - b) for a, b in numbers) / scale)
+    return worst

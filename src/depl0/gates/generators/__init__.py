@@ -1,0 +1,24 @@
+"""The networks that give every gate group's log α.
+
+A new generator is one class in one new file of this folder, decorated with :func:`register`.
+"""
+
+from depl0._util.registry import import_modules_of
+from depl0.gates.generators.base import CONDITIONINGS, BoundedGenerator, Direction, Generator, Memory
+from depl0.gates.generators.presets import PRESETS, Preset
+from depl0.gates.generators.registry import GENERATORS, make_generator, register
+
+__all__ = [
+    "CONDITIONINGS",
+    "GENERATORS",
+    "PRESETS",
+    "BoundedGenerator",
+    "Direction",
+    "Generator",
+    "Memory",
+    "Preset",
+    "make_generator",
+    "register",
+]
+
+import_modules_of(__name__)

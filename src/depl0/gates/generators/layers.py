@@ -1,0 +1,74 @@
+"""Layers that generators are made of, with an initialisation that can be seeded without the global random state."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.gates.generators.presets import Preset
+
+
+@final
+class Affine(nn.Module):
+    """W·x + b of one vector; with ``mean``, W·x is divided by the number of inputs. Parameters are made unfilled."""
+
+    def __init__(self, inputs: int, outputs: int, *, mean: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(outputs, dtype=torch.float32))
+        self.inputs = inputs
+        self.mean = mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give W·x + b."""
+        # Scaling the vector is cheaper than addmv's alpha, which costs a multiplication of the whole matrix backward.
+        return torch.addmv(self.bias, self.weight, x * (1 / self.inputs) if self.mean else x)
+
+
+def output_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator | None) -> Affine:
+    """Make the layer that leads to log α. Under a preset with a start, its bias is to be set by ``start_from``."""
+    layer = Affine(inputs, outputs, mean=preset.mean_input)
+    with torch.no_grad():
+        draw_output_weight(layer.weight, preset, rng)
+        draw_output_bias(layer.bias, preset, rng)
+    return layer
+
+
+def hidden_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator | None) -> Affine:
+    """Make a layer before the one that leads to log α."""
+    layer = Affine(inputs, outputs, mean=preset.mean_input)
+    with torch.no_grad():
+        layer.weight.copy_(_as_linear(layer.weight, preset, rng))
+        if preset.start is None:
+            layer.bias.normal_(preset.bias_mean, preset.bias_std, generator=rng)
+        else:
+            layer.bias.uniform_(-1 / math.sqrt(inputs), 1 / math.sqrt(inputs), generator=rng)
+    return layer
+
+
+@torch.no_grad()
+def draw_output_weight(weight: Tensor, preset: Preset, rng: torch.Generator | None) -> None:
+    """Fill a weight that leads to log α, of shape (outputs, inputs)."""
+    if preset.initial_weight is None:
+        weight.copy_(_as_linear(weight, preset, rng))
+    else:
+        weight.uniform_(-preset.initial_weight, preset.initial_weight, generator=rng)
+
+
+@torch.no_grad()
+def draw_output_bias(bias: Tensor, preset: Preset, rng: torch.Generator | None) -> None:
+    """Fill a bias of log α."""
+    if preset.start is None:
+        bias.normal_(preset.bias_mean, preset.bias_std, generator=rng)
+    else:
+        bias.zero_()
+
+
+def _as_linear(weight: Tensor, preset: Preset, rng: torch.Generator | None) -> Tensor:
+    """Draw a weight whose W·x is as large as that of a fresh ``torch.nn.Linear``, also where W·x is a mean."""
+    inputs = weight.shape[1]
+    limit = math.sqrt(inputs) if preset.mean_input else 1 / math.sqrt(inputs)
+    return torch.empty_like(weight).uniform_(-limit, limit, generator=rng)

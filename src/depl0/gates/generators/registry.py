@@ -1,0 +1,57 @@
+"""Generators by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from depl0._util.registry import Registry
+from depl0.gates.generators.base import Generator
+from depl0.gates.generators.presets import Preset, find_preset
+
+_G = TypeVar("_G", bound=type[Generator])
+
+GENERATORS: Registry[type[Generator]] = Registry(
+    "generator",
+    advice="'fc' is the paper's generator; 'independent' is the one without dependency.",
+    plugins="depl0.generators",
+)
+"""Every registered generator class by its name."""
+
+
+def register(name: str) -> Callable[[_G], _G]:
+    """Make a generator class known by a name: ``@register("fc")``."""
+    return GENERATORS.register(name, lambda generator: generator)
+
+
+def make_generator(
+    name: str,
+    sizes: Sequence[int],
+    direction: str = "forward",
+    preset: str | Preset = "default",
+    start: float | None = None,
+    rng: torch.Generator | None = None,
+    conditioning: str = "log_alpha",
+) -> Generator:
+    """Make a generator by its name.
+
+    Args:
+        name: one of :data:`GENERATORS`.
+        sizes: number of gates of each group, in plan order.
+        direction: ``"forward"`` or ``"backward"``: the order in which the groups are walked.
+        preset: one of :data:`~depl0.gates.generators.presets.PRESETS`, or one of your own.
+        start: the first log α of every gate, where the preset has one.
+        rng: source of the random initialisation; without it, PyTorch's global one.
+        conditioning: what a group is fed on: the ``"log_alpha"`` of the group before it, or its ``"gates"``.
+
+    >>> generator = make_generator("fc", [2, 3], start=4.0)
+    >>> generator().detach()
+    tensor([4., 4., 4., 4., 4.])
+    """
+    generator = GENERATORS.find(name)
+    chosen = find_preset(preset)
+    if start is not None:
+        chosen = chosen.with_start(start)
+    return generator(sizes, direction, chosen, rng, conditioning)

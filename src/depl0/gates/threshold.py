@@ -1,0 +1,150 @@
+"""A budget that is kept: gates compete, and a threshold moves so that the expected cost is what it should be.
+
+The generator gives every gate a score θ: how much the channel is worth for what it costs, on a logarithmic scale. A
+gate's log α is its distance to a common threshold s, times a sharpness κ:
+
+    log α = κ·(θ − s),      s such that  E[cost(log α)] = target
+
+so the multiplier of the usual penalty needs no tuning: it is solved for (s is its logarithm), one Newton step per
+training step, or more where those are few. The gradient goes through s as well. With c = ∂E[cost]/∂θ, implicit
+differentiation gives ∂s/∂θ = c/Σc, and the loss' gradient g becomes g − c·Σg/Σc: a gate rises if it is worth more than
+what its cost would buy elsewhere.
+
+The target falls from everything to the budget; κ rises, so that gates are decided when the search ends. Nothing of this
+happens inside the network's forward pass: :class:`depl0.Search` moves target and threshold before every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, TypeAlias, cast, final, get_args
+
+import torch
+from torch import Tensor
+
+from depl0._util.constants import ConstantTensors
+from depl0.costs.expected import ExpectedCost
+from depl0.errors import InputError
+from depl0.gates import hard_concrete
+
+FIRST_SHARPNESS, LAST_SHARPNESS = 8.0, 150.0
+"""Of standard normal scores at most 0.4·4.4/150 = 1.2 % then lie where the open probability is between 0.1 and 0.9."""
+
+SURE_SHARPNESS = 50.0
+"""Where a search begins with, when it starts at its budget: gates far from the threshold do not flicker"""
+
+LEAST_ROUNDS = 200
+"""Newton steps in a whole search: enough to walk through all scores, each step at most 2/κ long"""
+
+
+BudgetKind: TypeAlias = Literal["macs", "params", "latency"]
+COSTS: Mapping[str, str] = MappingProxyType({"macs": "MACs", "params": "parameters", "latency": "latency"})
+"""what a budget counts, as people read it"""
+"""what a budget is a share of"""
+
+
+def check_share(share: object) -> None:
+    """Refuse what is no share of a cost."""
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise InputError(
+            f"budget must be greater than 0 and at most 1, got {share!r} instead.",
+            hint="budget=0.5 leaves half of the cost.",
+        )
+
+
+def checked_kind(of: str) -> BudgetKind:
+    """Return what a budget counts, or refuse what it cannot."""
+    if of not in get_args(BudgetKind):
+        raise InputError(
+            f"of must be 'macs', 'params' or 'latency', got {of!r} instead.",
+            hint="'macs' counts multiply-accumulates; 'latency' is measured.",
+        )
+    return cast(BudgetKind, of)
+
+
+@final
+class Budget(ConstantTensors):
+    """Turns a generator's scores into log α whose expected cost follows a target.
+
+    Args:
+        expected: the network's expected cost.
+        dense: its cost with every gate open.
+        share: what may be left of it in the end, in (0, 1].
+        of: "macs", "params" or "latency".
+    """
+
+    shift: Tensor
+    sharpness: Tensor
+    target: Tensor
+    marginal: Tensor
+
+    def __init__(self, expected: ExpectedCost, dense: float, share: float, of: BudgetKind = "macs") -> None:
+        super().__init__()
+        check_share(share)
+        checked_kind(of)
+        self.expected = expected
+        self.share, self.of, self.dense = share, of, dense
+        self.rounds = 1
+        self.register_buffer("shift", torch.tensor(0.0))
+        self.register_buffer("sharpness", torch.tensor(FIRST_SHARPNESS))
+        self.register_buffer("target", torch.tensor(float(dense)))
+        self.register_buffer("marginal", torch.zeros(expected.num_gates))
+        self.gone: Tensor | None = None
+
+    def close(self, gone: Tensor) -> None:
+        """Count these gates as closed for good: they cost nothing, and nothing is spent on them."""
+        self.gone = gone.to(self.shift.device)
+
+    def advance(self, fraction: float, ramp: float) -> None:
+        """Set target and sharpness for the share of the search that has passed; no step sizes, so no tuning."""
+        done = min(fraction / ramp, 1.0) if ramp > 0 else 1.0
+        self.target.fill_(self.dense * (self.share + (1 - self.share) * (1 - done) ** 2))
+        first = FIRST_SHARPNESS if ramp > 0 else SURE_SHARPNESS
+        self.sharpness.fill_(first * (LAST_SHARPNESS / first) ** min(fraction, 1.0))
+
+    def expect_steps(self, steps: int) -> None:
+        """Say how many training steps the search has: in few of them, the threshold has further to go in each."""
+        self.rounds = max(1, -(-LEAST_ROUNDS // max(steps, 1)))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return log α of every gate for the present threshold, with the gradient that the threshold's move gives."""
+        shift = self.shift + torch.dot(self.marginal, scores - scores.detach())
+        return self.sharpness * (scores - shift)
+
+    @torch.no_grad()
+    def follow(self, scores: Tensor) -> None:
+        """Move the threshold towards the target by damped Newton steps, mostly one; once per training step."""
+        reach = 2.0 / self.sharpness
+        for _ in range(self.rounds):
+            cost, slope = self._cost_and_slope(scores)
+            step = (cost - self.target) / slope.sum().clamp_min(1e-6 * self.dense)
+            self.shift.add_(torch.clamp(step, -reach, reach))
+        probability = self._open_probability(scores)
+        slope = self._slope(probability, self.expected.gradient(probability, self.of))
+        torch.div(slope, slope.sum().clamp_min(1e-12 * self.dense), out=self.marginal)
+
+    def _cost_and_slope(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the expected cost and its gradient with respect to the scores, threshold held."""
+        probability = self._open_probability(scores)
+        cost, per_probability = self.expected.value_and_gradient(probability, self.of)
+        return cost, self._slope(probability, per_probability)
+
+    def _open_probability(self, scores: Tensor) -> Tensor:
+        probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
+        return probability if self.gone is None else probability.masked_fill(self.gone, 0.0)
+
+    def _slope(self, probability: Tensor, per_probability: Tensor) -> Tensor:
+        slope: Tensor = torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
+        return slope
+
+    @torch.no_grad()
+    def solve(self, scores: Tensor) -> None:
+        """Set the threshold exactly, by bisection: when a search begins, or is continued."""
+        low, high = scores.min() - 0.5, scores.max() + 0.5
+        for _ in range(60):
+            self.shift.copy_((low + high) / 2)
+            cost, _ = self._cost_and_slope(scores)
+            above = cost > self.target
+            low, high = torch.where(above, self.shift, low), torch.where(above, high, self.shift)
+        self.shift.copy_(high)

@@ -1,0 +1,1 @@
+"""What only the paper needs: its literal recipes, tables, ablation and claims."""

@@ -1,0 +1,205 @@
+"""The runs that claims are judged by: what each one is an example of, and its figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.sections import GatesSection
+from depl0.app.recipes.toml import read_recipe, with_overrides
+from depl0.app.runs import schema as content
+from depl0.app.runs.folder import RunFolder
+from depl0.app.runs.gate_log import SCALE, settled_epoch
+from depl0.app.studies.measures import versions_of
+from depl0.app.studies.study import TRIALS
+from depl0.app.tasks import Metric, metric_in
+from depl0.errors import FormatError, InputError
+from depl0.gates.hard_concrete import closing_log_alpha, open_probability
+from depl0.paper.claims.settings import OF_AN_ARM, Setting, setting_of
+
+L0_HC, CONTROL = "l0-hc", "control"
+_SAID_ALONE = ("generator", "direction")
+
+
+@final
+@dataclass(frozen=True)
+class ClaimRun:
+    """One finished run."""
+
+    label: str
+    setting: Setting
+    """everything that runs which are compared have in common"""
+    arm: str
+    """what differs: ``dep-l0``, ``dep-l0:backward``, ``dep-l0:lstm``, ``l0-hc``, ``control``"""
+    seed: int
+    metric: Metric
+    score: float
+    cost: float
+    """the share of what the budget counts that is left; with λ, of the MACs"""
+    converged: float | None
+    """the epoch in which the search noticed that its gates had come to rest; None: not before its end"""
+    settled: float | None
+    """the first epoch after which at most 1 % of the gates differ from the final set"""
+    unevenness: float | None
+    """standard deviation over layers of the share of channels that is kept"""
+    closed_at_start: float | None
+    """the share of the gates that was closed before the first step"""
+    made_with: dict[str, str | None] = field(default_factory=dict)
+    """commit and versions"""
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """what a comparison chose for this kind of runs on held-out images, by recipe field"""
+
+    def to_dict(self, setting: str) -> dict[str, Any]:
+        """Return plain values, with the setting by its name and without where the run lies on a machine."""
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        return {**values, "setting": setting, "metric": self.metric.to_dict()}
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders among these and below them (a study's members), without the trials of a choice."""
+    hint = "pass folders that depl0 prune, compare or ablation wrote, or a claims.json."
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise InputError(f"{path} is not a folder.", hint=hint)
+        own = [path] if (path / "recipe.toml").is_file() else []
+        below = own or sorted(file.parent for file in path.rglob("recipe.toml"))
+        runs = [run for run in below if TRIALS not in run.relative_to(path).parts]
+        if not runs:
+            raise InputError(f"{path} holds no run.", hint=hint)
+        found |= dict.fromkeys(runs)
+    return list(found)
+
+
+def read_claim_run(path: Path, control: str) -> ClaimRun | None:
+    """Read a run; None: it is not finished, or its method is neither Dep-L0 nor L0-HC.
+
+    ``control`` says by which recipe field a run of Dep-L0 is the control, for instance ``gates.generator=bias``.
+    """
+    recipe, folder = read_recipe(path / "recipe.toml"), RunFolder(path)
+    summary = folder.summary()
+    arm = arm_of(recipe, control)
+    if summary is None or arm is None:
+        return None
+    try:
+        content.SUMMARY(summary, "")
+        content.check_finished(summary)
+        lines = folder.gates.read()
+        for line in lines:
+            content.GATES(line, "")
+    except (content.Wrong, FormatError) as error:
+        raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
+    metric, choice = metric_in(summary), _choice(path)
+    return ClaimRun(
+        label="/".join(path.resolve().parts[-2:]),
+        setting=setting_of(recipe, choice),
+        arm=arm,
+        seed=recipe.run.seed,
+        metric=metric,
+        score=float(summary["compact"][metric.name]),
+        cost=float(summary["budget_reached"] if recipe.target.budget is not None else summary["macs_left"]),
+        converged=(summary.get("convergence") or {}).get("epoch"),
+        settled=_settled(summary, lines, recipe),
+        unevenness=_unevenness(summary),
+        closed_at_start=_closed_at_start(lines, recipe),
+        made_with=versions_of(path),
+        chosen={} if choice is None else {choice["field"]: _value(recipe, choice["field"])},
+    )
+
+
+def arm_of(recipe: Recipe, control: str) -> str | None:
+    """Return what a run is an example of; None: of no claim.
+
+    >>> from depl0.app.recipes import catalog
+    >>> from depl0.app.recipes.toml import with_overrides
+    >>> base = catalog.get("digits")
+    >>> generators = ("fc", "lstm", "bias", "independent")
+    >>> [arm_of(with_overrides(base, {"gates.generator": name}), "gates.generator=bias") for name in generators]
+    ['dep-l0', 'dep-l0:lstm', 'control', 'l0-hc']
+    """
+    gates = recipe.gates
+    if gates.method == "dep-l0" and _is_control(recipe, control):
+        return CONTROL
+    if gates.method == "l0-hc" or (gates.method == "dep-l0" and gates.generator == "independent"):
+        return L0_HC
+    if gates.method != "dep-l0":
+        return None
+    usual = GatesSection()
+    differing = [name for name in OF_AN_ARM if getattr(gates, name) != getattr(usual, name)]
+    told = {name: str(getattr(gates, name)) for name in differing}
+    return ":".join(["dep-l0", *(text if name in _SAID_ALONE else f"{name}={text}" for name, text in told.items())])
+
+
+def _is_control(recipe: Recipe, control: str) -> bool:
+    field, equals, value = control.partition("=")
+    if not equals:
+        raise InputError(
+            f"--control takes section.field=value, got {control!r} instead.",
+            hint="for instance --control gates.generator=bias.",
+        )
+    return with_overrides(recipe, {field.strip(): value.strip()}) == recipe
+
+
+def _choice(run: Path) -> dict[str, Any] | None:
+    """Return what the comparison that a run belongs to chose for each method; None: it chose nothing."""
+    for folder in list(run.resolve().parents)[:3]:  # METHOD/budget-SHARE/seed-NUMBER
+        file = folder / "comparison.json"
+        if file.is_file():
+            try:
+                found = json.loads(file.read_bytes()).get("choice")
+                _CHOICE(found or {"field": "", "values": []}, "choice")
+            except (OSError, ValueError, AttributeError, RecursionError, content.Wrong) as error:
+                hint = "run the comparison once more: it writes its table again."
+                raise InputError(f"{file} is damaged: {error}.", hint=hint) from error
+            return dict(found) if found else None
+    return None
+
+
+def _value(recipe: Recipe, field: str) -> Any:
+    section, _, name = field.partition(".")
+    return getattr(getattr(recipe, section), name)
+
+
+_CHOICE = content.fields({"field": content.text, "values": content.rows(content.text)}, needed=("field", "values"))
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _settled(summary: dict[str, Any], lines: list[dict[str, Any]], recipe: Recipe) -> float | None:
+    """Return when the gates settled; of an older run, from its last line instead of the frozen gates."""
+    if "settled_epoch" in summary:
+        found: float | None = summary["settled_epoch"]
+        return found
+    searched = [line for line in lines if line.get("open")]
+    if not searched:
+        return None
+    least = _least(recipe)
+    final = [float(value > least) for values in searched[-1]["open"].values() for value in values]
+    return settled_epoch(lines, final, recipe.gates.evaluation)
+
+
+def _unevenness(summary: dict[str, Any]) -> float | None:
+    layers = [row for row in summary.get("layers") or [] if row.get("prunable") and row["channels"]]
+    kept = [row["kept"] / row["channels"] for row in layers]
+    return statistics.pstdev(kept) if len(kept) > 1 else None
+
+
+def _closed_at_start(lines: Iterable[dict[str, Any]], recipe: Recipe) -> float | None:
+    first = next((line for line in lines if line.get("epoch") == 0 and line.get("open")), None)
+    if first is None:
+        return None
+    least = _least(recipe)
+    return statistics.fmean(float(value <= least) for values in first["open"].values() for value in values)
+
+
+def _least(recipe: Recipe) -> float:
+    return SCALE * float(open_probability(torch.tensor(closing_log_alpha(recipe.gates.evaluation))))

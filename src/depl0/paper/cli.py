@@ -1,0 +1,162 @@
+"""``depl0 paper``: the paper's tables, ablation, claims and time to solution."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from depl0.app.cli.bench import write_results
+from depl0.app.cli.choice import choice, one_of
+from depl0.app.cli.help import GroupedCommand, in_groups
+from depl0.app.cli.options import with_options_of
+from depl0.app.cli.prune import GROUPS, chosen_recipe, complete
+from depl0.app.cli.study import OUT_HELP, finish, study_folder
+from depl0.app.table import FORMATS, render
+from depl0.errors import InputError
+
+app = typer.Typer(
+    help="Repeat the paper: tables, ablation, claims, time to solution.", no_args_is_help=True, rich_markup_mode=None
+)
+
+WITHOUT_DATA, WITH_DATA = "digits", "digits,lenet5-fashion-mnist"
+
+
+@app.command("ablation", cls=in_groups(GROUPS))
+@with_options_of(
+    chosen_recipe, without=("recipe", "model", "data", "task", "weights", "penalty_weight", "method", "generator")
+)
+def ablation_command(
+    options: dict[str, Any],
+    recipes: Annotated[
+        str | None, typer.Option(help=f"Recipes, by name or file (default: {WITH_DATA}; without --data: digits).")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Folder of the images, for recipes whose images lie in one: Fashion-MNIST.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each generator, from --seed on.")] = 3,
+    out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="ablation"))] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Prune with every generator of the paper's appendix B; tabulate mean ± spread. Run it again to resume."""
+    from depl0.app.runs.progress import make_reporter
+    from depl0.app.studies.publish import carry_out
+    from depl0.app.studies.study import Study
+    from depl0.paper.ablation import Ablation, tabulate, with_data_folder
+
+    reporter = make_reporter(quiet)
+    if recipes is None and data is None:
+        reporter.note("digits only: --data DIR adds LeNet-5 on Fashion-MNIST")
+    names = recipes if recipes is not None else WITHOUT_DATA if data is None else WITH_DATA
+    chosen = [chosen_recipe(recipe=name.strip(), **options) for name in names.split(",")]
+    if data is not None:
+        chosen = [with_data_folder(recipe, data) for recipe in chosen]
+    ablation = Ablation(chosen, seeds)
+    study = Study("ablation", ablation.members(), study_folder(out, "ablation", "generators"))
+    result, table = carry_out(study, reporter, lambda outcomes: ablation.summarise(outcomes, study.folder), tabulate)
+    finish(study, result, table, as_json)
+
+
+CONTROL = "gates.generator=bias"
+"""the generator whose weights between gates are held at 0"""
+
+
+@app.command("claims", cls=GroupedCommand)
+def claims_command(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs or of studies, or an earlier claims.json.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder for README.md and claims.json.")] = None,
+    method: Annotated[str, typer.Option(help="What is called Dep-L0, e.g. dep-l0 or dep-l0:conditioning=gates.")] = (
+        "dep-l0"
+    ),
+    control: Annotated[
+        str, typer.Option(help="The recipe field that makes a run of Dep-L0 the control W = 0.")
+    ] = CONTROL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Judge the paper's claims by finished runs: confirmed, not confirmed or open, with figures, n and spread."""
+    from depl0.paper.claims.judge import judge
+    from depl0.paper.claims.page import page, write_claims
+
+    result = judge(runs, method, control)
+    if out is not None:
+        write_claims(result, out)
+    typer.echo(json.dumps(result, indent=2, ensure_ascii=False) if as_json else page(result), nl=as_json)
+
+
+TABLES = ("cifar10", "cifar100", "imagenet", "runtime", "ablation")
+
+
+@app.command("tables", cls=GroupedCommand)
+def tables_command(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(TABLES)}.", show_default=False)],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of your runs, as further rows.")] = None,
+    format_: Annotated[str, choice("--format", FORMATS, "What to print.")] = "text",
+) -> None:
+    """Print published results, with your own runs as further rows."""
+    one_of("the table", name, TABLES)
+    from depl0.app.reports.run import read_runs
+    from depl0.paper.literature import other_data, other_metric, table
+
+    own = read_runs(runs or [], detailed=0)
+    for run in own:
+        data = other_data(name, run)
+        if data is not None:
+            typer.echo(f"note: {run.label} is a run on {data}; its numbers do not compare with these.", err=True)
+        metric = other_metric(name, run)
+        if metric is not None:
+            typer.echo(f"note: {run.label} is judged by {metric}; this table has accuracies.", err=True)
+    typer.echo(render(table(name, own), format_), nl=False)
+
+
+@app.command("tts", cls=GroupedCommand)
+def tts_command(
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the result; give the same one to resume.")],
+    recipe: Annotated[str, typer.Option(help="Recipe that the runs share (name or TOML file).")] = "custom",
+    model: Annotated[str | None, typer.Option(help="Network to train; the recipe's own if left out.")] = "resnet20",
+    data: Annotated[str | None, typer.Option(help="Data; the recipe's own if left out.")] = "cifar10:data",
+    epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
+    finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
+    budget: Annotated[float, typer.Option(help="Share of the MACs that may be left.")] = 0.5,
+    batch_size: Annotated[int | None, typer.Option(help="Images of a training step.")] = None,
+    limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of all runs; can be given again.")] = None,
+    pairs: Annotated[int | None, typer.Option(help="Runs of each, in turns, with successive seeds; 3 or more.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch; left out: its own choice.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only this: dense, never, once, …; can be given again.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare the seconds of dense training with those of pruning, compacted never, once and progressively."""
+    from depl0.app.recipes import catalog
+    from depl0.app.runs.progress import make_reporter
+    from depl0.paper.tts import ALL, bench_tts, find_members, tts_table
+
+    options = {
+        "model.spec": model,
+        "data.spec": data,
+        "search.epochs": epochs,
+        "finetune.epochs": finetune_epochs,
+        "data.batch_size": batch_size,
+        "data.limit_train": limit_train,
+    }
+    base = complete(catalog.find(recipe), options, budget, None, set_ or [])
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads must be a whole number of at least 1, got {threads} instead.")
+    chosen = find_members(only) if only else ALL
+    if pairs is not None and (seed or pairs < 1):
+        raise InputError(
+            f"--pairs must be a whole number of at least 1, without --seed, got {pairs} instead.",
+            hint="--pairs 3 takes three seeds.",
+        )
+    seeds = sorted(set(seed or range(base.run.seed, base.run.seed + (pairs or 1))))
+    result = bench_tts(base, out, seeds=seeds, chosen=chosen, threads=threads, note=make_reporter().note)
+    table = tts_table(result)
+    write_results(out, "tts", result, table)
+    typer.echo(json.dumps(result, indent=2) if as_json else table)

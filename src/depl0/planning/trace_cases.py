@@ -1,0 +1,142 @@
+"""Run a copy of the host in every way that it accepts, and record each way that it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.bounds import compared_sizes
+from depl0.analysis.paths import Path
+from depl0.analysis.recording import Graph, record
+from depl0.equivalence.cases import Accepted, Case, accepted
+from depl0.equivalence.compare import BOUND, TOLERANCE, copy_stands_for, max_error
+from depl0.errors import Depl0Error, InputError, TraceError
+from depl0.host.copies import untouched
+from depl0.host.network import ExampleInputs, opened_leaves, private_copy, run_checked
+from depl0.planning.trial import Failure
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was recorded of a network, and on what."""
+
+    graphs: tuple[Graph, ...]
+    cases: tuple[Case, ...]
+    """inputs that the network accepts, the example first"""
+    refused: tuple[str, ...]
+    modes: Mapping[str, str]
+    """case -> the graph that holds its path"""
+
+    def mode_of(self, failure: Failure) -> str:
+        """Return the mode of the graph in which to look for the cause of a failure."""
+        wanted = "training" if failure.training else self.modes[failure.case]
+        return wanted if any(graph.mode == wanted for graph in self.graphs) else "evaluation"
+
+
+def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
+    """Record the evaluation pass, the training pass, and the pass on every input that takes another path."""
+    paths: list[list[Any]] = []
+    must_run = 1 + len(example.others)
+
+    tried, recorded = private_copy(copy), private_copy(copy)
+
+    def run(case: ExampleInputs) -> Any:
+        with Path() as path:
+            outputs = run_checked(tried, case) if len(paths) < must_run else case.call(tried)
+        paths.append(path.steps)
+        return outputs
+
+    with untouched(host), torch.no_grad():
+        found = accepted(run, example, compared_sizes(copy))
+        _check_outputs(host, found)
+        if not _is_still_itself(tried, found):
+            found = Accepted(found.cases[:must_run], found.outputs[:must_run], (_CHANGES_ITSELF,))
+    if not copy_stands_for(host, found.cases[-1].inputs, found.outputs[-1]):
+        if not copy_stands_for(copy, found.cases[-1].inputs, found.outputs[-1]):
+            raise TraceError(
+                f"the evaluation pass of {type(copy).__name__} gives other outputs each time, on the same input.",
+                hint="a pruned network can be compared only if randomness is for training: if self.training: ...",
+            )
+        raise InputError("a copy of the network gives other outputs than the network itself.", hint=BOUND)
+    cases, refused = found.cases, list(found.refused)
+    graphs = [_record(host, recorded, cases[0].inputs, "evaluation")]
+    try:
+        graphs.append(_record(host, recorded, ExampleInputs(example.args, example.kwargs).twice(), "training"))
+    except TraceError as error:
+        refused.append(f"recording the training pass ({error.message})")
+    modes = {cases[0].what: "evaluation"}
+    known = [(paths[0], "evaluation")]
+    for case, path in zip(cases[1:], paths[1 : len(cases)], strict=True):
+        mode = next((mode for steps, mode in known if steps == path), None)
+        if mode is None:
+            mode = f"evaluation, {case.what}"
+            known.append((path, mode))
+            try:
+                graphs.append(_record(host, recorded, case.inputs, mode))
+            except TraceError as error:
+                refused.append(f"recording another path ({error.message})")
+        modes[case.what] = mode
+    return Seen(tuple(graphs), cases, tuple(refused), modes)
+
+
+_CHANGES_ITSELF = "other batches and sizes (the network sets itself to the input that it is given)"
+
+
+def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:
+    """Tell whether a network gives on the example what it gave before it was run on other inputs."""
+    try:
+        again = found.cases[0].inputs.call(tried)
+    except Depl0Error:
+        raise
+    except Exception:
+        return False
+    return max_error([found.outputs[0]], [again], torch.float32) <= TOLERANCE[torch.float32]
+
+
+def _check_outputs(host: nn.Module, found: Accepted) -> None:
+    """Refuse a network whose outputs hold nothing that could be compared."""
+    for case, output in zip(found.cases, found.outputs, strict=True):
+        if not any(isinstance(leaf, Tensor) for leaf in opened_leaves(output)):
+            raise InputError(
+                f"{type(host).__name__} returns no tensor on {case.what} ({type(output).__name__}), so a pruned "
+                "network could not be compared with it.",
+                hint="return tensors, or lists, dicts and objects that hold them, from forward.",
+            )
+
+
+def check_modes(copy: nn.Module) -> nn.Module:
+    """Return a copy of the host in evaluation mode; refuse one whose parameters are not the same in both modes.
+
+    A gate multiplies a parameter. If an adapter is added to it in evaluation mode and taken out for training, as LoRA
+    layers do, the gate would not be on what is left.
+    """
+    kinds = {type(module) for module in copy.modules()}
+    if all(kind.train is nn.Module.train and kind.eval is nn.Module.eval for kind in kinds):
+        return copy.eval()
+    before = {name: parameter.detach().clone() for name, parameter in copy.train().named_parameters()}
+    after = dict(copy.eval().named_parameters())
+    same = {name for name in before.keys() & after.keys() if torch.equal(before[name], after[name])}
+    changed = next((name for name in {**before, **after} if name not in same), None)
+    if changed is not None:
+        raise InputError(
+            f"train() and eval() of {type(copy).__name__} change {changed}, so a gate on it would not last.",
+            hint="merge adapters for good before you prune (merge_and_unload in peft), or keep them apart always.",
+        )
+    return copy
+
+
+def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str) -> Graph:
+    """Record a pass, after a real one: what the network keeps in caches outside of itself is then of real tensors."""
+    copy.train(mode == "training")
+    try:
+        with untouched(host), torch.no_grad():
+            example.call(copy)
+    except Depl0Error:
+        raise
+    except Exception:  # the recorder will say what is wrong
+        pass
+    return record(copy, example, mode)

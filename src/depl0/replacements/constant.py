@@ -1,0 +1,161 @@
+"""Take out whole branches whose gates are all closed.
+
+If every input channel of a layer is closed, its output is its bias, whatever comes in: the layer becomes a constant,
+and the batch norm behind it is folded into that constant. The layers that produced the closed channels need not be
+computed any more: they become a single channel of zeros. The host's class stays; only these submodules change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from depl0.host.network import ExampleInputs, module_stack, path_of, private_copy
+
+if TYPE_CHECKING:
+    from depl0.analysis.plan import Plan
+
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@final
+class ConstantLayer(nn.Module):
+    """A layer whose output does not depend on its input: one trainable number per output channel."""
+
+    def __init__(self, layer: nn.Module, constant: Tensor, trainable: bool = True) -> None:
+        super().__init__()
+        self.spatial: tuple[tuple[int, ...], ...] | None = None
+        if isinstance(layer, _ConvNd):
+            pads = _padding(layer)
+            self.spatial = tuple(
+                (k, s, p, d) for k, s, p, d in zip(layer.kernel_size, layer.stride, pads, layer.dilation, strict=True)
+            )
+        self.constant = nn.Parameter(constant.detach().clone(), requires_grad=trainable)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the constant in the shape that the layer would have given."""
+        if self.spatial is None:
+            return self.constant.to(x.dtype).expand(*x.shape[:-1], -1).clone()  # what follows may write in place
+        count = len(self.spatial)
+        sizes = [
+            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
+            for size, (kernel, stride, pad, dilation) in zip(x.shape[-count:], self.spatial, strict=True)
+        ]
+        lead = x.shape[: -count - 1]
+        return self.constant.to(x.dtype).view(-1, *[1] * count).expand(*lead, -1, *sizes).clone()
+
+    def extra_repr(self) -> str:
+        """Say how many channels there are."""
+        return f"{len(self.constant)}"
+
+
+def _padding(layer: _ConvNd) -> list[int]:
+    """Return the padding of both ends together, per spatial dimension."""
+    if isinstance(layer.padding, str):
+        reach = [d * (k - 1) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
+        return reach if layer.padding == "same" else [0] * len(reach)
+    return [2 * pad for pad in layer.padding]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A layer that is replaced: by a constant (with its batch norm folded in), or by one channel of zeros."""
+
+    layer: str
+    norm: str | None
+    silent: bool
+
+
+def removable(plan: Plan, model: nn.Module, open_gates: Tensor) -> list[Removal]:
+    """Find the layers that closed groups have made constant or useless."""
+    modules = dict(model.named_modules())
+    calls = Counter(use.layer for use in plan.uses)
+    norms = Counter(plan.norm_after.values())
+    removals = []
+    for use in plan.uses:
+        module = modules.get(use.layer)
+        if calls[use.layer] != 1 or use.path != use.layer or type(module) not in _LAYERS:
+            continue
+        if use.in_axis is not None and _all_closed(plan, use.in_axis, open_gates):
+            norm = plan.norm_after.get(use.layer)
+            if norm is not None and (norms[norm] > 1 or not _can_be_folded(modules.get(norm))):
+                norm = None
+            removals.append(Removal(use.layer, norm, silent=False))
+        elif _all_closed(plan, use.out_axis, open_gates):
+            removals.append(Removal(use.layer, None, silent=True))
+    return removals
+
+
+def workable(compact: nn.Module, removals: Sequence[Removal], example: ExampleInputs) -> list[Removal]:
+    """Return the removals with which a network runs: some code reads the weight of a layer instead of calling it."""
+    left = list(removals)
+    while left:
+        candidate = private_copy(compact).eval()
+        remove(candidate, left)
+        running: list[nn.Module] = []
+        try:
+            with torch.no_grad(), module_stack() as running:
+                example.call(candidate)
+            return left
+        except Exception:
+            inside = path_of(candidate, running)
+            kept = [r for r in left if r.layer != inside and r.layer.rpartition(".")[0] != inside]
+            left = kept if len(kept) < len(left) else []
+    return left
+
+
+def _can_be_folded(norm: nn.Module | None) -> bool:
+    """Tell whether a norm is torch's own, with nothing behind its affine, and has statistics of its own."""
+    return type(norm) in _NORMS and isinstance(norm, _BatchNorm) and norm.running_mean is not None
+
+
+def _all_closed(plan: Plan, axis: tuple[str, int], open_gates: Tensor) -> bool:
+    gates = plan.axes.get(axis)
+    return gates is not None and bool((gates >= 0).all()) and not bool(open_gates[gates].any())
+
+
+@torch.no_grad()
+def remove(model: nn.Module, removals: Sequence[Removal]) -> None:
+    """Replace the layers, in place, in a model that has been folded and sliced."""
+    modules = dict(model.named_modules())
+    for removal in removals:
+        layer = modules[removal.layer]
+        weight, bias = layer.weight, layer.bias
+        assert isinstance(weight, Tensor)
+        constant = torch.zeros_like(weight[:, 0].reshape(len(weight), -1)[:, 0]) if bias is None else bias
+        assert isinstance(constant, Tensor)
+        if removal.silent:
+            constant = torch.zeros_like(constant)
+        if removal.norm is not None:
+            norm = modules[removal.norm]
+            assert isinstance(norm, _BatchNorm)
+            constant = _through_norm(norm, constant)
+            replace_module(model, removal.norm, nn.Identity())
+        trainable = weight.requires_grad and not removal.silent
+        replace_module(model, removal.layer, ConstantLayer(layer, constant, trainable))
+
+
+def _through_norm(norm: _BatchNorm, constant: Tensor) -> Tensor:
+    assert norm.running_mean is not None and norm.running_var is not None
+    scaled = (constant.double() - norm.running_mean.double()) / (norm.running_var.double() + norm.eps).sqrt()
+    if norm.affine:
+        scaled = scaled * norm.weight.double() + norm.bias.double()
+    return scaled.to(constant.dtype)
+
+
+def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Put a module where another one is, under all its names."""
+    replaced = model.get_submodule(path)
+    module.train(replaced.training)
+    for other, found in list(model.named_modules(remove_duplicate=False)):
+        if found is replaced:
+            parent, _, name = other.rpartition(".")
+            setattr(model.get_submodule(parent), name, module)

@@ -1,0 +1,77 @@
+"""Which gates have closed for good, while others still move: those whose channels can be cut out during the search.
+
+A gate that is cut out cannot come back. With a budget the threshold rises while the target falls, away from the gates
+below it, and once it rests they become only surer, because the sharpness still rises; with a penalty, a closed gate has
+nothing but the penalty to move it. So a gate that has stayed below the threshold for a while hardly ever returns.
+
+The published presets start with gates that nothing but random numbers has closed. The search has not judged those yet,
+so they are not cut out while it goes on, unless they open first and close again. Open and closed at the start is by the
+rule for evaluation gates: a gate that starts half closed and sinks under the penalty alone was never judged either.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from depl0.gated import GatedModel
+from depl0.gates import hard_concrete
+from depl0.select.rounding import in_whole_steps
+
+CLOSED_BELOW = 0.01
+"""the open probability below which a gate counts as good as closed"""
+LOOKS_BELOW = 2
+"""looks in a row that a gate must have been there"""
+LEAST_GAIN = 0.1
+"""the share of the remaining MACs that must become free"""
+_NEVER = -(2**62)
+"""looks that a gate has to make up for if it starts closed: more than there can be"""
+
+
+def looks_at_start(log_alpha: Tensor, rule: str) -> Tensor:
+    """Return the first counts for :func:`looks_below`: gates that start closed do not count until they have opened.
+
+    ``rule`` is the one for evaluation gates.
+
+    >>> looks = looks_at_start(torch.tensor([-9.0, -3.0, 3.0]), "median")
+    >>> for _ in range(LOOKS_BELOW):
+    ...     looks = looks_below(torch.tensor([-9.0, -9.0, -9.0]), looks, "median")
+    >>> looks >= LOOKS_BELOW
+    tensor([False, False,  True])
+    """
+    return torch.where(_is_open(log_alpha, rule), 0, _NEVER)
+
+
+def looks_below(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor:
+    """Return for how many looks in a row each gate has been nearly closed, this one included.
+
+    A gate that started closed keeps what it has to make up for until it is open by the rule for evaluation gates.
+    """
+    below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
+    before = torch.zeros_like(below, dtype=torch.long) if before is None else before
+    unjudged = (before < 0) & ~_is_open(log_alpha, rule)
+    return torch.where(below, before + 1, torch.where(unjudged, before, 0))
+
+
+def closing_gates(gated: GatedModel, log_alpha: Tensor, looks: Tensor) -> Tensor:
+    """Return the gates that have been nearly closed for long enough.
+
+    One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
+    be cut in two for good. Where gates will be rounded, what is left of a group is a number that it may keep.
+    """
+    closing = gated.can_go((looks >= LOOKS_BELOW) & ~gated.gone)
+    if gated.config.multiple == 1:
+        return closing
+    return in_whole_steps(gated.plan, closing, gated.gone, log_alpha, gated.config.multiple)
+
+
+def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:
+    """Tell whether cutting these gates out frees enough to pay for the rebuilding."""
+    if not bool(closing.any()):
+        return False
+    now, then = gated.cost_without(gated.gone), gated.cost_without(closing)
+    return then.macs <= (1 - LEAST_GAIN) * now.macs
+
+
+def _is_open(log_alpha: Tensor, rule: str) -> Tensor:
+    return log_alpha > hard_concrete.closing_log_alpha(rule)

@@ -1,0 +1,1 @@
+"""What makes up for channels that were cut: refitted layers, statistics, distillation."""

@@ -1,0 +1,294 @@
+"""Closing channels changes what the layers behind them read; fit those layers to it, in closed form.
+
+A layer with weight W gives Y = W·P in the network as it was. In the network that is about to be cut it sees other
+patches P', with closed channels at zero and the others changed by what was cut before. Its weight becomes
+
+    W' = argmin E|Y - W'·P' - c|² + λ|W' - W|²
+
+over the open columns, from calibration inputs alone; the constant c goes into its bias or into the running mean of the
+batch norm behind it. Layer after layer in order of execution, so that every layer is fitted to what really reaches it.
+A layer whose output is only added to a shortcut also makes up for what has gone wrong on the shortcut.
+
+Only weights of the host change, so that what is extracted afterwards still computes what the gated network computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+from depl0.errors import GateError, InputError
+from depl0.gated import GatedModel
+from depl0.gates.scaling import scaled_parameters
+from depl0.host.network import ExampleInputs, evaluation_mode, private_copy
+from depl0.search.recovery.calls import Event, LayerCall, Stepper, Sum, order_and_added
+from depl0.search.recovery.fitting import Fit, fit_channels, fit_patches
+from depl0.search.recovery.patches import by_channels, choose_places, outputs_at, patches, rows_for
+from depl0.search.recovery.readers import (
+    Reader,
+    Refused,
+    added_readers,
+    find_readers,
+    in_factors,
+    out_factors,
+    output_scale,
+)
+from depl0.search.recovery.regression import Moments
+
+DAMPING = 1e-3
+WIDE = 1152
+"""columns beyond which channels are fitted instead of patches"""
+
+_CallPairs: TypeAlias = "list[tuple[LayerCall, LayerCall]]"
+"""of every batch: a layer's call in the network as it was, and in the one that is cut"""
+_TensorPairs: TypeAlias = "list[tuple[Tensor, Tensor]]"
+
+
+@final
+@dataclass(frozen=True)
+class Fitted:
+    """A layer that was fitted anew, and the error of its output relative to the output's variance."""
+
+    layer: str
+    before: float
+    after: float
+
+
+@final
+@dataclass(frozen=True)
+class Compensation:
+    """What was done at a cut."""
+
+    fitted: tuple[Fitted, ...]
+    refused: tuple[Refused, ...]
+    """layers of the network that cannot be fitted"""
+
+    def __str__(self) -> str:
+        lines = [f"{f.layer}: relative error {f.before:.3g} -> {f.after:.3g}" for f in self.fitted]
+        return "\n".join(lines + [f"{r.layer}: not compensated, {r.reason}" for r in self.refused])
+
+
+def compensate(
+    gated: GatedModel,
+    closed: Tensor,
+    batches: Iterable[Any],
+    *,
+    before: Tensor | None = None,
+    after: Tensor | None = None,
+    damping: float = DAMPING,
+    everywhere: bool = True,
+) -> Compensation:
+    """Fit the layers of the host to the closing of gates, in place; then close the gates, and extract as usual.
+
+    Nothing is trained and no labels are needed. Two copies of the host run side by side, and what they hold for all
+    batches at one layer is in memory at the same time. Do not measure the batch norms' statistics anew afterwards: the
+    constants are already in them, and a fit has less variance than what it is fitted to.
+
+    Args:
+        gated: the network; its gates and modes are left as they are.
+        closed: True for every gate that is going to be closed.
+        batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts; 1,024 images are
+            plenty.
+        before: the gates of the network whose outputs are to be kept; by default every gate that is not gone is 1.
+        after: the gates of the network that is fitted, where more changes than that gates are closed.
+        damping: λ as a share of the mean diagonal of the Gram matrix.
+        everywhere: also fit layers that read no closed channel, but come after one.
+    """
+    plan, host = gated.host_plan, gated.host
+    before, without = _gates_around(gated, closed, before)
+    after = without if after is None else after.detach().cpu().float()
+    inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
+    if not inputs:
+        raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
+    readers, refused = find_readers(plan, host)
+    if torch.equal(before, after):
+        return Compensation((), ())
+    with evaluation_mode(host):
+        run = _Run(plan, host, (before, after), inputs, readers, damping, everywhere)
+        run.to_end()
+    seen = set(run.order)
+    refused += [
+        Refused(reader.layer, "not called as a plain convolution or linear layer")
+        for weight, reader in readers.items()
+        if weight not in seen
+    ]
+    with torch.no_grad():
+        for name, value in run.changed.items():
+            _tensor(host, name).copy_(value)
+    return Compensation(tuple(run.fitted), tuple(refused))
+
+
+def _gates_around(gated: GatedModel, closed: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    wanted = gated.plan.num_gates
+    if closed.dtype != torch.bool or closed.shape != (wanted,):
+        raise GateError(
+            f"gates to close must be {wanted} values True or False, in plan order, "
+            f"got shape {tuple(closed.shape)} of {closed.dtype} instead."
+        )
+    open_gates = (~gated.gone).float() if before is None else before.detach().cpu().float().clone()
+    if open_gates.shape != (wanted,):
+        raise GateError(f"gates must be a vector of {wanted} values, got shape {tuple(open_gates.shape)} instead.")
+    open_gates[gated.gone] = 0.0
+    return open_gates, open_gates.masked_fill(closed.cpu(), 0.0)
+
+
+def folded(plan: Plan, host: nn.Module, gates: Tensor) -> nn.Module:
+    """Return a copy of the host with gates multiplied into its parameters, in evaluation mode."""
+    copy = private_copy(host).eval()
+    scaled = scaled_parameters(plan, host, gates)
+    with torch.no_grad():
+        for name, parameter in copy.named_parameters():
+            if name in scaled:
+                parameter.copy_(scaled[name])
+    return copy
+
+
+@final
+class _Run:
+    """Two networks on all batches in lockstep, from layer to layer."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        host: nn.Module,
+        gates: tuple[Tensor, Tensor],
+        inputs: list[ExampleInputs],
+        readers: dict[str, Reader],
+        damping: float,
+        everywhere: bool,
+    ) -> None:
+        self.plan, self.host, self.readers = plan, host, readers
+        self.before, self.after = gates
+        self.damping, self.everywhere = damping, everywhere
+        self.dense, self.cut = folded(plan, host, self.before), folded(plan, host, self.after)
+        self.order, added = order_and_added(self.dense, inputs[0])
+        self.added = added_readers(host, readers, added)
+        self.inputs = inputs
+        self.pending: dict[str, _CallPairs] = {}
+        self.changed: dict[str, Tensor] = {}
+        self.fitted: list[Fitted] = []
+
+    def to_end(self) -> None:
+        """Run both networks and fit every layer that has to be."""
+        dense = [Stepper(self.dense, batch, self.added) for batch in self.inputs]
+        cut = [Stepper(self.cut, batch, self.added, renew=True) for batch in self.inputs]
+        try:
+            while True:
+                events = [(a.advance(), b.advance()) for a, b in zip(dense, cut, strict=True)]
+                kinds = {(type(event), event.weight if event else "") for pair in events for event in pair}
+                if len(kinds) > 1:
+                    raise InputError(
+                        "the network calls its layers in another order for other inputs, so it cannot be compensated.",
+                        hint="leave compensation out for this network.",
+                    )
+                if events[0][0] is None:
+                    return
+                self._look([(a, b) for a, b in events if a is not None and b is not None])
+        finally:
+            for stepper in (*dense, *cut):
+                stepper.close()
+
+    def _look(self, events: list[tuple[Event, Event]]) -> None:
+        """Fit a layer at its call, or at the sum that it goes into: only there it is known what it is added to."""
+        weight = events[0][0].weight
+        reader = self.readers.get(weight)
+        if reader is None:
+            return
+        calls = [(a, b) for a, b in events if isinstance(a, LayerCall) and isinstance(b, LayerCall)]
+        sums = [(a.other, b.other) for a, b in events if isinstance(a, Sum) and isinstance(b, Sum)]
+        if calls and weight in self.added:
+            self.pending[weight] = calls
+        elif calls:
+            self._fit(reader, calls, None)
+        else:
+            self._fit(reader, self.pending.pop(weight), sums)
+
+    def _fit(self, reader: Reader, calls: _CallPairs, others: _TensorPairs | None) -> None:
+        """Fit one layer, unless it reads what it always read."""
+        is_open, was_open = _are_open(self.after, reader.gates), _are_open(self.before, reader.gates)
+        differs = not torch.equal(was_open, is_open)
+        inputs = [(a.input, b.input) for a, b in calls]
+        if not differs and (not self.everywhere or all(torch.equal(a, b) for a, b in inputs + (others or []))):
+            return
+        weight = self.host.get_parameter(reader.weight).detach().double().cpu()
+        # What was closed until now is not known to the layer: it starts from nothing.
+        weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
+        if weight[0].numel() > WIDE and weight[0, 0].numel() > 1:
+            seen = self._moments(reader, calls, None, weight, by_channel=True)
+            fit = fit_channels(weight, seen, is_open, self.damping)
+        else:
+            seen = self._moments(reader, calls, others, weight, by_channel=False)
+            fit = fit_patches(weight, seen, is_open, _are_open(self.after, reader.out_gates), self.damping)
+        self.fitted.append(Fitted(reader.layer, fit.before, fit.after))
+        self._write(reader, fit, is_open)
+
+    def _moments(
+        self, reader: Reader, calls: _CallPairs, others: _TensorPairs | None, weight: Tensor, *, by_channel: bool
+    ) -> Moments:
+        """Return the moments of what the layer reads now, and of what is wanted: its former output, or channels."""
+        moments = Moments(centred=reader.constant is not None)
+        kernel = weight[0, 0].numel()
+        was_factor, factor = (
+            in_factors(self.plan, reader, gates).repeat_interleave(kernel) for gates in (self.before, self.after)
+        )
+        rows = rows_for(weight[0].numel()) // len(calls)
+        for number, (dense, cut) in enumerate(calls):
+            places = choose_places(cut, rows, seed=number)
+            seen, was = patches(cut, places), patches(dense, places)
+            seen, was = seen * factor.to(seen), was * was_factor.to(was)
+            if by_channel:
+                moments.add(by_channels(seen, kernel), by_channels(was, kernel))
+                continue
+            wanted = was @ weight.flatten(1).to(was).T
+            if others is not None:
+                missing = outputs_at(others[number][0] - others[number][1], cut, places)
+                wanted = wanted + missing * self._inverse_scale(reader).to(missing)
+            moments.add(seen, wanted)
+        return moments
+
+    def _inverse_scale(self, reader: Reader) -> Tensor:
+        """Return what turns an error of the sum into one of the layer's output; 0 where a channel hardly reaches it."""
+        scale = out_factors(self.plan, reader, self.after).double() * output_scale(self.cut, reader)
+        reaches = scale.abs() > 1e-2 * scale.abs().max()
+        return torch.where(reaches, 1 / torch.where(reaches, scale, 1.0), 0.0)
+
+    def _write(self, reader: Reader, fit: Fit, is_open: Tensor) -> None:
+        """Note the new weight and constant, and put them, with their gates, into the copy that runs."""
+        old = self.host.get_parameter(reader.weight).detach()
+        column = [1, -1, *[1] * (old.dim() - 2)]
+        row = [-1, 1, *column[2:]]
+        weight = torch.where(is_open.view(column).to(old.device), fit.weight.to(old), old)
+        rows, columns = (factors(self.plan, reader, self.after).to(old) for factors in (out_factors, in_factors))
+        self._note(reader.weight, weight, weight * rows.view(row) * columns.view(column))
+        if reader.constant is None:
+            return
+        if reader.constant.endswith(".bias") or reader.constant == "bias":
+            bias = self.host.get_parameter(reader.constant).detach()
+            bias = bias + fit.constant.to(bias)
+            self._note(reader.constant, bias, bias * rows)
+        else:
+            mean = self.host.get_buffer(reader.constant)
+            mean = mean - fit.constant.to(mean)
+            self._note(reader.constant, mean, mean)
+
+    def _note(self, name: str, value: Tensor, gated: Tensor) -> None:
+        self.changed[name] = value
+        with torch.no_grad():
+            _tensor(self.cut, name).copy_(gated)
+
+
+def _are_open(gates: Tensor, places: Tensor) -> Tensor:
+    """Tell which places have an open gate, or none."""
+    return torch.cat([gates > 0, torch.ones(1, dtype=torch.bool)])[places]  # FROZEN = -1 picks the last entry
+
+
+def _tensor(model: nn.Module, name: str) -> Tensor:
+    """Return a parameter or buffer by its name."""
+    path, _, attribute = name.rpartition(".")
+    tensor: Tensor = getattr(model.get_submodule(path), attribute)
+    return tensor

@@ -1,0 +1,142 @@
+"""The statistics of batch norms, measured anew where closing gates has moved what they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depl0._util.distributed import mean_of_all, share_buffers
+from depl0.gated import GatedModel
+from depl0.host.network import evaluation_mode
+from depl0.search.calibration import Batches, Calibration, Loss, call
+
+_LEAST_SHARE = 1e-4
+"""of its former variance, below which a channel counts as constant"""
+
+
+def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
+    """Measure batch norms' statistics anew for the gates as they are; tell whether the new ones are kept.
+
+    Where there is a loss they are kept if it says so on other batches, and always where there is none.
+    """
+    before = statistics_of(gated.host)
+    if not before:
+        return False
+    loss_before = judged(gated, calibration)
+    reestimate(gated, calibration.pairs(calibration.statistics))
+    share_buffers(gated)
+    loss_after = judged(gated, calibration)
+    if loss_before is None or loss_after is None:
+        return True
+    losses = mean_of_all(torch.stack([loss_before, loss_after]))
+    helps = bool(losses[1] < losses[0])
+    if not helps:
+        restore(gated.host, before)
+    return helps
+
+
+def judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
+    """Return the mean loss on the batches that decide; None where there is no loss."""
+    if calibration.loss is None:
+        return None
+    return mean_loss(gated, calibration.pairs(calibration.judge), calibration.loss)
+
+
+@torch.no_grad()
+def reestimate(model: nn.Module, batches: Batches) -> None:
+    """Replace running means and variances by those over these batches. Modes and momenta are left as they were."""
+    norms = _norms(model)
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain mean over all batches
+            norm.train()
+        for inputs, _ in batches:
+            call(model, inputs)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for module, training in modes:
+            module.training = training
+
+
+@torch.no_grad()
+def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
+    """Measure running means and variances anew, and change scales and shifts so that the network computes the same.
+
+    Layers that were fitted in closed form vary less than what their batch norms describe. Training normalises by the
+    batch's own statistics, so it would begin with another network than the one that was fitted.
+    """
+    sums: dict[nn.Module, list[Tensor]] = {}
+
+    def add(norm: nn.Module, args: tuple[Any, ...]) -> None:
+        x = args[0].double() if args[0].device.type != "mps" else args[0].float()
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        found = [x.sum(axes), x.square().sum(axes), torch.full_like(x[0, :1].flatten()[:1], x.numel() / x.shape[1])]
+        before = sums.get(norm)
+        sums[norm] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+
+    norms = [norm for norm in _norms(model) if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.affine]
+    handles = [norm.register_forward_pre_hook(add) for norm in norms]
+    try:
+        with evaluation_mode(model):
+            for batch in inputs:
+                call(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for norm in norms:
+        if norm in sums:
+            total, squares, count = sums[norm]
+            mean = total / count
+            _take_up(norm, mean, (squares / count - mean.square()).clamp_min(0))
+
+
+def _take_up(norm: nn.modules.batchnorm._NormBase, mean: Tensor, variance: Tensor) -> None:
+    """Give a norm these statistics, and the scale and shift that let it compute what it did."""
+    before_mean, before_variance = norm.running_mean, norm.running_var
+    assert before_mean is not None and before_variance is not None
+    mean, variance = mean.to(before_mean), variance.to(before_variance)
+    variance = torch.where(variance > _LEAST_SHARE * before_variance, variance, before_variance)  # a dead channel
+    factor = norm.weight / (before_variance + norm.eps).sqrt()
+    norm.bias.add_(factor * (mean - before_mean))
+    norm.weight.copy_(factor * (variance + norm.eps).sqrt())
+    before_mean.copy_(mean)
+    before_variance.copy_(variance)
+
+
+def statistics_of(model: nn.Module) -> list[Tensor]:
+    """Return copies of what :func:`reestimate` replaces."""
+    return [buffer.clone() for norm in _norms(model) for buffer in norm.buffers(recurse=False)]
+
+
+@torch.no_grad()
+def restore(model: nn.Module, statistics: list[Tensor]) -> None:
+    """Put back what :func:`statistics_of` returned."""
+    buffers = [buffer for norm in _norms(model) for buffer in norm.buffers(recurse=False)]
+    for buffer, saved in zip(buffers, statistics, strict=True):
+        buffer.copy_(saved)
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, batches: Batches, loss: Loss) -> Tensor:
+    """Return the mean loss over batches in evaluation mode."""
+    with evaluation_mode(model):
+        losses = [loss(call(model, inputs), targets) for inputs, targets in batches]
+    return torch.stack(losses).mean()
+
+
+def _norms(model: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
+    ]

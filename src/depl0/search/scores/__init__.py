@@ -1,0 +1,1 @@
+"""What a channel is worth before the search begins."""

@@ -1,0 +1,109 @@
+"""What a channel is worth for what it costs: the first scores of the gates, from a trained network.
+
+First-order Taylor expansion of the loss at open gates says that closing gate j changes the loss by about ∂L/∂z_j. The
+mean of its square over some batches, against what the gate costs, on a logarithmic scale,
+
+    θ_j = log E[(∂L/∂z_j)²] − log(∂cost/∂z_j),
+
+orders the gates as a knapsack would. The batches are small: over many images of a trained network the gradients cancel,
+and only noise would be left. The scores are standardised, because only their order and distances matter.
+
+Where there are no labels, L is a random projection of the outputs: the mean square is then how much the outputs
+themselves would change.
+
+Each gate is judged alone, with all others open. That understates a layer whose channels stand in for each other:
+closing one costs nothing, closing all costs everything. So differences between groups count for a part only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.gates.threshold import BudgetKind
+from depl0.host.network import ExampleInputs, evaluation_mode
+from depl0.search.calibration import Batches, Loss, split
+
+TRUST = 0.5
+"""the part of the differences between groups that counts"""
+
+FEW = 16
+"""images that a gradient is averaged over"""
+
+
+def first_scores(gated: GatedModel, batches: Batches, loss: Loss | None, of: BudgetKind) -> Tensor:
+    """Return a standardised score for every gate. Modes, weights, gates and statistics are left as they are."""
+    worth = squared_gradients(gated, batches, random_projection() if loss is None else loss)
+    _, price = gated.expected_cost_gradient(torch.ones_like(worth), of)
+    worth = worth.clamp_min(torch.finfo(torch.float32).tiny)
+    least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
+    scores = worth.log() - price.clamp_min(least).log()
+    return standardise(draw_together(scores, [group.size for group in gated.plan.groups], TRUST))
+
+
+def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor:
+    """Return E[(∂L/∂z_j)²] of every gate z_j at open gates, over few images at a time.
+
+    Over many images of a trained network the gradients cancel, and only noise would be left. Modes, weights, gates and
+    statistics are left as they are.
+    """
+    total, count = torch.zeros(gated.plan.num_gates, device=gated.device), 0
+    for gradient in gate_gradients(gated, batches, loss):
+        total, count = total + gradient.square(), count + 1
+    return total / max(count, 1)
+
+
+def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[Tensor]:
+    """Give ∂L/∂z of all gates z at open gates, for few images at a time."""
+    gates = torch.ones(gated.plan.num_gates, device=gated.device)
+    with evaluation_mode(gated):
+        for batch in batches:
+            for inputs, targets in split(tuple(batch), FEW):
+                leaf = gates.clone().requires_grad_()
+                arguments = ExampleInputs.of(inputs)
+                outputs = gated.with_gates(leaf, *arguments.args, **arguments.kwargs)
+                (gradient,) = torch.autograd.grad(loss(outputs, targets), leaf)
+                yield gradient
+
+
+def random_projection() -> Loss:
+    """Return a loss without targets: the outputs along random directions, always the same ones in the same order."""
+    rng = torch.Generator().manual_seed(0)
+
+    def along(output: Tensor) -> Tensor:
+        direction = torch.randn(output.shape, generator=rng).to(output.device)
+        return torch.dot(direction.flatten(), output.float().flatten()) / math.sqrt(max(output.numel(), 1))
+
+    def loss(outputs: Any, _: Any) -> Tensor:
+        numbers = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+        if not numbers:
+            raise InputError(
+                "the network's outputs hold no tensor of numbers to judge channels by.",
+                hint="pass a loss, and (inputs, targets) as batches.",
+            )
+        return torch.stack([along(number) for number in numbers]).sum()
+
+    return loss
+
+
+def draw_together(scores: Tensor, sizes: list[int], trust: float) -> Tensor:
+    """Move the mean of every group towards the mean of all gates, so that ``trust`` of the distance is left.
+
+    >>> draw_together(torch.tensor([0.0, 2.0, 10.0]), [2, 1], trust=0.0).tolist()
+    [3.0, 5.0, 4.0]
+    """
+    middle = scores.mean()
+    return torch.cat([part - (1 - trust) * (part.mean() - middle) for part in scores.split(sizes)])
+
+
+def standardise(scores: Tensor) -> Tensor:
+    """Give scores mean 0 and standard deviation 1, and cut what lies further out than 4."""
+    spread = scores.std().nan_to_num() if scores.numel() > 1 else scores.new_zeros(())
+    return ((scores - scores.mean()) / spread.clamp_min(1e-6)).clamp(-4, 4)

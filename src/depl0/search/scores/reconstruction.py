@@ -1,0 +1,246 @@
+"""What a channel is worth for what it costs, when the layers that read it may make up for its loss.
+
+A layer with weight W reads patches with Gram matrix G. Without channel c, and with all its other weights free to make
+up for it, the error of its output is
+
+    e_c = tr(W_c ([G⁻¹]_cc)⁻¹ W_cᵀ)
+
+(optimal brain surgeon, by channels). The channel with the least error, over all readers of its group, is removed, W and
+G⁻¹ are brought up to date (Schur complement), and so on to the last one: so channels that stand in for each other are
+not all judged worthless. The errors compare layers when each is taken relative to the variance of what the layer's
+output becomes part of: the sum with a shortcut where it is added to one, its own output elsewhere. The score of a gate
+is the logarithm of its error against that of what it costs. No labels are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Group, Plan
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.gates.threshold import BudgetKind
+from depl0.host.network import ExampleInputs
+from depl0.search.recovery.calls import Calls, Event, LayerCall, order_and_added
+from depl0.search.recovery.compensation import DAMPING, folded
+from depl0.search.recovery.patches import by_channels, choose_places, patches, rows_for
+from depl0.search.recovery.readers import Reader, added_readers, find_readers, in_factors, output_scale
+from depl0.search.recovery.regression import Moments
+from depl0.search.scores.importance import standardise
+
+WIDE = 1152
+"""columns beyond which channels are judged instead of patches"""
+EXPONENT = 0.8
+"""what relative errors are raised to before they are set against cost"""
+
+
+@torch.no_grad()
+def reconstruction_scores(
+    gated: GatedModel,
+    batches: Iterable[Any],
+    of: BudgetKind = "macs",
+    *,
+    before: Tensor | None = None,
+    damping: float = DAMPING,
+    exponent: float = EXPONENT,
+) -> Tensor:
+    """Return a standardised score for every gate; high is worth keeping. The network is left as it is.
+
+    Args:
+        gated: the network to judge.
+        batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts, without labels.
+        of: the cost that a gate's error is set against: "macs", "params" or "latency".
+        before: the gates that the network is judged with; by default every gate that is not gone is 1.
+        damping: what is added to the Gram matrices, as a share of their mean diagonal.
+        exponent: below 1, differences in error count less against differences in cost.
+    """
+    errors = reconstruction_errors(gated, batches, before=before, damping=damping)
+    present = ~gated.gone
+    _, price = gated.expected_cost_gradient(present.float().to(_device(gated)), of)
+    least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
+    scores = exponent * errors.log() - price.double().cpu().clamp_min(least).log()
+    scores[present] = standardise(scores[present])
+    scores[~present] = -4.0
+    return scores.float().to(_device(gated))
+
+
+@torch.no_grad()
+def reconstruction_errors(
+    gated: GatedModel, batches: Iterable[Any], *, before: Tensor | None = None, damping: float = DAMPING
+) -> Tensor:
+    """Return the relative error that is left when a gate is closed after all that are less worth in its group.
+
+    Within a group it rises in the order in which its channels should go. Gates that no layer reads which could be
+    fitted get the mean error of their group; a group without any, that of the network.
+    """
+    views = _look(gated, batches, before, damping)
+    is_there = ~gated.gone
+    errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
+    for group in gated.plan.groups:
+        order, increments = _remove_all(group, views, is_there)
+        if not order:
+            continue
+        rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
+        steps = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
+        errors[torch.tensor(order)] = rising * steps
+    known = errors.isfinite()
+    return torch.where(known, errors, errors[known].log().mean().exp() if bool(known.any()) else 1.0)
+
+
+def _device(gated: GatedModel) -> torch.device:
+    return next(gated.host.parameters()).device
+
+
+@final
+@dataclass
+class _View:
+    """One reader while channels are taken from it."""
+
+    gates: Tensor
+    """the gate of every input channel"""
+    block: int
+    """columns of one input channel"""
+    weight: Tensor
+    """(outputs, columns), scaled so that its error is relative"""
+    inverse: Tensor
+    """of the damped Gram matrix"""
+
+    def columns(self, gate: int) -> Tensor:
+        """Return the columns that a gate closes."""
+        places = (self.gates == gate).nonzero().flatten()
+        return (places[:, None] * self.block + torch.arange(self.block)).flatten()
+
+
+def _look(gated: GatedModel, batches: Iterable[Any], before: Tensor | None, damping: float) -> list[_View]:
+    """Run the network over all batches, and return its readers with what they see."""
+    plan, host = gated.host_plan, gated.host
+    gates = (~gated.gone).float() if before is None else before.detach().cpu().float()
+    network = folded(plan, host, gates)
+    inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
+    if not inputs:
+        raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
+    every, _ = find_readers(plan, host)
+    _, added = order_and_added(network, inputs[0])
+    readers = {weight: reader for weight, reader in every.items() if bool((reader.gates >= 0).any())}
+    observer = _Observer(plan, host, readers, gates, len(inputs))
+    for number, batch in enumerate(inputs):
+        observer.batch = number
+        with Calls(network, observer, added_readers(host, every, added)):
+            network(*batch.args, **batch.kwargs)
+    return [
+        _view(host.get_parameter(weight).detach(), reader, observer, output_scale(network, reader), damping)
+        for weight, reader in readers.items()
+        if observer.seen[weight].count
+    ]
+
+
+@final
+class _Observer:
+    """Adds up what readers see, and the variance of the sums that their outputs go into."""
+
+    def __init__(self, plan: Plan, host: nn.Module, readers: dict[str, Reader], gates: Tensor, batches: int) -> None:
+        self.seen = {weight: Moments(reader.constant is not None) for weight, reader in readers.items()}
+        self.spread: dict[str, list[float]] = {}
+        """of every batch, the variance of the sum"""
+        self.batch, self._batches = 0, batches
+        self._readers = readers
+        self._shapes = {weight: host.get_parameter(weight).shape for weight in readers}
+        self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
+
+    def __call__(self, event: Event) -> None:
+        """Look at a layer's call, or at the sum behind it."""
+        if event.weight not in self._readers:
+            return
+        shape = self._shapes[event.weight]
+        if not isinstance(event, LayerCall):
+            total = (event.branch + event.other).movedim(-1 if len(shape) == 2 else 1, 0)
+            self.spread.setdefault(event.weight, []).append(float(total.flatten(1).float().var(1).sum()))
+            return
+        columns, kernel = math.prod(shape[1:]), math.prod(shape[2:])
+        rows = patches(event, choose_places(event, rows_for(columns) // self._batches, seed=self.batch))
+        rows = rows * self._factors[event.weight].repeat_interleave(kernel).to(rows)
+        if _is_wide(columns, kernel):
+            rows = by_channels(rows, kernel)
+        self.seen[event.weight].add(rows, rows[:, :1])
+
+
+def _is_wide(columns: int, kernel: int) -> bool:
+    return columns > WIDE and kernel > 1
+
+
+def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor, damping: float) -> _View:
+    """Scale a reader's weight so that its errors are relative, and invert its Gram matrix."""
+    kernel, gram = weight[0, 0].numel(), observer.seen[reader.weight].gram
+    scaled = weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1))
+    flat, block = scaled.flatten(1), kernel
+    if _is_wide(flat.shape[1], kernel):
+        flat, block = scaled.flatten(2).transpose(1, 2).flatten(0, 1), 1  # (outputs · kernel, channels)
+    spread = observer.spread.get(reader.weight)
+    energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
+    strength = float(damping * gram.diagonal().mean()) or 1.0
+    inverse = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=gram.dtype))
+    return _View(reader.gates, block, flat / max(energy, 1e-30) ** 0.5, inverse)
+
+
+# -- greedy removal -------------------------------------------------------------------------------------------------
+
+
+def _remove_all(group: Group, views: list[_View], is_there: Tensor) -> tuple[list[int], list[float]]:
+    """Return the gates of a group in the order in which they go, and the error that each adds."""
+    members = [gate for gate in range(group.offset, group.offset + group.size) if bool(is_there[gate])]
+    reading = []
+    for view in views:
+        of_gate = {gate: columns for gate in members if len(columns := view.columns(gate))}
+        if of_gate:
+            reading.append((_View(view.gates, view.block, view.weight.clone(), view.inverse.clone()), of_gate))
+    left = torch.tensor([gate for gate in members if any(gate in of_gate for _, of_gate in reading)], dtype=torch.long)
+    order: list[int] = []
+    increments: list[float] = []
+    while len(left):
+        errors = torch.zeros(len(left), dtype=torch.float64)
+        for view, of_gate in reading:
+            errors += _errors(view, of_gate, left)
+        at_once = max(1, len(left) // 64)  # wide groups lose several channels between two updates
+        lowest = errors.argsort(stable=True)[:at_once]
+        order += left[lowest].tolist()
+        increments += errors[lowest].tolist()
+        for view, of_gate in reading:
+            gone = [of_gate[gate] for gate in left[lowest].tolist() if gate in of_gate]
+            if gone:
+                _remove(view, torch.cat(gone))
+        stays = torch.ones(len(left), dtype=torch.bool)
+        stays[lowest] = False
+        left = left[stays]
+    return order, increments
+
+
+def _errors(view: _View, of_gate: dict[int, Tensor], left: Tensor) -> Tensor:
+    """Return e_c of every gate that is left; 0 for those that this layer does not read."""
+    errors = torch.zeros(len(left), dtype=torch.float64)
+    by_width: dict[int, list[int]] = {}
+    for place, gate in enumerate(left.tolist()):
+        if gate in of_gate:
+            by_width.setdefault(len(of_gate[gate]), []).append(place)
+    for places in by_width.values():
+        columns = torch.stack([of_gate[int(left[place])] for place in places])  # (gates, width)
+        blocks = view.inverse[columns[:, :, None], columns[:, None, :]]
+        weights = view.weight[:, columns].permute(1, 2, 0)  # (gates, width, outputs)
+        errors[torch.tensor(places)] = (weights * torch.linalg.solve(blocks, weights)).sum((1, 2))
+    return errors.clamp_min(0)
+
+
+def _remove(view: _View, columns: Tensor) -> None:
+    """Take columns out of a view, in place; the other weights make up for them."""
+    block = view.inverse[columns][:, columns]
+    gain = torch.linalg.solve(block, view.inverse[columns])  # (columns, all)
+    view.weight -= view.weight[:, columns] @ gain
+    view.inverse -= view.inverse[:, columns] @ gain
+    view.weight[:, columns] = 0
+    view.inverse[columns], view.inverse[:, columns] = 0, 0
+    view.inverse[columns, columns] = 1  # alone from now on

@@ -1,0 +1,381 @@
+"""Compact networks on disk: ``compact.json`` says how to cut the dense network, ``compact.safetensors`` has the values.
+
+No pickle is written or read. Loading needs the folder and the user's own function that builds the dense network.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as read_safetensors
+from safetensors.torch import save as write_safetensors
+from torch import Tensor, nn
+
+from depl0._util import io
+from depl0._util.io import checksum, write_whole
+from depl0.analysis.full_width import width_axis
+from depl0.equivalence.certificate import Certificate
+from depl0.equivalence.probe import TOLERANCE, check_description, largest_difference, outputs_on
+from depl0.errors import FormatError, InputError
+from depl0.host.network import canonical_names, first_line
+from depl0.replacements.attention import AttentionSpec
+from depl0.replacements.constant import Removal
+from depl0.replacements.full_width import WidthSpec
+from depl0.replacements.norm import NormSpec
+from depl0.surgery.record import CompactRecord, apply_record, record_of, remember, state_shapes
+
+FORMAT = "depl0-compact"
+VERSION = 2
+"""what this version reads; a folder in which no module was replaced is written as 1, which older ones read too"""
+
+
+def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
+    """Write a compact network to a folder as ``compact.json`` and ``compact.safetensors``."""
+    record = record_of(compact) if isinstance(compact, nn.Module) else None
+    if record is None:
+        raise InputError(
+            f"only a compact network can be saved, got {type(compact).__name__} instead.",
+            hint="pass what gated.extract() returned, before or after fine-tuning.",
+        )
+    tensors = _own_tensors(compact)
+    values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    header = {
+        "format": FORMAT,
+        "version": VERSION if record.norms or record.attentions or record.full_width else 1,
+        **record_to_json(record),
+    }
+    if record.probe is not None:
+        header["proof"]["outputs"] = _outputs_to_prove(compact, record)
+    header["sha256"] = checksum(header, values)
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{target} is a file, not a folder for a compact network.", hint="move it away.") from error
+    write_whole(target / "compact.safetensors", values)
+    write_whole(target / "compact.json", (json.dumps(header, indent=1) + "\n").encode())
+    return target
+
+
+def file_size(model: nn.Module) -> int:
+    """Return the bytes of a network's values, dense or compact, as a safetensors file."""
+    return len(write_safetensors({name: t.detach().cpu().contiguous() for name, t in _own_tensors(model).items()}))
+
+
+def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.Module:
+    """Rebuild a compact network: ``factory()`` gives the dense network, which is cut and filled.
+
+    It is in evaluation mode, like what ``extract`` returns; ``train()`` goes on with training.
+    """
+    source = Path(folder)
+    if not callable(factory):
+        raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
+    header, record, values = _read_whole(source)
+    model = factory()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
+    _check_same_network(model, record, source)
+    _cut(model, record, source)
+    _fill(model, _parse_values(values, source), source)
+    _verify(model, record, header.get("proof"), source)
+    remember(model, record)
+    return model.eval()
+
+
+def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
+    """Refuse a folder whose two files are not both there and as they were written; nothing is built."""
+    return _read_whole(Path(folder))[1]
+
+
+def _outputs_to_prove(compact: nn.Module, record: CompactRecord) -> list[dict[str, Any]] | None:
+    """Return what the network gives on its fixed input; None if it does not take that input."""
+    try:
+        return outputs_on(compact, record.probe)
+    except Exception:  # inputs that mean something: an index, say
+        return None
+
+
+def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -> None:
+    """See that the network gives what the saved one gave: not everything need be in its parameters and buffers."""
+    if proof is None or proof["outputs"] is None:
+        return
+    try:
+        found = outputs_on(model, record.probe)
+        error = largest_difference(proof["outputs"], found)
+    except Exception as error_raised:
+        raise FormatError(
+            f"the network that was loaded from {source} does not run on the input that it was saved with: "
+            f"{type(error_raised).__name__} {first_line(error_raised)}",
+            hint="pass the function that builds the network which was pruned, with the same arguments.",
+        ) from error_raised
+    if not error <= TOLERANCE:
+        raise FormatError(
+            f"the network that was loaded from {source} gives other outputs than the one that was saved "
+            f"({error:.0%} off on a fixed input): part of it is not in its parameters and buffers.",
+            hint="modules belong in an nn.ModuleList, not in a plain list, and tensors that matter in persistent "
+            "buffers; or the function that builds the network does not build the same one.",
+        )
+
+
+def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
+    """Return what a folder says of its compact network, without building it."""
+    path = Path(folder) / "compact.json"
+    return record_from_json(_read_header(path), path)
+
+
+def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
+    """Return header, record and values of a folder whose checksum is right."""
+    header = _read_header(source / "compact.json")
+    record = record_from_json(header, source / "compact.json")
+    numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
+    values = _read(source / "compact.safetensors", 8 * numbers + io.MAX_JSON)  # float64, and the names
+    if checksum(header, values) != header.get("sha256"):
+        raise FormatError(
+            f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
+            "was written with them.",
+            hint="copy both files again from where they were written.",
+        )
+    return header, record, values
+
+
+def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
+    """Cut a fresh network as a record says, which may say what no extraction would."""
+    try:
+        apply_record(model, record)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError) as error:
+        raise FormatError(
+            f"{source / 'compact.json'} describes cuts that the network does not allow: "
+            f"{type(error).__name__} {error}.",
+            hint="copy the folder again from where it was written.",
+        ) from error
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+
+def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the state dict, each tied tensor once."""
+    names = canonical_names(model)
+    state = model.state_dict()
+    odd = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if odd:
+        raise InputError(f"the network's state holds something that is no tensor: {odd[0]}.")
+    return {name: tensor for name, tensor in state.items() if names.get(name, name) == name}
+
+
+def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
+    expected = _own_tensors(model)
+    for name in [*expected, *values]:
+        if name not in values or name not in expected:
+            where = "the folder" if name not in values else "the network"
+            raise FormatError(f"{name} is missing in {where} ({source}).", hint="pass the network it was made from.")
+        if expected[name].shape != values[name].shape:
+            raise FormatError(
+                f"{name} has shape {tuple(values[name].shape)} in {source}, "
+                f"but the network needs {tuple(expected[name].shape)}."
+            )
+        if _kind(expected[name]) != _kind(values[name]):
+            raise FormatError(f"{name} is of {values[name].dtype} in {source}, but of {expected[name].dtype} here.")
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if name in values:
+                tensor.data = values[name].to(tensor.device)
+
+
+def _kind(tensor: Tensor) -> tuple[bool, bool]:
+    return tensor.is_floating_point(), tensor.is_complex()
+
+
+def _parse_values(values: bytes, source: Path) -> dict[str, Tensor]:
+    try:
+        return dict(read_safetensors(values))
+    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise FormatError(f"{source / 'compact.safetensors'} cannot be read: {error}") from error
+
+
+def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -> None:
+    found = state_shapes(model)
+    for name, shape in record.dense_shapes.items():
+        if found.get(name) != shape:
+            has = f"has shape {found[name]}" if name in found else "is missing"
+            raise FormatError(
+                f"the folder {source} holds a compact {record.network}, but for another network: "
+                f"{name} had shape {shape} there and {has} in what factory() built.",
+                hint="pass the function that builds the network which was pruned, with the same arguments.",
+            )
+    extra = next((name for name in found if name not in record.dense_shapes), None)
+    if extra is not None:
+        raise FormatError(
+            f"the folder {source} holds a compact {record.network}, but for another network: factory() built "
+            f"{extra} with shape {found[extra]}, which was not there.",
+            hint="pass the function that builds the network which was pruned, with the same arguments.",
+        )
+
+
+# -- header --------------------------------------------------------------------------------------------------------
+
+
+def record_to_json(record: CompactRecord) -> dict[str, Any]:
+    """Return a record as plain lists and dicts."""
+    keep: dict[str, dict[str, list[int]]] = {}
+    numbers: dict[str, dict[str, int]] = {}
+    widths = {width_axis(path): path for path in record.full_width}
+    full_width = {path: spec.to_dict() for path, spec in record.full_width.items()}
+    for (name, dim), positions in record.positions.items():
+        if (name, dim) in widths:
+            full_width[widths[name, dim]]["keep"] = positions.tolist()
+        elif name in record.dense_shapes:
+            keep.setdefault(name, {})[str(dim)] = positions.tolist()
+        else:
+            numbers.setdefault(name, {})[str(dim)] = len(positions)
+    return {
+        "network": record.network,
+        "cost": {
+            "dense": dict(zip(("params", "macs"), record.dense_cost, strict=True)),
+            "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
+        },
+        "certificate": {key: _plain(value) for key, value in vars(record.certificate).items() if value != ()},
+        "inputs": [list(shape) for shape in record.inputs],
+        "removed": [vars(removal) for removal in record.removals],
+        "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
+        "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
+        **{
+            key: {path: spec.to_dict() for path, spec in replaced.items()}
+            for key, replaced in (("norms", record.norms), ("attentions", record.attentions))
+            if replaced
+        },
+        **({"full_width": full_width} if full_width else {}),
+        **({"numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)}} if numbers else {}),
+        **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
+    }
+
+
+def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
+    """Read a record back; ``path`` is the file that an error names."""
+    try:
+        shapes = {str(k): tuple(_whole(size) for size in v) for k, v in header["dense_shapes"].items()}
+        positions = {
+            (str(name), _dim(dim, shapes[name])): _positions(keep, shapes[name][_dim(dim, shapes[name])])
+            for name, dims in header["keep"].items()
+            for dim, keep in dims.items()
+        }
+        for name, places in header.get("numbers", {}).items():
+            for place, count in places.items():
+                positions[str(name), int(place)] = torch.arange(_count(count))
+        full_width = {}
+        for name, entry in header.get("full_width", {}).items():
+            spec = WidthSpec.from_dict({key: value for key, value in entry.items() if key != "keep"})
+            full_width[str(name)] = spec
+            if "keep" in entry:
+                positions[width_axis(str(name))] = _positions(entry["keep"], spec.width)
+        return CompactRecord(
+            network=str(header["network"]),
+            dense_shapes=shapes,
+            positions=positions,
+            removals=tuple(
+                Removal(str(r["layer"]), None if r["norm"] is None else str(r["norm"]), r["silent"] is True)
+                for r in header["removed"]
+            ),
+            dense_cost=_cost(header["cost"]["dense"]),
+            compact_cost=_cost(header["cost"]["compact"]),
+            certificate=Certificate(
+                float(header["certificate"]["max_error"]),
+                str(header["certificate"]["dtype"]),
+                _whole(header["certificate"]["inputs"]),
+                tuple(str(what) for what in header["certificate"].get("covered", ())),
+                tuple(str(what) for what in header["certificate"].get("refused", ())),
+            ),
+            inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
+            probe=_probe(header.get("proof")),
+            norms={str(path): NormSpec.from_dict(spec) for path, spec in header.get("norms", {}).items()},
+            attentions={
+                str(path): AttentionSpec.from_dict(spec) for path, spec in header.get("attentions", {}).items()
+            },
+            full_width=full_width,
+        )
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{path} is damaged: {type(error).__name__} {error}.",
+            hint="copy the folder again from where it was written.",
+        ) from error
+
+
+def _probe(proof: Any) -> Any:
+    if proof is None:
+        return None
+    if not isinstance(proof, dict) or not isinstance(proof["outputs"], (list, type(None))):
+        raise ValueError("the outputs to compare with are no list")
+    return check_description(proof["inputs"])
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _dim(text: str, shape: tuple[int, ...]) -> int:
+    if text not in map(str, range(len(shape))):
+        raise ValueError(f"{text!r} is no dimension of a tensor of {len(shape)}")
+    return int(text)
+
+
+def _cost(entry: dict[str, Any]) -> tuple[int, int]:
+    return _whole(entry["params"]), _whole(entry["macs"])
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:50]!r} is no whole number that can be")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not 0 < _whole(value) < 2**20:
+        raise ValueError(f"{value} is no number of channels")
+    return int(value)
+
+
+def _positions(keep: Any, size: int) -> Tensor:
+    numbers = [_whole(position) for position in keep]
+    if not numbers or any(b <= a for a, b in pairwise(numbers)) or numbers[-1] >= size:
+        raise ValueError(f"kept positions must rise within 0..{size - 1}")
+    return torch.tensor(numbers, dtype=torch.long)
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(_read(path, io.MAX_JSON).decode())
+    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, nested too deep
+        raise FormatError(f"{path} is no JSON file: {error}.") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")
+    version = header.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise FormatError(f"{path} has format version {version!r}; a whole number was expected.")
+    if version > VERSION:
+        raise FormatError(
+            f"{path} has format version {version}, but this depl0 reads versions up to {VERSION}.",
+            hint="install a newer depl0: pip install --upgrade depl0.",
+        )
+    return header
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        return io.read_bounded(path, limit)
+    except io.TooLarge as error:
+        raise FormatError(f"{path} is not read: {error}.", hint="pass a folder that depl0.save wrote.") from error
+    except FileNotFoundError:
+        raise FormatError(f"{path} does not exist.", hint="pass a folder that depl0.save wrote.") from None
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+__all__ = ["FORMAT", "VERSION", "check_saved", "load", "read_record", "save"]

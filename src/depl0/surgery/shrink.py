@@ -1,0 +1,206 @@
+"""A smaller host that continues to train: channels of gates that are gone are cut out, all others are what they were.
+
+Unlike extraction this folds nothing, because the other gates are still random. A gate keeps its number in the flat
+vector, so the generator and everything that reads its vector need not know that the host has become smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depl0._util.precision import as_precise_as_possible, cast
+from depl0.analysis.plan import Plan
+from depl0.analysis.propagate import Axis
+from depl0.equivalence.cases import Accepted, similar
+from depl0.equivalence.certificate import Certificate
+from depl0.equivalence.compare import TOLERANCE, max_error, own_tolerance
+from depl0.equivalence.probe import describe
+from depl0.errors import CertificateError
+from depl0.gates.scaling import scaled_parameters
+from depl0.host.network import ExampleInputs, call_with, canonical_names, evaluation_mode, private_copy
+from depl0.replacements.standardised import exact_sums
+from depl0.replacements.weight_norm import exact_lengths
+from depl0.surgery.cut import cut_to
+from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
+from depl0.surgery.slicing import kept_positions, sliced
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A parameter or buffer of the former host, and what has become of it."""
+
+    before: Tensor
+    after: Tensor
+    kept: Mapping[int, Tensor]
+    """dimension -> the positions that are left; not all dimensions need be there"""
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """Cut another tensor of the same shape (momentum, a running mean) in the same way."""
+        return sliced(tensor, self.kept)
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A smaller host, its plan, and where every tensor of the former host has gone."""
+
+    plan: Plan
+    """the axes of the smaller host, with the gate numbers of the dense one"""
+    host: nn.Module
+    moved: tuple[Moved, ...]
+    positions: Mapping[Axis, Tensor]
+    """the positions of the former host that are left, of every axis that has lost some"""
+
+
+def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
+    """Build a host with the channels of these gates only, and say which positions of the former one it has."""
+    positions = kept_positions(plan, present)
+    smaller = private_copy(host)
+    cut_to(smaller, positions, plan)
+    kept: dict[str, dict[int, Tensor]] = {}
+    for (name, dim), keep in positions.items():
+        kept.setdefault(name, {})[dim] = keep
+    canonical, after = canonical_names(host), _tensors(smaller)
+    moved = [Moved(tensor, after[name], kept.get(canonical[name], {})) for name, tensor in _tensors(host).items()]
+    return Narrowed(_narrowed_plan(plan, positions), smaller, tuple(moved), positions)
+
+
+def present_gates(plan: Plan) -> Tensor:
+    """Return which gates' channels there are in the host of a plan."""
+    numbers = torch.cat([gates[gates >= 0] for gates in plan.axes.values()])
+    return torch.zeros(plan.num_gates, dtype=torch.bool).index_fill(0, numbers, True)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _narrowed_plan(plan: Plan, positions: Mapping[Axis, Tensor]) -> Plan:
+    axes = {axis: gates[positions[axis]] if axis in positions else gates for axis, gates in plan.axes.items()}
+
+    def size(axis: Axis | None, before: int) -> int:
+        return len(axes[axis]) if axis in axes else before
+
+    uses = [
+        replace(use, out_size=size(use.out_axis, use.out_size), in_size=size(use.in_axis, use.in_size))
+        for use in plan.uses
+    ]
+    return replace(plan, axes=axes, uses=tuple(uses))
+
+
+def certify_and_remember(
+    before: tuple[Plan, nn.Module],
+    narrowed: Narrowed,
+    gates: Tensor,
+    example: ExampleInputs,
+    costs: tuple[tuple[int, int], tuple[int, int]],
+) -> None:
+    """See that both hosts compute the same with these gates, and note in the smaller one where it comes from.
+
+    ``costs`` are parameters and MACs of the dense network and of the smaller host.
+    """
+    _, host = before
+    scaled = scaled_parameters(before[0], host, gates)
+    exact = {**exact_lengths(host, scaled, narrowed.positions), **exact_sums(host, narrowed.positions)}
+    certificate = _certify(before, (narrowed.plan, narrowed.host), gates, example.on_device_of(host), exact)
+    earlier = record_of(host)
+    dense, smaller = costs
+    record = CompactRecord(
+        network=type(host).__name__,
+        dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
+        positions=compose(earlier, narrowed.positions),
+        removals=earlier.removals if earlier else (),
+        dense_cost=earlier.dense_cost if earlier else dense,
+        compact_cost=smaller,
+        certificate=certificate,
+        probe=describe(example),
+        norms={**(earlier.norms if earlier else {}), **narrowed.plan.norms},
+        attentions={**(earlier.attentions if earlier else {}), **narrowed.plan.attentions},
+        full_width={**(earlier.full_width if earlier else {}), **narrowed.plan.full_width},
+    )
+    remember(narrowed.host, record)
+
+
+def _certify(
+    before: tuple[Plan, nn.Module],
+    after: tuple[Plan, nn.Module],
+    gates: Tensor,
+    example: ExampleInputs,
+    exact: Mapping[str, Tensor],
+) -> Certificate:
+    """Compare two gated hosts on the example and a random input; no copies, because training waits for it.
+
+    ``exact`` are tensors of the smaller one before they were rounded.
+    """
+    (_, large), (_, small) = before, after
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(large, small):
+
+        def run(dtype: torch.dtype | None) -> Accepted:
+            inputs = example.map_tensors(lambda t: cast(t, dtype))
+            return similar(lambda case: _call(*before, gates, case, dtype), inputs, 1)
+
+        compared, dtype = as_precise_as_possible(run, before[0].works_in_float32)
+        found = [_call(*after, gates, case.inputs, dtype, exact) for case in compared.cases]
+        worst = max_error(list(compared.outputs), found, dtype or torch.float32)
+    allowed = own_tolerance(large) if dtype is None else TOLERANCE[dtype]
+    if not worst <= allowed:
+        raise CertificateError(
+            f"the smaller network differs from the one before by {worst:.2g} (allowed {allowed:g}). "
+            "Nothing is replaced.",
+            hint="cut nothing before the search ends (cut='never'), and report the network.",
+        )
+    precision = dtype or next(large.parameters()).dtype
+    return Certificate(worst, str(precision).removeprefix("torch."), len(compared.cases))
+
+
+def _call(
+    plan: Plan,
+    host: nn.Module,
+    gates: Tensor,
+    case: ExampleInputs,
+    dtype: torch.dtype | None,
+    exact: Mapping[str, Tensor] | None = None,
+) -> Any:
+    tensors = {name: cast(tensor, dtype) for name, tensor in _tensors(host).items()}
+    scaled = {**scaled_parameters(plan, host, gates), **(exact or {})}
+    scaled = {name: cast(tensor, dtype) for name, tensor in scaled.items()}
+    overrides = {**tensors, **scaled}
+    return case.call(lambda *args, **kwargs: call_with(host, overrides, args, kwargs))
+
+
+def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:
+    """Give an optimizer the parameters of the smaller host, in place, with what it remembers of each cut alike.
+
+    Works for any optimizer whose state has, for each parameter, tensors of the parameter's shape (momentum, Adam's
+    moments) and anything else (step counts), which is kept. Other parameters are left as they are.
+    """
+    moved = {id(entry.before): entry for entry in narrowed.moved}
+    for group in optimizer.param_groups:
+        for place, parameter in enumerate(group["params"]):
+            entry = moved.get(id(parameter))
+            if entry is None:
+                continue
+            group["params"][place] = entry.after
+            remembered = optimizer.state.pop(parameter, None)
+            if remembered is not None:
+                optimizer.state[entry.after] = {
+                    key: entry.cut(value) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+                    for key, value in remembered.items()
+                }
+
+
+def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> bool:
+    """Cut a copy of the former host, wherever it is inside a module (a running mean of the weights), in place.
+
+    Tells whether there was one. A copy is a module of the host's class whose tensors have the former host's shapes.
+    """
+    shapes = state_shapes(former)
+    for module in model.modules():
+        if type(module) is type(former) and module is not former and state_shapes(module) == shapes:
+            cut_to(module, narrowed.positions, narrowed.plan)
+            return True
+    return False

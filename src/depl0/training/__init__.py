@@ -1,5 +1,0 @@
-"""Our own loop: dense training, search and fine-tuning of a recipe."""
-
-from depl0._optional import check_installed
-
-check_installed("accelerate", purpose="for training")
