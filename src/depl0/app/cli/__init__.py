@@ -8,6 +8,7 @@ check_installed(
     "jinja2",
     "markupsafe",
     "matplotlib",
+    "pydantic",
     "rich",
     "tomli_w",
     "typer",
