@@ -2,7 +2,7 @@
 # make check   the same without the slow kinds of tests: lint, types and the fast majority
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
 # make zoo     prune every network of the zoo at random, compare, and print the table (about an hour; ZOO="--rows FILE" to continue)
-# make fuzz    try eight times as many broken files as make test does, more than 40,000 (about ten minutes)
+# make fuzz    draw new cases for every property test, and eight times as many broken files (about fifteen minutes)
 # make browser install Chromium, a system package, for the tests of reports (without it they are skipped)
 # make bench   measure attach + extract, and the speed of data
 # make docs    build the documentation's site into build/site, every link checked
@@ -49,8 +49,9 @@ browser:
 	    >/dev/null 2>&1 || echo "chromium could not be installed: the browser's tests are skipped"; \
 	else echo "chromium is not installed: the browser's tests are skipped"; fi
 
+# A failure prints the decorator (@reproduce_failure) that repeats it.
 fuzz: $(STAMP)
-	@DEPL0_FUZZ=8 $(PYTEST) tests/faults/test_fuzz.py tests/faults/test_fuzz_data.py tests/faults/test_fuzz_reports.py
+	@DEPL0_FUZZ=8 HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(shell grep -rl --include='test_*.py' '^from hypothesis\|hostile_values' tests)
 
 bench: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attach_speed.py

@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "surgery/*",
         "gated/test_host_untouched.py",
         "models/test_spec.py",
-        "budgets/test_budgets_kept.py",
+        "select/test_budgets_kept.py",
     ),
 }
 ROOT = Path(__file__).parent

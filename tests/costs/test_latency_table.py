@@ -53,7 +53,7 @@ def test_products_are_exact_between_the_points(gated: GatedModel) -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_value_and_gradient_agree_with_autograd(gated: GatedModel, seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     some = monotone(torch.rand(3, 3, generator=rng).tolist())

@@ -108,7 +108,7 @@ PARTS = st.fixed_dictionaries({"name": TEXT, **{title: sections(title) for title
 RECIPES = PARTS.filter(can_be).map(lambda parts: Recipe(**parts))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RECIPES)
 def test_any_recipe_reads_back_as_it_was(recipe):
     text = write_recipe(recipe)
@@ -119,7 +119,7 @@ def test_any_recipe_reads_back_as_it_was(recipe):
     assert kinds[0] == kinds[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RECIPES, st.data())
 def test_any_field_can_be_set_to_what_another_recipe_has(recipe, data):
     other = with_overrides(get("digits"), {"model.weights": "dense.safetensors"})

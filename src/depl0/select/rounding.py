@@ -109,7 +109,7 @@ def round_within(
     ladders = _ladders(plan, is_open, scores, round_to, may_vanish, gone)
     worth = _worth(scores, torch.ones_like(is_open) if gone is None else ~gone, within.price(is_open))
     values = tuple(worth[ladder.order].cumsum(0)[torch.tensor(ladder.rungs) - 1].numpy() for ladder in ladders)
-    costs, budget = _costs(within, ladders, is_open), within.budget * within.dense
+    costs, budget = _costs(within, ladders, is_open), _largest_cost(within)
     for _ in range(TRIES):
         problem = Knapsack(values, costs, budget)
         places, bound = _solved(problem, [ladder.nearest for ladder in ladders])
@@ -124,6 +124,16 @@ def round_within(
         "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
         hint="ask for a larger budget, or round to fewer channels.",
     )
+
+
+def _largest_cost(within: Within) -> float:
+    """Return the budget in the units of the terms.
+
+    Share times dense cost may fall short of the whole number that it is the share of, by a rounding error.
+    """
+    cost = within.budget * within.dense
+    whole = float(round(cost))
+    return max(cost, whole) if whole / within.dense <= within.budget else cost
 
 
 def _solved(problem: Knapsack, start: Places) -> tuple[Places | None, float | None]:

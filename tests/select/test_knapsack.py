@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from depl0.select.freeze import least_share, open_within, within
 from depl0.select.knapsack import CalledCosts, Knapsack, PairwiseCosts, improve
 from depl0.select.relaxation import relax
 from depl0.select.rounding import _worth, round_within
-from tests.budgets.test_rounding import given_scores
+from tests.select.test_rounding import given_scores
 
 
 def random_problem(seed: int, *, groups: int = 4, choices: int = 4) -> Knapsack:
@@ -94,7 +94,8 @@ class Stack(nn.Module):
     st.floats(0.05, 1.0),
     st.integers(0, 10_000),
 )
-@settings(max_examples=15, deadline=None)
+@example(widths=[5, 3], round_to=3, budget=0.5, seed=0)  # the smallest choice, at exactly its own share
+@settings(max_examples=15)
 def test_no_rounded_choice_of_a_small_network_is_worth_more(
     widths: list[int], round_to: int, budget: float, seed: int
 ) -> None:

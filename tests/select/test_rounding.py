@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -74,7 +74,8 @@ def check_widths(gated: GatedModel, gates: Tensor, round_to: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(ROUND_TO), st.floats(0.25, 1.0), st.sampled_from(["macs", "params"]))
-@settings(max_examples=40, deadline=None)
+@example(seed=0, round_to=2, budget=0.9999999999999999, of="macs")
+@settings(max_examples=40)
 def test_frozen_gates_are_rounded_within_the_budget(seed: int, round_to: int, budget: float, of: str) -> None:
     gated = given_scores(seed)
     least = least_share(gated, of, round_to)
@@ -92,7 +93,7 @@ def test_frozen_gates_are_rounded_within_the_budget(seed: int, round_to: int, bu
 
 
 @given(st.integers(0, 10_000), st.sampled_from(ROUND_TO[1:]), st.floats(-2, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_without_a_budget_each_group_goes_to_the_nearest_multiple(seed: int, round_to: int, mean: float) -> None:
     gated = given_scores(seed, mean)
     before, after = gated.evaluation_gates() > 0, gated.rounded_gates(round_to) > 0
