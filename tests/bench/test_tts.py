@@ -31,7 +31,7 @@ QUICK += ["--epochs", "2", "--finetune-epochs", "1", "--threads", "1"]
 
 def test_the_command_runs_its_members_and_does_none_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "tts"
-    assert main(["bench", "tts", *QUICK, "--out", str(out)]) == 0
+    assert main(["paper", "tts", *QUICK, "--out", str(out)]) == 0
     table = capsys.readouterr().out
     result = json.loads((out / "tts.json").read_text())
     assert (out / "tts.md").read_text() == table
@@ -45,16 +45,16 @@ def test_the_command_runs_its_members_and_does_none_twice(tmp_path: Path, capsys
     assert result["runs"][0]["macs_left"] == 1
     assert all(0.4 < row["macs_left"] <= 0.5 for row in result["runs"][1:])
     (out / "never-0" / "summary.json").unlink()  # as if it had been stopped before its end
-    assert main(["bench", "tts", *QUICK, "--out", str(out), "--json"]) == 0
+    assert main(["paper", "tts", *QUICK, "--out", str(out), "--json"]) == 0
     printed = capsys.readouterr()
     again = json.loads(printed.out)
     assert printed.err.count("finished before") == 1
     assert "never-0: begins" in printed.err
     assert again["runs"][0] == result["runs"][0]
     assert [len(row["attempts"]) for row in again["runs"]] == [1, 2]
-    assert main(["bench", "tts", *QUICK, "--out", str(out), "--only", "dens"]) == 2
+    assert main(["paper", "tts", *QUICK, "--out", str(out), "--only", "dens"]) == 2
     assert "there is no member called 'dens'" in capsys.readouterr().err
-    assert main(["bench", "tts", *QUICK, "--out", str(out), "--budget", "0.3"]) == 2
+    assert main(["paper", "tts", *QUICK, "--out", str(out), "--budget", "0.3"]) == 2
     assert "holds a run with other settings" in capsys.readouterr().err
 
 

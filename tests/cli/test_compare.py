@@ -1,4 +1,4 @@
-"""``depl0 compare`` and ``depl0 ablation`` as a user types them."""
+"""``depl0 compare`` and ``depl0 paper ablation`` as a user types them."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> 
         "compare vgg16-cifar10 --methods dep-l0": "needs a budget",
         "compare digits --methods dep-l0 --choose finetune.lr=0.1": "at least two different values",
         "compare digits --methods dep-l0 --choose finetune.rate=0.1,0.2": "no field or section finetune.rate",
-        "ablation --recipes digits,digits": "digits more than once",
-        "ablation --seeds 0": "--seeds must be at least 1",
-        "ablation --recipes nothing": "there is no recipe called 'nothing'",
+        "paper ablation --recipes digits,digits": "digits more than once",
+        "paper ablation --seeds 0": "--seeds must be at least 1",
+        "paper ablation --recipes nothing": "there is no recipe called 'nothing'",
     }.items():
         typed = type_command(f"{words} {TINY}")
         assert typed.code == 2
@@ -96,7 +96,7 @@ def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> 
 
 
 def test_the_ablation(type_command: Type, tmp_path: Path) -> None:
-    typed = type_command(f"ablation --seeds 1 {TINY}")
+    typed = type_command(f"paper ablation --seeds 1 {TINY}")
     assert typed.code == 0, typed.err
     assert "digits only: --data DIR adds LeNet-5 on Fashion-MNIST" in typed.err
     result = json.loads((tmp_path / "out" / "ablation.json").read_text())

@@ -18,7 +18,7 @@ from depl0.app.reports.report import FORMATS
 from depl0.gates.generators import Direction
 from depl0.gates.threshold import BudgetKind
 from depl0.latency.backends import BACKENDS
-from depl0.paper import cli_tables as tables
+from depl0.paper import cli as paper
 from depl0.paper.literature import TABLES
 from tests.cli.conftest import Type
 
@@ -83,7 +83,7 @@ def test_the_words_of_the_options_are_those_of_the_library() -> None:
     assert prune.PRECISIONS == PRECISIONS
     assert tuple(BACKENDS) == latency.BACKENDS
     assert report.FORMATS == FORMATS
-    assert tables.TABLES == TABLES
+    assert paper.TABLES == TABLES
 
 
 def test_completion(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_latency_with_its_uncertainty() -> None:
 
 def test_published_accuracies_beside_another_metric(type_command: Type, tmp_path: Path) -> None:
     run = write_regression(tmp_path / "errors")
-    typed = type_command(f"tables cifar10 {run}")
+    typed = type_command(f"paper tables cifar10 {run}")
     assert typed.code == 0
     assert "note: errors is judged by RMSE; this table has accuracies." in typed.err
     typed = type_command(f"report {run} --format md")

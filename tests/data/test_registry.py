@@ -48,7 +48,7 @@ def test_a_new_data_set_is_one_function(monkeypatch):
 
 
 def test_a_name_is_taken_once():
-    with pytest.raises(InputError, match=r"'digits' is already registered, by depl0\.data\.digits"):
+    with pytest.raises(InputError, match=r"'digits' is already registered, by depl0\.app\.data\.digits"):
         register("digits")(lambda path, settings, target: None)
 
 

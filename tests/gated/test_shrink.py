@@ -16,6 +16,7 @@ import depl0
 from depl0.app.models import resnet20
 from depl0.app.training.ema import Average
 from depl0.host.network import ExampleInputs
+from depl0.surgery.record import record_of
 from depl0.surgery.shrink import Narrowed, carry_over
 
 NETWORKS = (
@@ -106,7 +107,7 @@ def assert_same(large: Training, small: Training, kept: Callable[[str, Tensor], 
 
 def positions_of(gated: depl0.GatedModel) -> Callable[[str, Tensor], Tensor]:
     """How any tensor of the dense network is cut to the present one."""
-    record = depl0.surgery.record_of(gated.host)
+    record = record_of(gated.host)
     assert record is not None
 
     def kept(name: str, tensor: Tensor) -> Tensor:
@@ -190,7 +191,7 @@ def compare_results(large: Training, small: Training) -> None:
     compact, other = a.extract(), b.extract()
     assert distance(call(compact, large.inputs), call(other, large.inputs)) < 1e-9
     assert {n: t.shape for n, t in compact.state_dict().items()} == {n: t.shape for n, t in other.state_dict().items()}
-    records = depl0.surgery.record_of(compact), depl0.surgery.record_of(other)
+    records = record_of(compact), record_of(other)
     assert records[0].dense_shapes == records[1].dense_shapes
     assert records[0].dense_cost == records[1].dense_cost
 

@@ -97,7 +97,7 @@ def test_registering_is_checked():
 
     with pytest.raises(InputError, match="'unfinished' cannot be registered: Unfinished lacks bias, build, start_from"):
         register("unfinished")(Unfinished)
-    with pytest.raises(InputError, match=r"'fc' is already registered, by depl0\.generators\.fc\.FC"):
+    with pytest.raises(InputError, match=r"'fc' is already registered, by depl0\.gates\.generators\.fc\.FC"):
         register("fc")(GENERATORS["lstm"])
     assert "unfinished" not in GENERATORS
 

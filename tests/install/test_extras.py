@@ -37,6 +37,7 @@ EXTRAS = (
 
 CORE = """
 import torch, depl0
+from depl0.app import models
 
 model = models.build("lenet5")
 example = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))

@@ -20,6 +20,7 @@ USE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import torch, depl0
+from depl0.app import models
 assert depl0.__file__.startswith(sys.argv[1]), depl0.__file__
 compact = depl0.attach(models.build("lenet5"), torch.zeros(2, 1, 28, 28)).extract()
 depl0.save(compact, "small")

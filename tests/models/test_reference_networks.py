@@ -204,7 +204,7 @@ def test_a_name_is_registered_once():
     def vgg16() -> nn.Module:
         return nn.Identity()
 
-    with pytest.raises(InputError, match=r"'vgg16' is already registered, by depl0\.models\.vgg"):
+    with pytest.raises(InputError, match=r"'vgg16' is already registered, by depl0\.app\.models\.vgg"):
         register(vgg16)
     assert isinstance(build("vgg16"), depl0.app.models.VGG16)
 

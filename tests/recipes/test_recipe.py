@@ -143,7 +143,7 @@ REFUSED = [
     (TargetSection, "target.round_to", 0, "a whole number of at least 1, or 'auto'"),
     (TargetSection, "target.round_to", "automatic", "a whole number of at least 1, or 'auto'"),
     (TargetSection, "target.penalty_weight", -1e-7, "a number of at least 0, or left out"),
-    (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups', 'chain', 'groups-k2'"),
+    (TargetSection, "target.penalty", "flops", "one of 'params', 'macs', 'groups', 'groups-k2', 'chain'"),
     (TargetSection, "target.remove_blocks", 1, "true or false"),
     (WeightOptimizerSection, "weight_optimizer.lr", 0, "a number above 0"),
     (WeightOptimizerSection, "weight_optimizer.momentum", 1, "a number of at least 0 and below 1"),

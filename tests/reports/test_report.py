@@ -78,10 +78,10 @@ def test_layers_of_every_run_go_to_files_of_their_own(tmp_path: Path, known: Run
         ("report nowhere", "nowhere is not the folder of a run"),
         ("report . --format pdf", "--format must be one of html, md, json, csv, latex, got 'pdf' instead"),
         (
-            "tables cifar",
+            "paper tables cifar",
             "the table must be one of cifar10, cifar100, imagenet, runtime, ablation, got 'cifar' instead",
         ),
-        ("tables cifar10 nowhere", "nowhere is not the folder of a run"),
+        ("paper tables cifar10 nowhere", "nowhere is not the folder of a run"),
     ],
     ids=["no run", "no format", "no table", "no run in a table"],
 )
@@ -97,7 +97,7 @@ def test_wrong_words_are_refused(
 
 def test_a_run_on_other_data_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run")
-    assert main(["tables", "imagenet", str(run)]) == 0
+    assert main(["paper", "tables", "imagenet", str(run)]) == 0
     captured = capsys.readouterr()
     assert "run is a run on CIFAR-10" in captured.err
     assert "* CIFAR-10  ResNet-56" in captured.out

@@ -205,12 +205,12 @@ def test_the_command(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[s
     make("l0-hc", [90.0, 90.2, 90.1])
     make("dep-l0:lstm", [90.0, 90.2, 90.1])
     out = tmp_path / "claims"
-    words = ["claims", str(tmp_path / "runs"), "--control", "gates.generator=lstm", "--out", str(out)]
+    words = ["paper", "claims", str(tmp_path / "runs"), "--control", "gates.generator=lstm", "--out", str(out)]
     assert main(words) == 0
     assert capsys.readouterr().out == (out / "README.md").read_text()
     result = json.loads((out / "claims.json").read_text())
     assert result["claims"][0]["control_comparisons"][0]["right"] == "control"
-    assert main(["claims", str(tmp_path / "runs"), "--method", "dep-l0:gru"]) == 2
+    assert main(["paper", "claims", str(tmp_path / "runs"), "--method", "dep-l0:gru"]) == 2
     assert "there is no run of 'dep-l0:gru'" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"--control takes section\.field=value"):
         judge([tmp_path / "runs"], control="lstm")

@@ -36,7 +36,7 @@ class Printed(float):
 def published(name: str) -> list[dict[str, Any]]:
     """Return the published rows of a table, numbers as numbers."""
     file = name if name in ("runtime", "ablation") else "results"
-    text = resources.files("depl0.app.reports").joinpath("published", f"{file}.csv").read_text(encoding="utf-8")
+    text = resources.files("depl0.paper").joinpath("published", f"{file}.csv").read_text(encoding="utf-8")
     rows = [_typed(row) for row in csv.DictReader(text.splitlines())]
     return rows if file == name else [_completed(row) for row in rows if row.pop("table") == name]
 

@@ -1,4 +1,4 @@
-"""``depl0 bench tts``: time to solution, from nothing to a pruned network, beside dense training of the same length.
+"""``depl0 paper tts``: time to solution, from nothing to a pruned network, beside dense training of the same length.
 
 Every member of the benchmark is a run in a process of its own, one after another, with the same seed, epochs and memory
 layout. Seed by seed the members run in turns, every second time in reverse, so that a machine that becomes slower or

@@ -235,7 +235,7 @@ def environment() -> dict[str, Any]:
 
 def _commit() -> str | None:
     """Return the commit of depl0's own source tree, if it runs from one; an environment may lie in another's."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     try:
         done = subprocess.run(
             ["git", "-C", str(package), "rev-parse", "HEAD", "--show-toplevel"],

@@ -25,9 +25,9 @@ def page(result: dict[str, Any]) -> str:
     ]
     parts = [
         "# The paper's claims, judged by runs",
-        f"Written by `depl0 claims` from {len(result['runs'])} finished runs. Dep-L0 is `{result['method']}`; the "
-        f"control is Dep-L0 with `{result['control']}`, whose gates know nothing of each other. What the control does "
-        "as well is not due to the dependency.",
+        f"Written by `depl0 paper claims` from {len(result['runs'])} finished runs. Dep-L0 is `{result['method']}`; "
+        f"the control is Dep-L0 with `{result['control']}`, whose gates know nothing of each other. What the control "
+        "does as well is not due to the dependency.",
         _words(["claim", "verdict", "settings", "and the control W = 0?"], rows),
         "One line for each setting; where several kinds of runs are compared there, the one that speaks most against "
         "the claim:",

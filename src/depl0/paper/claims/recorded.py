@@ -50,7 +50,7 @@ def read_recorded(path: Path, control: str) -> list[ClaimRun]:
         settings = {name: _setting(name, told) for name, told in found["settings"].items()}
         runs = [_run(row, settings, found.get("made_with") or {}) for row in found["runs"]]
     except (OSError, ValueError, RecursionError, content.Wrong, FormatError, io.TooLarge) as error:
-        hint = "pass a claims.json that depl0 claims wrote, or folders of runs."
+        hint = "pass a claims.json that depl0 paper claims wrote, or folders of runs."
         raise InputError(f"{path} is no claims.json that can be read: {error}.", hint=hint) from error
     if found["control"] != control:
         raise InputError(
