@@ -37,7 +37,7 @@ demo: $(STAMP)
 
 zoo: $(STAMP)
 	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo $(ZOO)
-	@DEPL0_ALL=1 $(PYTEST) tests/pruning/test_every_structure.py
+	@DEPL0_ALL=1 $(PYTEST) tests/search/test_every_structure.py
 
 # Chromium opens the reports in their tests. Only root may install it, and only with Debian's tools.
 browser:

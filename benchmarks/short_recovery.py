@@ -3,7 +3,7 @@
     python benchmarks/short_recovery.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors
 
 Every method scores the channels of the trained network; the same number of MACs is cut, compensated for, and what is
-left is trained for the same number of steps with the dense network as a teacher (depl0.search.recovery.finetune). Each
+left is trained for the same number of steps with the dense network as a teacher (depl0.search.one_shot.finetune). Each
 method has the learning rate that is best for it on held-out training images (--choose: one seed, one budget); only then
 are test images looked at, once a run. Leaner than `depl0 compare`, which evaluates after every epoch: what is loaded,
 scored and analysed once serves all runs of a method. Run it again to go on: rows that OUT already has are not computed
@@ -33,7 +33,7 @@ from depl0.app.weights import load_weights
 from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration
 from depl0.search.freezing import freeze_network
-from depl0.search.recovery.finetune import Lesson, train_compact
+from depl0.search.one_shot import finetune
 
 METHODS = ("reconstruction", "l1-norm", "fpgm", "taylor", "hrank", "slimming", "sfp", "random")
 KEY = ("model", "method", "budget", "lr", "seed", "split")
@@ -134,7 +134,7 @@ class Bench:
         compact = gated.extract().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         row["at_the_cut"] = accuracy(compact, source.judged)
         torch.manual_seed(row["seed"])
-        train_compact(compact, Lesson(self.dense, None), source.batches(row["seed"]), self.args.steps, row["lr"])
+        finetune(compact, source.batches(row["seed"]), self.args.steps, row["lr"], loss=None, dense=self.dense)
         row["accuracy"] = accuracy(compact, source.judged)
         row |= {"macs_left": depl0.info(compact).macs_left, "params_left": depl0.info(compact).params_left}
         row |= {"steps": self.args.steps, "batch_size": self.args.batch_size}

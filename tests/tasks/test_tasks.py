@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from depl0.app.tasks import ACCURACY, Metric, find_task, metric_in
-from depl0.app.tasks.classification import soft_loss
 from depl0.errors import FormatError, InputError
+from depl0.search.recovery.distillation import soft_loss
 
 OWN = """
 import torch

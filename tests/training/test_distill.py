@@ -11,11 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from depl0.app.tasks import find_task
-from depl0.app.tasks.classification import soft_loss
-from depl0.app.training.distill import Distillation
-from depl0.app.training.phase import Losses
 from depl0.errors import InputError
-from depl0.search.recovery.block_outputs import block_names, kept_outputs
+from depl0.search.recovery.distillation import DistillationLoss, block_names, block_outputs, soft_loss
 from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
 
 
@@ -30,15 +27,16 @@ def test_the_soft_loss_is_the_divergence_of_softened_answers() -> None:
 def test_the_teacher_takes_a_share_of_the_task_and_stays_as_it_was() -> None:
     torch.manual_seed(0)
     dense = TinyNet()
-    teacher = Distillation(dense, find_task("classification"), weight=0.25, temperature=1.0)
+    soft = find_task("classification").distill
+    teacher = DistillationLoss(copy.deepcopy(dense), weight=0.25, temperature=1.0, blocks=0.0, soft=soft)
     images, labels = torch.randn(6, 1, 6, 6), torch.arange(6) % 4
     with torch.no_grad():
         wanted = dense.eval()(images)
-        dense.linear.bias.add_(1.0)  # training goes on; the teacher is a copy
+        dense.linear.bias.add_(1.0)  # training goes on
     outputs = torch.randn(6, 4, requires_grad=True)
     task = nn.functional.cross_entropy(outputs, labels)
-    mixed = teacher.mixed(Losses(task + 7.0, task, outputs), images)
-    torch.testing.assert_close(mixed, 7.0 + 0.75 * task + 0.25 * soft_loss(outputs, wanted, 1.0))
+    mixed = teacher(task, outputs, images, {})
+    torch.testing.assert_close(mixed, 0.75 * task + 0.25 * soft_loss(outputs, wanted, 1.0))
 
 
 @pytest.fixture
@@ -91,7 +89,7 @@ def test_blocks_are_compared_where_their_outputs_kept_their_shape() -> None:
     torch.manual_seed(0)
     dense = nn.Sequential(Residual(), nn.Sequential(Residual(), nn.ReLU()), nn.Flatten(), nn.Linear(32, 3))
     assert block_names(dense) == ("0", "1.0")
-    teacher = Distillation(dense, find_task("classification"), weight=0.5, temperature=1.0, blocks=2.0)
+    teacher = DistillationLoss(copy.deepcopy(dense), weight=0.5, temperature=1.0, blocks=2.0)
     student = copy.deepcopy(dense)
     with torch.no_grad():
         student[0].outer.weight.mul_(0.5)
@@ -102,16 +100,16 @@ def test_blocks_are_compared_where_their_outputs_kept_their_shape() -> None:
     own = [student[0](images), student[1][0](student[0](images))]
     errors = [(o - w).square().mean() / w.square().mean() for o, w in zip(own, wanted, strict=True)]
     soft = soft_loss(outputs, dense(images), 1.0)
-    mixed = teacher.mixed(Losses(task, task, outputs), images, found)
+    mixed = teacher(task, outputs, images, found)
     torch.testing.assert_close(mixed, 0.5 * task + 0.5 * soft + errors[0] + errors[1])
     assert not student[0]._forward_hooks
     found["0"] = found["0"][:, :1]  # a block whose channels were cut is left out
-    alone = teacher.mixed(Losses(task, task, outputs), images, found)
+    alone = teacher(task, outputs, images, found)
     torch.testing.assert_close(alone, 0.5 * task + 0.5 * soft + 2.0 * errors[1])
 
 
 def test_blocks_that_are_gone_are_left_out() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.TransformerEncoderLayer(2, 1))
-    with kept_outputs(network, ("1", "2.gone")) as found:
+    with block_outputs(network, ("1", "2.gone")) as found:
         network(torch.ones(1, 3, 2))
     assert list(found) == ["1"]

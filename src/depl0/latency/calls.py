@@ -9,24 +9,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from depl0.analysis.propagate import LayerUse
+from depl0.host.calls import TRANSPOSED, CallRecorder
+from depl0.host.calls import Call as HostCall
 from depl0.host.network import ExampleInputs, private_copy
-
-_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
-
-FUNCTIONS: dict[Any, tuple[str, ...]] = {
-    F.conv1d: _CONVOLUTION,
-    F.conv2d: _CONVOLUTION,
-    F.conv3d: _CONVOLUTION,
-    F.conv_transpose1d: _TRANSPOSED,
-    F.conv_transpose2d: _TRANSPOSED,
-    F.conv_transpose3d: _TRANSPOSED,
-    F.linear: ("input", "weight", "bias"),
-}
-"""functions that layers call, with the names of their arguments"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,7 @@ class Call:
         else:
             weight_shape[use.out_axis[1]], weight_shape[use.in_axis[1]] = out, into
             input_shape[channel_dim] = into * use.groups
-        transposed = FUNCTIONS[self.function] is _TRANSPOSED
+        transposed = self.function.__name__ in TRANSPOSED
         outputs = weight_shape[1] * settings.get("groups", 1) if transposed else weight_shape[0]
         rng = torch.Generator().manual_seed(0)
         x, weight, bias = (
@@ -86,32 +73,19 @@ class Call:
 def record_calls(host: nn.Module, example: ExampleInputs) -> dict[str, list[Call]]:
     """Run a private copy of the host once, in evaluation mode; return the calls by the name of the weight, in order."""
     copy = private_copy(host).eval().requires_grad_(False)
-    recorder = _Recorder({id(parameter): name for name, parameter in copy.named_parameters()})
+    calls: dict[str, list[Call]] = {}
+
+    def note(call: HostCall, result: Any) -> None:
+        if call.weight is None:
+            return
+        given = call.arguments
+        x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
+        if call.name == "linear" or x.dim() == weight.dim():  # batched
+            shapes = tuple(x.shape), tuple(weight.shape)
+            seen = Call(call.function, *shapes, bias is not None, given, result.numel(), x.device, x.dtype)
+            calls.setdefault(call.weight, []).append(seen)
+
     example = example.on_device_of(host)
-    with torch.no_grad(), recorder:
+    with torch.no_grad(), CallRecorder(copy, after=note):
         copy(*example.args, **example.kwargs)
-    return recorder.calls
-
-
-class _Recorder(TorchFunctionMode):
-    """Looks at every call of a torch function, and lets it pass."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        super().__init__()
-        self.names = names
-        self.calls: dict[str, list[Call]] = {}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in FUNCTIONS:
-            given = {**dict(zip(FUNCTIONS[func], args, strict=False)), **(kwargs or {})}
-            x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
-            name = self.names.get(id(weight))
-            batched = func is F.linear or x.dim() == weight.dim()
-            if name is not None and batched:
-                shapes = tuple(x.shape), tuple(weight.shape)
-                call = Call(func, *shapes, bias is not None, given, result.numel(), x.device, x.dtype)
-                self.calls.setdefault(name, []).append(call)
-        return result
+    return calls

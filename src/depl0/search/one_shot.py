@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils import _pytree as pytree
 from typing_extensions import Unpack
 
 from depl0.config import GateChanges, GateConfig
+from depl0.errors import DivergedError, InputError
 from depl0.gated import attach
 from depl0.host.network import check_host, private_copy
-from depl0.search.calibration import MOST_BATCHES, Calibration, Loss
+from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call
 from depl0.search.freezing import freeze_network
-from depl0.search.recovery.finetune import Lesson, check_training, pair, train_compact
+from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.scores.reconstruction import reconstruction_scores
+
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
+WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
+"""Right after a cut was compensated for the gradient is long, and a full first step would undo the fit."""
 
 
 def prune(
@@ -30,11 +39,11 @@ def prune(
 ) -> nn.Module:
     """Return a compact network within a budget. The model is not modified.
 
-    Channels are judged by the error that is left when the layers behind them make up for their loss; those layers are
-    then fitted in closed form. With ``steps`` the compact network is trained after that, and a classifier also learns
-    from the answers of the network as it was. ``depl0.info`` tells what was cut.
+    Channels are scored by the error that is left when the layers that read them are refitted without them; those layers
+    are then refitted in closed form. With ``steps`` the compact network is fine-tuned after that, with the given
+    network as a teacher. ``depl0.info`` describes the result.
 
-    A network that is not trained yet, or gates that are learned while it trains, want a :class:`depl0.Search`.
+    To prune while training, or a network that is not trained yet, use :class:`depl0.Search`.
 
     Args:
         model: a trained network.
@@ -42,26 +51,100 @@ def prune(
         data: batches of inputs, without labels; 1,024 examples are enough. With ``steps``: batches (inputs, targets),
             one for each step, from the beginning again if there are fewer.
         steps: training steps after the cut; None: no training.
-        loss: the loss of the task, ``loss(outputs, targets)``; None: cross entropy, and a share of learning from the
-            given network.
-        lr: the learning rate of the weights, where they are trained.
+        loss: the loss of the task, ``loss(outputs, targets)``; None: cross entropy, and distillation from the given
+            network.
+        lr: the learning rate of the fine-tuning.
         changes: fields of :class:`depl0.GateConfig`: ``budget`` (0.5 by default), ``of``, ``groups``, ``round_to``, …
+
+    Raises:
+        InputError: an argument is invalid, or the budget cannot be reached.
+        DivergedError: the loss became non-finite.
+
+    Example:
+        >>> import depl0
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        >>> compact = depl0.prune(model, torch.randn(1, 8), data=[torch.randn(64, 8)], budget=0.5)
+        >>> depl0.info(compact).macs_left <= 0.5
+        True
     """
     config = GateConfig(budget=0.5).changed(**changes).changed(generator="independent")
     if steps is not None:
-        check_training(steps, lr)
+        _check_training(steps, lr)
         data = list(islice(data, max(steps, MOST_BATCHES))) if isinstance(data, Iterator) else data
         for batch in islice(data, 1):
-            pair(batch)
-    lesson = None if steps is None else Lesson(private_copy(check_host(model)), loss)
-    gated = attach(private_copy(check_host(model)), example_inputs, config)
-    calibration = Calibration.of(data, None if lesson is None else lesson.task_loss)
+            _pair(batch)
+    dense = private_copy(check_host(model))
+    gated = attach(private_copy(model), example_inputs, config)
+    calibration = Calibration.of(data, None if steps is None else loss or functional.cross_entropy)
     assert calibration is not None, "data are batches"
     inputs = calibration.inputs()
     scores = reconstruction_scores(gated, inputs, config.of)
     once = Calibration(inputs, inputs, inputs)
     freeze_network(gated, config.budget, config.of, scores=scores, calibration=once, compensated=True)
     compact = gated.extract()
-    if lesson is not None and steps is not None:
-        train_compact(compact, lesson, data, steps, lr)
+    if steps is not None:
+        finetune(compact, data, steps, lr, loss=loss, dense=dense)
     return compact
+
+
+def finetune(
+    compact: nn.Module, data: Iterable[Any], steps: int, lr: float, *, loss: Loss | None, dense: nn.Module
+) -> None:
+    """Take ``steps`` steps of SGD: a warm-up, then half a cosine to 0. The network is left in evaluation mode.
+
+    Without a loss it is cross entropy, with distillation from the dense network.
+    """
+    task_loss = loss or functional.cross_entropy
+    distillation = DistillationLoss(dense) if loss is None else None
+    parameters = list(compact.parameters())
+    sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
+    warmup = min(WARMUP_STEPS, max(1, round(WARMUP_SHARE * steps)))
+    batches = _endless(data, parameters[0].device)
+    compact.train()
+    total = torch.zeros((), device=parameters[0].device)
+    for step in range(steps):
+        curve = 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in sgd.param_groups:
+            group["lr"] = lr * curve * min(1.0, (step + 1) / warmup)
+        inputs, targets = next(batches)
+        if distillation is None:
+            value = task_loss(call(compact, inputs), targets)
+        else:
+            with distillation.watch(compact) as blocks:
+                outputs = call(compact, inputs)
+            value = distillation(task_loss(outputs, targets), outputs, inputs, blocks)
+        value.backward()
+        sgd.step()
+        sgd.zero_grad()
+        total += value.detach()
+    if not bool(total.isfinite()):
+        raise DivergedError("the loss became non-finite while the network was fine-tuned.", hint="pass a lower lr.")
+    compact.eval()
+
+
+def _check_training(steps: int, lr: float) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 2:
+        raise InputError(f"steps must be a whole number of at least 2, got {steps!r} instead.")
+    if not lr > 0:
+        raise InputError(f"lr must be a number above 0, got {lr!r} instead.")
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and targets of a batch to train on."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise InputError(
+            f"with steps, a batch must be a pair (inputs, targets), got {type(batch).__name__} instead.",
+            hint="leave steps out to prune without labels and without training.",
+        )
+    return batch[0], batch[1]
+
+
+def _endless(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
+    """Give pairs (inputs, targets) again and again, where the network is."""
+    while True:
+        found = False
+        for batch in data:
+            found = True
+            yield pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, _pair(batch))
+        if not found:
+            raise InputError("data gives no batches.", hint="pass a data loader or a list of batches.")

@@ -1,20 +1,17 @@
-"""See the feature maps of a network while it runs, without hooks: the calls of torch's functions are watched."""
+"""The feature maps of a network at its gate sites."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from depl0.gated import GatedModel
+from depl0.host.calls import ADDITIONS, LAYERS, TRANSPOSED, Call, CallRecorder
 
-_CONVOLUTIONS = {f"conv{n}d" for n in (1, 2, 3)}
-_TRANSPOSED = {f"conv_transpose{n}d" for n in (1, 2, 3)}
-_SITES = _CONVOLUTIONS | _TRANSPOSED | {"linear", "batch_norm", "instance_norm", "group_norm"}
-_ADDITIONS = {"add", "__add__", "__radd__", "__iadd__", "add_"}
+_SITES = {*LAYERS, "batch_norm", "instance_norm", "group_norm"}
 _ACTIVATIONS = {
     "relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "prelu", "elu", "elu_", "selu", "celu", "gelu", "silu",
     "mish", "hardtanh", "hardtanh_", "hardswish", "softplus", "sigmoid", "tanh", "clamp", "clamp_min",
@@ -28,20 +25,20 @@ def maps_at_sites(gated: GatedModel, images: Tensor) -> Iterator[tuple[Tensor, T
     Maps have shape (images, channels, rows, columns). They are seen after the activation that follows the site, if
     need be behind the addition of a shortcut, as the next layer reads them: it is there that channels are flat or zero.
     """
-    with _Watch(gated) as watch:
+    maps = _Maps(gated)
+    with CallRecorder(gated.host, after=maps.note):
         gated.host(images)
-    for gates, channel_dim, tensor in watch.found:
+    for gates, channel_dim, tensor in maps.found:
         by_channel = tensor.movedim(channel_dim, 1)
         rows = by_channel.shape[2] if by_channel.dim() > 3 else 1
         yield gates, by_channel.reshape(*by_channel.shape[:2], rows, -1)
 
 
 @final
-class _Watch(TorchFunctionMode):
+class _Maps:
     """Notes what comes out of gate sites, and follows it through one addition and one activation."""
 
     def __init__(self, gated: GatedModel) -> None:
-        super().__init__()
         self.found: list[tuple[Tensor, int, Tensor]] = []
         """(gates, dimension of the channels, map)"""
         self._axes = {(id(gated.host.get_parameter(name)), dim): gated.plan.axes[(name, dim)]
@@ -51,23 +48,17 @@ class _Watch(TorchFunctionMode):
         self._alive: list[Tensor] = []
         """whatever is known by its id must not be replaced by something else of the same id"""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call the function, and note what it does to maps."""
-        name = getattr(func, "__name__", "")
-        tensors = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
-        result = func(*args, **(kwargs or {}))
-        if name in _SITES:
-            self._note_site(name, tensors, result)
-        elif name in _ADDITIONS | _ACTIVATIONS and isinstance(result, Tensor):
-            self._follow(name, tensors, result)
-        return result
+    def note(self, call: Call, result: Any) -> None:
+        """Note what a call does to maps."""
+        if call.name in _SITES:
+            self._note_site(call.name, call.tensors, result)
+        elif call.name in ADDITIONS | _ACTIVATIONS and isinstance(result, Tensor):
+            self._follow(call.name, call.tensors, result)
 
     def _note_site(self, name: str, tensors: list[Tensor], result: Tensor) -> None:
         """Note the output of a site, and the input of a layer whose gates are on its input weights."""
         channel_dim, input_dim = (-1 if name == "linear" else 1), 1
-        if name in _TRANSPOSED and tensors[1].shape[1] == result.shape[1]:  # not grouped: inputs come first
+        if name in TRANSPOSED and tensors[1].shape[1] == result.shape[1]:  # not grouped: inputs come first
             input_dim = 0
         gates_of_output = None
         for parameter in tensors[1:]:

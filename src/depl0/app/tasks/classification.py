@@ -13,6 +13,7 @@ from depl0.app.data.base import DataInfo
 from depl0.app.tasks.base import Task, exact, main_output
 from depl0.app.tasks.registry import register
 from depl0.errors import InputError
+from depl0.search.recovery.distillation import soft_loss
 
 
 @register("classification")
@@ -67,16 +68,3 @@ class Classification(Task):
 def class_scores(outputs: Any) -> Tensor:
     """Return the class scores of a network that may give more than that (auxiliary heads, dicts)."""
     return main_output(outputs, "class scores")
-
-
-def soft_loss(scores: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    """Return T²·KL(softmax(wanted/T) ‖ softmax(scores/T)), the mean over the batch, and over pixels if there are any.
-
-    >>> scores = torch.tensor([[1.0, 0.0]])
-    >>> float(soft_loss(scores, scores + 3, temperature=2.0))
-    0.0
-    """
-    found = torch.log_softmax(scores / temperature, dim=1)
-    target = torch.log_softmax(wanted / temperature, dim=1)
-    divergence = nn.functional.kl_div(found, target, reduction="batchmean", log_target=True)
-    return temperature**2 * divergence / scores.shape[2:].numel()

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from depl0._util.metric import Metric
 from depl0.app.data.base import DataInfo
 from depl0.app.tasks.base import Task, exact, main_output
-from depl0.app.tasks.classification import soft_loss
 from depl0.app.tasks.registry import register
 from depl0.errors import InputError
+from depl0.search.recovery.distillation import soft_loss
 
 
 @register("segmentation")

@@ -130,7 +130,9 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
         with teacher.watch(phase.model) if teacher is not None else nullcontext({}) as blocks:
             outputs = wrapped(inputs)
         losses = phase.loss(outputs, targets)
-        loss = losses.total if teacher is None else teacher.mixed(losses, inputs, blocks)
+        loss = losses.total
+        if teacher is not None:  # penalties stay beside it
+            loss = loss - losses.task + teacher(losses.task, losses.outputs, inputs, blocks)
     engine.backward(loss)
     if phase.clip_norm is not None:
         weights = phase.optimizers[0].optimizer

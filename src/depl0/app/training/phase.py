@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
 from depl0.app.training.ema import Average
 from depl0.app.training.schedules import Schedule
-
-if TYPE_CHECKING:
-    from depl0.app.training.distill import Distillation
+from depl0.search.recovery.distillation import DistillationLoss
 
 PhaseName: TypeAlias = Literal["dense", "search", "finetune"]
 PHASES: tuple[PhaseName, ...] = ("dense", "search", "finetune")
@@ -70,7 +68,7 @@ class Phase:
     clip_norm: float | None = None
     """of the weights' gradient"""
     average: Average | None = None
-    distillation: Distillation | None = None
+    distillation: DistillationLoss | None = None
     some_unused: bool = False
     """whether there are steps in which not every parameter gets a gradient"""
     run: nn.Module | None = None

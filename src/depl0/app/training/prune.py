@@ -17,7 +17,6 @@ from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import located
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.engine import make_engine
-from depl0.app.training.distill import Distillation
 from depl0.app.training.evaluate import final_scores
 from depl0.app.training.finalize import conclude, record_for
 from depl0.app.training.header import header, time_left
@@ -31,6 +30,7 @@ from depl0.app.training.session import Session
 from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for
 from depl0.errors import DivergedError
 from depl0.gated import GatedModel
+from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.search import Cut
 from depl0.surgery.record import apply_record, remember
 
@@ -74,7 +74,7 @@ def prune(
                 gated, example, _ = gated_network(recipe, engine, data, make_host)
 
 
-def _teacher(session: Session, host: nn.Module) -> Distillation | None:
+def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
     """Return the dense network as a teacher, where the recipe wants one and something is trained."""
     recipe = session.recipe
     weight = distill_share(recipe, session.task)
@@ -85,8 +85,13 @@ def _teacher(session: Session, host: nn.Module) -> Distillation | None:
         return None
     if recipe.search.distill is None:
         session.reporter.note(f"distilling: {weight:g} of the loss is the dense network's (--distill 0: none)")
-    temperature = recipe.search.distill_temperature
-    return Distillation(host, session.task, weight, temperature, blocks=recipe.distill_blocks)
+    return DistillationLoss(
+        copy.deepcopy(host),
+        weight=weight,
+        temperature=recipe.search.distill_temperature,
+        blocks=recipe.distill_blocks,
+        soft=session.task.distill,
+    )
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:

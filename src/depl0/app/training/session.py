@@ -19,8 +19,8 @@ from depl0.app.runs.state import RunState, from_history
 from depl0.app.runtime.guard import NumberGuard
 from depl0.app.runtime.processes import check_same
 from depl0.app.tasks import Task
-from depl0.app.training.distill import Distillation
 from depl0.app.training.phase import PHASES, PhaseName
+from depl0.search.recovery.distillation import DistillationLoss
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Session:
     task: Task
     folder: RunFolder
     reporter: Reporter
-    distillation: Distillation | None = None
+    distillation: DistillationLoss | None = None
     """from the dense network, during search and fine-tuning"""
     trained: bool = False
     """whether the dense network solved its task when the run began"""

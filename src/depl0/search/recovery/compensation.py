@@ -26,23 +26,22 @@ from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.network import ExampleInputs, evaluation_mode, private_copy
-from depl0.search.recovery.calls import Event, LayerCall, Stepper, Sum, order_and_added
-from depl0.search.recovery.fitting import Fit, fit_channels, fit_patches
-from depl0.search.recovery.patches import by_channels, choose_places, outputs_at, patches, rows_for
+from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
 from depl0.search.recovery.readers import (
     Reader,
     Refused,
     added_readers,
+    by_channels,
+    choose_places,
     find_readers,
     in_factors,
     out_factors,
     output_scale,
+    outputs_at,
+    patches,
+    rows_for,
 )
-from depl0.search.recovery.regression import Moments
-
-DAMPING = 1e-3
-WIDE = 1152
-"""columns beyond which channels are fitted instead of patches"""
+from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_patches, is_wide
 
 _CallPairs: TypeAlias = "list[tuple[LayerCall, LayerCall]]"
 """of every batch: a layer's call in the network as it was, and in the one that is cut"""
@@ -80,8 +79,6 @@ def compensate(
     *,
     before: Tensor | None = None,
     after: Tensor | None = None,
-    damping: float = DAMPING,
-    everywhere: bool = True,
 ) -> Compensation:
     """Fit the layers of the host to the closing of gates, in place; then close the gates, and extract as usual.
 
@@ -96,8 +93,6 @@ def compensate(
             plenty.
         before: the gates of the network whose outputs are to be kept; by default every gate that is not gone is 1.
         after: the gates of the network that is fitted, where more changes than that gates are closed.
-        damping: λ as a share of the mean diagonal of the Gram matrix.
-        everywhere: also fit layers that read no closed channel, but come after one.
     """
     plan, host = gated.host_plan, gated.host
     before, without = _gates_around(gated, closed, before)
@@ -109,7 +104,7 @@ def compensate(
     if torch.equal(before, after):
         return Compensation((), ())
     with evaluation_mode(host):
-        run = _Run(plan, host, (before, after), inputs, readers, damping, everywhere)
+        run = _Run(plan, host, (before, after), inputs, readers)
         run.to_end()
     seen = set(run.order)
     refused += [
@@ -159,12 +154,9 @@ class _Run:
         gates: tuple[Tensor, Tensor],
         inputs: list[ExampleInputs],
         readers: dict[str, Reader],
-        damping: float,
-        everywhere: bool,
     ) -> None:
         self.plan, self.host, self.readers = plan, host, readers
         self.before, self.after = gates
-        self.damping, self.everywhere = damping, everywhere
         self.dense, self.cut = folded(plan, host, self.before), folded(plan, host, self.after)
         self.order, added = order_and_added(self.dense, inputs[0])
         self.added = added_readers(host, readers, added)
@@ -211,19 +203,18 @@ class _Run:
     def _fit(self, reader: Reader, calls: _CallPairs, others: _TensorPairs | None) -> None:
         """Fit one layer, unless it reads what it always read."""
         is_open, was_open = _are_open(self.after, reader.gates), _are_open(self.before, reader.gates)
-        differs = not torch.equal(was_open, is_open)
         inputs = [(a.input, b.input) for a, b in calls]
-        if not differs and (not self.everywhere or all(torch.equal(a, b) for a, b in inputs + (others or []))):
+        if torch.equal(was_open, is_open) and all(torch.equal(a, b) for a, b in inputs + (others or [])):
             return
         weight = self.host.get_parameter(reader.weight).detach().double().cpu()
         # What was closed until now is not known to the layer: it starts from nothing.
         weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
-        if weight[0].numel() > WIDE and weight[0, 0].numel() > 1:
+        if is_wide(weight):
             seen = self._moments(reader, calls, None, weight, by_channel=True)
-            fit = fit_channels(weight, seen, is_open, self.damping)
+            fit = fit_channels(weight, seen, is_open)
         else:
             seen = self._moments(reader, calls, others, weight, by_channel=False)
-            fit = fit_patches(weight, seen, is_open, _are_open(self.after, reader.out_gates), self.damping)
+            fit = fit_patches(weight, seen, is_open, _are_open(self.after, reader.out_gates))
         self.fitted.append(Fitted(reader.layer, fit.before, fit.after))
         self._write(reader, fit, is_open)
 

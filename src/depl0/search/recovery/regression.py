@@ -1,11 +1,17 @@
-"""Linear least squares from moments that are added up batch by batch, in float64 on the CPU."""
+"""Linear least squares from moments that are added up batch by batch, and the fit of one layer by it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
+
+DAMPING = 1e-3
+"""λ, as a share of the mean diagonal of the Gram matrix"""
+WIDE = 1152
+"""columns beyond which a layer's channels are fitted instead of its patches"""
 
 
 @final
@@ -67,22 +73,87 @@ class Moments:
         return (spread + (self.wanted_mean - weight @ self.mean - constant).square()).clamp_min(0)
 
 
-def ridge(gram: Tensor, cross: Tensor, start: Tensor, damping: float) -> Tensor:
-    """Return the weights W that minimise E|Y - W·P|² + λ|W - start|², λ = ``damping`` of the Gram's mean diagonal.
+def is_wide(weight: Tensor) -> bool:
+    """Tell whether a layer's patches have too many columns to fit each of them."""
+    return weight[0].numel() > WIDE and weight[0, 0].numel() > 1
+
+
+def damping(gram: Tensor) -> float:
+    """Return λ for a Gram matrix."""
+    return float(DAMPING * gram.diagonal().mean())
+
+
+def ridge(gram: Tensor, cross: Tensor, start: Tensor) -> Tensor:
+    """Return the weights W that minimise E|Y - W·P|² + λ|W - start|².
 
     Where the rows say little, the weights stay what they were.
 
     >>> gram = torch.eye(2, dtype=torch.float64)
-    >>> ridge(gram, torch.tensor([[2.0, 3.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64), 1.0)
-    tensor([[1.0000, 1.5000]], dtype=torch.float64)
+    >>> ridge(gram, torch.tensor([[2.0, 3.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64))
+    tensor([[1.9980, 2.9970]], dtype=torch.float64)
     """
     if not gram.numel():
         return start
-    strength = float(damping * gram.diagonal().mean())
+    strength = damping(gram)
     damped = gram + strength * torch.eye(len(gram), dtype=gram.dtype)
     right = (cross + strength * start).T
     factor, failed = torch.linalg.cholesky_ex(damped)
     if int(failed) == 0:
         return torch.cholesky_solve(right, factor).T
-    pseudo: Tensor = torch.linalg.pinv(damped, hermitian=True)  # no damping, and columns that depend on each other
+    pseudo: Tensor = torch.linalg.pinv(damped, hermitian=True)  # linearly dependent columns
     return (pseudo @ right).T
+
+
+@final
+@dataclass(frozen=True)
+class Fit:
+    """A layer's new weight, the constant that goes with it, and its error relative to the output's variance."""
+
+    weight: Tensor
+    constant: Tensor
+    before: float
+    after: float
+
+
+def fit_patches(weight: Tensor, seen: Moments, is_open: Tensor, counts: Tensor) -> Fit:
+    """Fit every weight of the open input channels.
+
+    Args:
+        weight: the layer's weight, (outputs, inputs, kernel …), float64.
+        seen: moments of patches, and of the outputs that are wanted.
+        is_open: which input channels there still are.
+        counts: which outputs' errors are to be reported.
+    """
+    old = weight.flatten(1)
+    columns = is_open.repeat_interleave(weight[0, 0].numel())
+    new, constant = _solve(old, seen, columns)
+    error = seen.error(old * columns, torch.zeros_like(constant)), seen.error(new, constant)
+    before, after = (_share(part[counts], seen.energy[counts]) for part in error)
+    return Fit(new.reshape(weight.shape), constant, before, after)
+
+
+def fit_channels(weight: Tensor, seen: Moments, is_open: Tensor) -> Fit:
+    """Express all former channels by the open ones, x ≈ B·x', and let the layer read that: W' = W·B.
+
+    ``seen`` are moments of channels, at all positions of the kernel. The errors are as if neighbouring pixels had
+    nothing to do with each other.
+    """
+    same = torch.eye(weight.shape[1], dtype=torch.float64)
+    by_open, constant = _solve(same, seen, is_open)
+    filters = weight.flatten(2)  # (outputs, channels, kernel)
+    share = filters.square().sum((0, 2))
+    error = seen.error(same * is_open, torch.zeros_like(constant)), seen.error(by_open, constant)
+    before, after = (_share(part * share, seen.energy * share) for part in error)
+    new = torch.einsum("ock,cd->odk", filters, by_open).reshape(weight.shape)
+    return Fit(new, torch.einsum("ock,c->o", filters, constant), before, after)
+
+
+def _solve(old: Tensor, seen: Moments, columns: Tensor) -> tuple[Tensor, Tensor]:
+    new = torch.zeros_like(old)
+    new[:, columns] = ridge(seen.gram[columns][:, columns], seen.cross[:, columns], old[:, columns])
+    return new, seen.wanted_mean - new @ seen.mean
+
+
+def _share(error: Tensor, energy: Tensor) -> float:
+    whole = float(energy.sum())
+    return float(error.sum()) / whole if whole > 0 else 0.0

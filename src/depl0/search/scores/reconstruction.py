@@ -14,7 +14,6 @@ is the logarithm of its error against that of what it costs. No labels are neede
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
@@ -27,59 +26,53 @@ from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind
 from depl0.host.network import ExampleInputs
-from depl0.search.recovery.calls import Calls, Event, LayerCall, order_and_added
-from depl0.search.recovery.compensation import DAMPING, folded
-from depl0.search.recovery.patches import by_channels, choose_places, patches, rows_for
-from depl0.search.recovery.readers import Reader, added_readers, find_readers, in_factors, output_scale
-from depl0.search.recovery.regression import Moments
+from depl0.search.recovery.compensation import folded
+from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
+from depl0.search.recovery.readers import (
+    Reader,
+    added_readers,
+    by_channels,
+    choose_places,
+    find_readers,
+    in_factors,
+    output_scale,
+    patches,
+    rows_for,
+)
+from depl0.search.recovery.regression import Moments, damping, is_wide
 from depl0.search.scores.importance import standardise
 
-WIDE = 1152
-"""columns beyond which channels are judged instead of patches"""
 EXPONENT = 0.8
-"""what relative errors are raised to before they are set against cost"""
+"""of relative errors; below 1, differences in error count less against differences in cost"""
 
 
 @torch.no_grad()
-def reconstruction_scores(
-    gated: GatedModel,
-    batches: Iterable[Any],
-    of: BudgetKind = "macs",
-    *,
-    before: Tensor | None = None,
-    damping: float = DAMPING,
-    exponent: float = EXPONENT,
-) -> Tensor:
+def reconstruction_scores(gated: GatedModel, batches: Iterable[Any], of: BudgetKind) -> Tensor:
     """Return a standardised score for every gate; high is worth keeping. The network is left as it is.
 
     Args:
         gated: the network to judge.
         batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts, without labels.
         of: the cost that a gate's error is set against: "macs", "params" or "latency".
-        before: the gates that the network is judged with; by default every gate that is not gone is 1.
-        damping: what is added to the Gram matrices, as a share of their mean diagonal.
-        exponent: below 1, differences in error count less against differences in cost.
     """
-    errors = reconstruction_errors(gated, batches, before=before, damping=damping)
+    errors = reconstruction_errors(gated, batches)
     present = ~gated.gone
     _, price = gated.expected_cost_gradient(present.float().to(_device(gated)), of)
     least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
-    scores = exponent * errors.log() - price.double().cpu().clamp_min(least).log()
+    scores = EXPONENT * errors.log() - price.double().cpu().clamp_min(least).log()
     scores[present] = standardise(scores[present])
     scores[~present] = -4.0
     return scores.float().to(_device(gated))
 
 
 @torch.no_grad()
-def reconstruction_errors(
-    gated: GatedModel, batches: Iterable[Any], *, before: Tensor | None = None, damping: float = DAMPING
-) -> Tensor:
+def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     """Return the relative error that is left when a gate is closed after all that are less worth in its group.
 
     Within a group it rises in the order in which its channels should go. Gates that no layer reads which could be
     fitted get the mean error of their group; a group without any, that of the network.
     """
-    views = _look(gated, batches, before, damping)
+    views = _observe(gated, batches)
     is_there = ~gated.gone
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
     for group in gated.plan.groups:
@@ -117,10 +110,10 @@ class _View:
         return (places[:, None] * self.block + torch.arange(self.block)).flatten()
 
 
-def _look(gated: GatedModel, batches: Iterable[Any], before: Tensor | None, damping: float) -> list[_View]:
+def _observe(gated: GatedModel, batches: Iterable[Any]) -> list[_View]:
     """Run the network over all batches, and return its readers with what they see."""
     plan, host = gated.host_plan, gated.host
-    gates = (~gated.gone).float() if before is None else before.detach().cpu().float()
+    gates = (~gated.gone).float()
     network = folded(plan, host, gates)
     inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
     if not inputs:
@@ -131,10 +124,10 @@ def _look(gated: GatedModel, batches: Iterable[Any], before: Tensor | None, damp
     observer = _Observer(plan, host, readers, gates, len(inputs))
     for number, batch in enumerate(inputs):
         observer.batch = number
-        with Calls(network, observer, added_readers(host, every, added)):
+        with layer_events(network, observer, added_readers(host, every, added)):
             network(*batch.args, **batch.kwargs)
     return [
-        _view(host.get_parameter(weight).detach(), reader, observer, output_scale(network, reader), damping)
+        _view(host.get_parameter(weight).detach(), reader, observer, output_scale(network, reader))
         for weight, reader in readers.items()
         if observer.seen[weight].count
     ]
@@ -150,40 +143,36 @@ class _Observer:
         """of every batch, the variance of the sum"""
         self.batch, self._batches = 0, batches
         self._readers = readers
-        self._shapes = {weight: host.get_parameter(weight).shape for weight in readers}
+        self._weights = {weight: host.get_parameter(weight) for weight in readers}
         self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
 
     def __call__(self, event: Event) -> None:
         """Look at a layer's call, or at the sum behind it."""
         if event.weight not in self._readers:
             return
-        shape = self._shapes[event.weight]
+        weight = self._weights[event.weight]
         if not isinstance(event, LayerCall):
-            total = (event.branch + event.other).movedim(-1 if len(shape) == 2 else 1, 0)
+            total = (event.branch + event.other).movedim(-1 if weight.dim() == 2 else 1, 0)
             self.spread.setdefault(event.weight, []).append(float(total.flatten(1).float().var(1).sum()))
             return
-        columns, kernel = math.prod(shape[1:]), math.prod(shape[2:])
-        rows = patches(event, choose_places(event, rows_for(columns) // self._batches, seed=self.batch))
+        kernel = weight[0, 0].numel()
+        rows = patches(event, choose_places(event, rows_for(weight[0].numel()) // self._batches, seed=self.batch))
         rows = rows * self._factors[event.weight].repeat_interleave(kernel).to(rows)
-        if _is_wide(columns, kernel):
+        if is_wide(weight):
             rows = by_channels(rows, kernel)
         self.seen[event.weight].add(rows, rows[:, :1])
 
 
-def _is_wide(columns: int, kernel: int) -> bool:
-    return columns > WIDE and kernel > 1
-
-
-def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor, damping: float) -> _View:
+def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) -> _View:
     """Scale a reader's weight so that its errors are relative, and invert its Gram matrix."""
     kernel, gram = weight[0, 0].numel(), observer.seen[reader.weight].gram
     scaled = weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1))
     flat, block = scaled.flatten(1), kernel
-    if _is_wide(flat.shape[1], kernel):
+    if is_wide(weight):
         flat, block = scaled.flatten(2).transpose(1, 2).flatten(0, 1), 1  # (outputs · kernel, channels)
     spread = observer.spread.get(reader.weight)
     energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
-    strength = float(damping * gram.diagonal().mean()) or 1.0
+    strength = damping(gram) or 1.0
     inverse = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=gram.dtype))
     return _View(reader.gates, block, flat / max(energy, 1e-30) ** 0.5, inverse)
 

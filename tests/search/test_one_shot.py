@@ -13,7 +13,7 @@ from torch import nn
 
 import depl0
 from depl0.errors import InputError
-from tests.pruning.test_search import BATCHES, LOSS, Loop, Net, batch
+from tests.search.test_search import BATCHES, LOSS, Loop, Net, batch
 from tests.training.tiny import TinyNet, run, tiny_recipe
 
 INPUTS = [images for images, _ in BATCHES]
@@ -69,6 +69,42 @@ def test_one_call_learns_what_the_network_does_not_know() -> None:
     torch.manual_seed(1)
     taught = depl0.prune(fresh, torch.randn(1, 1, 6, 6), steps=120, **options)
     assert accuracy(taught) < accuracy(compact), "without a loss of one's own, the given network is the teacher"
+
+
+def scenes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noisy images with one bright and one dark square, and the class of every pixel."""
+    rng = torch.Generator().manual_seed(seed)
+    images, labels = 0.5 * torch.randn(count, 1, 32, 32, generator=rng), torch.zeros(count, 32, 32, dtype=torch.long)
+    for image, label in zip(images, labels, strict=True):
+        for kind, value in ((1, 1.0), (2, -1.0)):
+            y, x = torch.randint(0, 20, (2,), generator=rng).tolist()
+            image[0, y : y + 12, x : x + 12] += value
+            label[y : y + 12, x : x + 12] = kind
+    return images, labels
+
+
+def test_distillation_of_dense_prediction_is_a_mean_over_pixels() -> None:
+    """Summed over pixels, the teacher's share outweighs the task a thousandfold and the training diverges."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(),
+        nn.Conv2d(12, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.Conv2d(12, 3, 1),
+    )  # fmt: skip
+    batches = [scenes(8, seed) for seed in range(20)]
+    adam = torch.optim.Adam(net.parameters(), lr=0.01)
+    for images, labels in batches * 3:
+        LOSS(net(images), labels).backward()
+        adam.step()
+        adam.zero_grad()
+    test_images, test_labels = scenes(16, 999)
+
+    def pixels_right(network: nn.Module) -> float:
+        with torch.no_grad():
+            return float((network.eval()(test_images).argmax(1) == test_labels).float().mean())
+
+    compact = depl0.prune(net.eval(), batches[0][0][:1], data=batches, budget=0.6, steps=40)
+    assert pixels_right(net) > 0.85
+    assert pixels_right(compact) > pixels_right(net) - 0.03
 
 
 def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:

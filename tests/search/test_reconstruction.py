@@ -8,13 +8,17 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.errors import InputError
-from depl0.search.recovery.calls import order_and_added
+from depl0.search.recovery.lockstep import order_and_added
 from depl0.search.scores.importance import standardise
 from depl0.search.scores.reconstruction import reconstruction_errors, reconstruction_scores
 from tests.methods.networks import Coupled
-from tests.pruning.test_compensation import READERS, Plain, gated_of, inputs, state_of
+from tests.search.test_compensation import READERS, Plain, gated_of, inputs, state_of
 
-EXACT = 1e-10
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damping that leaves the fit exact in float64."""
+    monkeypatch.setattr("depl0.search.recovery.regression.DAMPING", 1e-10)
 
 
 def refit_error(columns: Tensor, wanted: Tensor) -> float:
@@ -25,12 +29,13 @@ def refit_error(columns: Tensor, wanted: Tensor) -> float:
     return float((target - centred @ solution).square().sum() / len(target))
 
 
+@pytest.mark.usefixtures("exact")
 def test_errors_are_those_of_least_squares_removal_after_removal() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     batches = inputs(6, count=8)
     gated = gated_of(model, batches)
-    found = reconstruction_errors(gated, batches, damping=EXACT)
+    found = reconstruction_errors(gated, batches)
 
     hidden = torch.tanh(model[0](torch.cat(batches))).detach()
     wanted = model[2](hidden).detach()
@@ -51,17 +56,18 @@ def test_errors_are_those_of_least_squares_removal_after_removal() -> None:
 
 
 @pytest.mark.parametrize("kind", READERS)
+@pytest.mark.usefixtures("exact")
 def test_what_others_can_say_goes_first_and_only_once(kind: str) -> None:
     torch.manual_seed(0)
     first, reader, between, shape = READERS[kind]()
     batches = inputs(*shape)
     gated = gated_of(Plain(first, reader, between), batches)
-    errors = reconstruction_errors(gated, batches, damping=EXACT)
+    errors = reconstruction_errors(gated, batches)
     assert int((errors < 1e-6).sum()) == 1, "channels 0, 1 and 2 depend on each other: one can go, the others cannot"
     assert int(errors.argmin()) in (0, 1, 2)
 
 
-def test_scores_set_errors_against_cost_and_are_standardised() -> None:
+def test_scores_set_errors_against_cost_and_are_standardised(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     batches = inputs(2, 6, 6)
     gated = gated_of(Coupled(), batches)
@@ -69,11 +75,12 @@ def test_scores_set_errors_against_cost_and_are_standardised() -> None:
     errors = reconstruction_errors(gated, batches)
     _, price = gated.expected_cost_gradient(torch.ones(gated.plan.num_gates), "macs")
     for exponent in (1.0, 0.5):
-        scores = reconstruction_scores(gated, batches, "macs", exponent=exponent)
+        monkeypatch.setattr("depl0.search.scores.reconstruction.EXPONENT", exponent)
+        scores = reconstruction_scores(gated, batches, "macs")
         wanted = standardise(exponent * errors.log() - price.double().log())
         torch.testing.assert_close(scores.double(), wanted, rtol=1e-5, atol=1e-5)
-    assert torch.equal(scores, reconstruction_scores(gated, batches, "macs", exponent=0.5))
-    assert not torch.equal(scores, reconstruction_scores(gated, batches, "params", exponent=0.5))
+    assert torch.equal(scores, reconstruction_scores(gated, batches, "macs"))
+    assert not torch.equal(scores, reconstruction_scores(gated, batches, "params"))
     assert all(torch.equal(tensor, old[name]) for name, tensor in gated.host.state_dict().items())
 
 
@@ -99,13 +106,16 @@ def test_gates_that_are_gone_come_last() -> None:
     gone = torch.zeros(18, dtype=torch.bool)
     gone[[1, 7]] = True
     gated.close(gone)
-    scores = reconstruction_scores(gated, batches)
+    scores = reconstruction_scores(gated, batches, "macs")
     assert float(scores[gone].max()) == -4.0 and bool(scores.isfinite().all())
     gated.shrink()
-    torch.testing.assert_close(reconstruction_scores(gated, batches), scores, rtol=0, atol=0.01)
+    torch.testing.assert_close(reconstruction_scores(gated, batches, "macs"), scores, rtol=0, atol=0.01)
 
 
-def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by_channels() -> None:
+def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by_channels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("depl0.search.recovery.regression.DAMPING", 1e-6)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 160, 3), nn.ReLU(), nn.Conv2d(160, 2, 3))
     batches = [batch[:, :1].float() for batch in inputs(1, 7, 7)]
@@ -113,7 +123,7 @@ def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by
     with torch.no_grad():
         model[0].weight[80:] = model[0].weight[:80]
         model[0].bias[80:] = model[0].bias[:80]
-    errors = reconstruction_errors(gated, batches, damping=1e-6)
+    errors = reconstruction_errors(gated, batches)
     assert bool(errors.isfinite().all()) and len(errors.unique()) > 80
     twins = errors.view(2, 80)
     assert float(twins.min(0).values.median()) < 0.1 * float(twins.max(0).values.median())
@@ -122,7 +132,7 @@ def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by
 def test_no_inputs() -> None:
     gated = gated_of(Coupled(), inputs(2, 6, 6))
     with pytest.raises(InputError, match="no calibration inputs"):
-        reconstruction_scores(gated, [])
+        reconstruction_scores(gated, [], "macs")
 
 
 def test_outputs_that_only_go_into_a_sum_are_found() -> None:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import depl0
 from tests.faults.forkserver import ForkServer, ranks
-from tests.pruning.test_search import Net, batch
+from tests.search.test_search import Net, batch
 
 STEPS = 20
 
@@ -50,6 +50,6 @@ def train(rank: int, folder: Path, cut: Any) -> int:
 
 @pytest.mark.parametrize(("cut", "has_cut"), [("progressive", True), ("auto", False)])
 def test_two_processes_agree(server: ForkServer, tmp_path: Path, cut: str, has_cut: bool) -> None:
-    codes, said = ranks(server, tmp_path, "tests.pruning.test_search_distributed:train", cut=cut)
+    codes, said = ranks(server, tmp_path, "tests.search.test_search_distributed:train", cut=cut)
     assert codes == [0, 0], said
     assert (tmp_path / "result").read_text() == f"True True {has_cut}"

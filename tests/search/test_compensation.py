@@ -14,8 +14,11 @@ from depl0.gated import GatedModel
 from depl0.search.recovery.compensation import compensate
 from tests.methods.networks import Coupled
 
-EXACT = 1e-12
-"""a damping that leaves the fit exact in float64"""
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damping that leaves the fit exact in float64."""
+    monkeypatch.setattr("depl0.search.recovery.regression.DAMPING", 1e-12)
 
 
 class Plain(nn.Module):
@@ -70,6 +73,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("kind", READERS)
+@pytest.mark.usefixtures("exact")
 def test_a_combination_of_others_goes_without_a_loss(kind: str) -> None:
     torch.manual_seed(0)
     first, reader, between, shape = READERS[kind]()
@@ -78,7 +82,7 @@ def test_a_combination_of_others_goes_without_a_loss(kind: str) -> None:
     test = inputs(*shape, count=3)[2]
     wanted = gated.host(test)
     old = state_of(gated.host)
-    report = compensate(gated, closing(gated, 2), batches, damping=EXACT)
+    report = compensate(gated, closing(gated, 2), batches)
 
     gated.fix_gates((~closing(gated, 2)).float())
     torch.testing.assert_close(gated(test), wanted, rtol=1e-6, atol=1e-6)
@@ -89,6 +93,7 @@ def test_a_combination_of_others_goes_without_a_loss(kind: str) -> None:
     assert "reader.weight" in changed and changed <= {"reader.weight", "reader.bias"}
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_constant_goes_into_the_bias_or_into_the_norm_behind() -> None:
     class Normed(nn.Module):
         def __init__(self, norm_behind: bool) -> None:
@@ -108,7 +113,7 @@ def test_a_constant_goes_into_the_bias_or_into_the_norm_behind() -> None:
         batches = inputs(2, 8, 8)
         gated = gated_of(Normed(norm_behind), batches)
         wanted, old = gated.host(batches[0]), state_of(gated.host)
-        compensate(gated, closing(gated, 1), batches, damping=EXACT)
+        compensate(gated, closing(gated, 1), batches)
         gated.fix_gates((~closing(gated, 1)).float())
         torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
         assert not torch.equal(gated.host.state_dict()[name], old[name])
@@ -126,11 +131,12 @@ def twin_stream() -> Coupled:
     return host
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_residual_group_with_two_readers() -> None:
     batches = inputs(2, 6, 6)
     gated = gated_of(twin_stream(), batches)
     wanted = gated.host(batches[1])
-    report = compensate(gated, closing(gated, 3), batches, damping=EXACT)
+    report = compensate(gated, closing(gated, 3), batches)
     gated.fix_gates((~closing(gated, 3)).float())
     torch.testing.assert_close(gated(batches[1]), wanted, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(gated.extract()(batches[1]), gated(batches[1]))
@@ -156,6 +162,7 @@ def test_the_errors_it_reports_are_those_of_the_network() -> None:
     assert "linear: relative error" in str(report)
 
 
+@pytest.mark.usefixtures("exact")
 def test_it_makes_up_for_errors_of_the_shortcut() -> None:
     """A block of which nothing is closed still corrects what reaches it wrong, as far as it can."""
 
@@ -174,7 +181,7 @@ def test_it_makes_up_for_errors_of_the_shortcut() -> None:
     gated = gated_of(Added(), batches)
     wanted = gated.host(batches[0])
     closed = closing(gated, *range(6))  # two of eight channels stay: the branch alone knows the rest
-    report = compensate(gated, closed, batches, damping=EXACT)
+    report = compensate(gated, closed, batches)
     gated.fix_gates((~closed).float())
     assert next(entry for entry in report.fitted if entry.layer == "skip").after > 0.01
     torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-5, atol=1e-5)
@@ -205,27 +212,21 @@ def test_a_layer_that_is_called_twice_is_left_alone() -> None:
     gated.extract()
 
 
-def test_only_readers_of_closed_channels_on_request() -> None:
-    batches = inputs(2, 6, 6)
-    torch.manual_seed(0)
-    gated = gated_of(Coupled(), batches)
-    report = compensate(gated, closing(gated, 6), batches, everywhere=False)
-    assert [entry.layer for entry in report.fitted] == ["back"]
-
-
+@pytest.mark.usefixtures("exact")
 def test_wide_layers_are_fitted_by_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depl0.search.recovery.compensation.WIDE", 1)
+    monkeypatch.setattr("depl0.search.recovery.regression.WIDE", 1)
     torch.manual_seed(0)
     first, reader, between, shape = READERS["strided"]()
     batches = inputs(*shape)
     gated = gated_of(Plain(first, reader, between), batches)
     wanted = gated.host(batches[0])
-    report = compensate(gated, closing(gated, 2), batches, damping=EXACT)
+    report = compensate(gated, closing(gated, 2), batches)
     gated.fix_gates((~closing(gated, 2)).float())
     torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
     assert report.fitted[0].after < 1e-6
 
 
+@pytest.mark.usefixtures("exact")
 def test_gates_on_a_readers_own_weights_and_gates_between_0_and_1() -> None:
     """Behind a sigmoid a channel cannot be silenced before the reader, so the gate is on the reader's weight."""
     torch.manual_seed(0)
@@ -238,12 +239,13 @@ def test_gates_on_a_readers_own_weights_and_gates_between_0_and_1() -> None:
     assert ("2.weight", 1) in gated.plan.sites
     gates = torch.tensor([0.5, 1.0, 0.25, 1.0])
     wanted = gated.with_gates(gates, batches[0])
-    compensate(gated, closing(gated, 2), batches, before=gates, damping=EXACT)
+    compensate(gated, closing(gated, 2), batches, before=gates)
     torch.testing.assert_close(
         gated.with_gates(gates.masked_fill(closing(gated, 2), 0), batches[0]), wanted, rtol=1e-5, atol=1e-5
     )
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_channel_that_is_opened_at_the_cut_says_nothing_new() -> None:
     """A group of which every gate had closed keeps one channel when gates are frozen: its reader never knew it."""
     torch.manual_seed(0)
@@ -253,7 +255,7 @@ def test_a_channel_that_is_opened_at_the_cut_says_nothing_new() -> None:
     after = torch.tensor([0.0, 1.0, 0.0, 0.0])
     gated.fix_gates(before)
     wanted = gated(batches[0])
-    compensate(gated, closing(gated), batches, before=before, after=after, damping=EXACT)
+    compensate(gated, closing(gated), batches, before=before, after=after)
     gated.fix_gates(after)
     torch.testing.assert_close(gated(batches[0]), wanted)
 

@@ -1,0 +1,93 @@
+"""Observe the calls of torch functions that a network makes while it runs. No hooks; nothing in the network changes.
+
+The functions that apply a layer's weight are recognised, with the name of the weight and their arguments by name:
+
+    def show(call: Call, result: Any) -> None:
+        if call.weight is not None:
+            print(call.weight, call.name, tuple(call.arguments["input"].shape))
+
+    with CallRecorder(network, after=show):
+        network(x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    **{f"conv{n}d": _CONVOLUTION for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": _TRANSPOSED for n in (1, 2, 3)},
+    "linear": ("input", "weight", "bias"),
+}
+"""functions that apply a layer's weight, and the names of their arguments"""
+
+TRANSPOSED = {name for name, arguments in LAYERS.items() if arguments is _TRANSPOSED}
+ADDITIONS = {"add", "__add__", "__radd__", "__iadd__", "add_"}
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """One call of a torch function."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    weight: str | None = None
+    """for functions in ``LAYERS``: the name of the parameter that is applied"""
+
+    @property
+    def name(self) -> str:
+        """The function's name: "conv2d", "relu", …"""
+        return getattr(self.function, "__name__", "")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a function in ``LAYERS`` by name, as far as they were given."""
+        return {**dict(zip(LAYERS[self.name], self.args, strict=False)), **self.kwargs}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The arguments that are tensors."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)]
+
+
+Before: TypeAlias = Callable[[Call], None]
+After: TypeAlias = Callable[[Call, Any], None]
+
+
+@final
+class CallRecorder(TorchFunctionMode):
+    """Reports the calls that are made while the context is active.
+
+    Args:
+        network: names the parameters.
+        before: called with every :class:`Call` before it is made.
+        after: called with every :class:`Call` and its result.
+    """
+
+    def __init__(self, network: nn.Module, *, before: Before | None = None, after: After | None = None) -> None:
+        super().__init__()
+        self._names = {id(parameter): name for name, parameter in network.named_parameters()}
+        self._before, self._after = before, after
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        call = Call(func, args, kwargs or {})
+        if call.name in LAYERS:
+            call = Call(func, args, call.kwargs, self._names.get(id(call.arguments.get("weight"))))
+        if self._before is not None:
+            self._before(call)
+        result = func(*args, **call.kwargs)
+        if self._after is not None:
+            self._after(call, result)
+        return result

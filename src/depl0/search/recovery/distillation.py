@@ -1,0 +1,148 @@
+"""Distillation: the pruned network also learns from what the dense one computes.
+
+    loss = (1 − w)·task + w·T²·KL(softmax(dense/T) ‖ softmax(pruned/T)) + b·error of block outputs
+
+(Hinton et al., 2015, arXiv:1503.02531.) Everything is a mean over all positions (batch, pixels, tokens), as the task's
+loss is. A block is a module that computes with layers of its own: a residual block, an inverted bottleneck, a
+transformer block. Where pruning leaves the shape of its output, as with inner groups, the two outputs are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from depl0.gated import GatedModel
+from depl0.search.calibration import call
+
+WEIGHT, TEMPERATURE = 0.9, 4.0
+BLOCKS = 5.0
+
+SoftLoss: TypeAlias = Callable[[Any, Any, float], Tensor]
+"""(outputs, the dense network's outputs, temperature) -> loss"""
+
+_SEQUENCES = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+@final
+class DistillationLoss:
+    """The loss of a network that learns from the dense one.
+
+    ::
+
+        distillation = DistillationLoss(dense)
+        with distillation.watch(network) as blocks:
+            outputs = network(inputs)
+        loss = distillation(criterion(outputs, targets), outputs, inputs, blocks)
+
+    Args:
+        dense: the trained network, put into evaluation mode and run once a step; never trained. Pass a copy.
+        weight: w, the share of the loss that comes from the dense network's answers, in (0, 1].
+        temperature: T, which softens the answers.
+        blocks: b, the weight of the error of block outputs; 0: they are not compared.
+        soft: how answers are compared, ``soft(outputs, dense_outputs, temperature)``; by default :func:`soft_loss`,
+            for class scores.
+    """
+
+    def __init__(
+        self,
+        dense: nn.Module,
+        *,
+        weight: float = WEIGHT,
+        temperature: float = TEMPERATURE,
+        blocks: float = BLOCKS,
+        soft: SoftLoss | None = None,
+    ) -> None:
+        self._dense = dense.eval().requires_grad_(False)
+        self._weight, self._temperature, self._blocks = weight, temperature, blocks
+        self._soft = soft or soft_loss
+        self._names = block_names(dense) if blocks > 0 else ()
+
+    def watch(self, network: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
+        """Surround the network's forward pass; gives the outputs of its blocks."""
+        return block_outputs(network.host if isinstance(network, GatedModel) else network, self._names)
+
+    def __call__(self, task: Tensor, outputs: Any, inputs: Any, blocks: dict[str, Tensor]) -> Tensor:
+        """Return the loss of a batch.
+
+        Args:
+            task: the task's own loss.
+            outputs: what the network gave for ``inputs``.
+            inputs: what it was called with.
+            blocks: what :meth:`watch` gave.
+        """
+        with torch.no_grad(), block_outputs(self._dense, self._names) as wanted:
+            answers = call(self._dense, inputs)
+        soft = self._soft(outputs, answers, self._temperature)
+        total = (1 - self._weight) * task + self._weight * soft
+        error = relative_error(blocks, wanted)
+        return total if error is None else total + self._blocks * error
+
+
+def soft_loss(scores: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    """Return T²·KL(softmax(wanted/T) ‖ softmax(scores/T)), the mean over batch and positions; classes are axis 1.
+
+    >>> scores = torch.tensor([[1.0, 0.0]])
+    >>> float(soft_loss(scores, scores + 3, temperature=2.0))
+    0.0
+    """
+    found = torch.log_softmax(scores / temperature, dim=1)
+    target = torch.log_softmax(wanted / temperature, dim=1)
+    divergence = functional.kl_div(found, target, reduction="batchmean", log_target=True)
+    return temperature**2 * divergence / scores.shape[2:].numel()
+
+
+# -- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def block_names(network: nn.Module) -> tuple[str, ...]:
+    """List the blocks of a network by name. Plain sequences are none: their last entry has the same output.
+
+    >>> block_names(nn.Sequential(nn.Linear(2, 2), nn.TransformerEncoderLayer(2, 1)))[0]
+    '1'
+    """
+    return tuple(
+        name
+        for name, module in network.named_modules()
+        if name and not isinstance(module, _SEQUENCES) and next(module.children(), None) is not None
+    )
+
+
+@contextmanager
+def block_outputs(network: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """Keep the outputs of modules while the context lasts.
+
+    Outputs that are not one tensor, or that come twice, are left out, and so are modules that were removed.
+    """
+    outputs: dict[str, Tensor | None] = {}
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        outputs[name] = output if isinstance(output, Tensor) and name not in outputs else None
+
+    modules = dict(network.named_modules())
+    handles = [modules[name].register_forward_hook(partial(keep, name)) for name in names if name in modules]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+        found.update({name: value for name, value in outputs.items() if value is not None})
+
+
+def relative_error(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> Tensor | None:
+    """Return the mean square error of all blocks of one shape, each relative to its own mean square; None: of none."""
+    errors = []
+    for name, target in wanted.items():
+        own = found.get(name)
+        if own is None or own.shape != target.shape or not own.is_floating_point():
+            continue  # its channels are gated: there is nothing to compare with
+        target = target.float()
+        errors.append((own.float() - target).square().mean() / target.square().mean().clamp_min(1e-12))
+    return torch.stack(errors).mean() if errors else None
