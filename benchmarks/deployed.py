@@ -33,7 +33,7 @@ from depl0.export.int8.torchao import OPERATORS
 from depl0.export.onnx import export_onnx
 from depl0.export.pt2 import Pt2
 from depl0.export.targets import Request
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.latency.cache import processor_name
 from depl0.latency.measure import interleave, summarise
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import depl0.gated.attaching as attaching
 from depl0.analysis.plan import Plan
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 NETWORKS = ("tests.training.tiny.TinyNet", "depl0.app.models.small_cnn.SmallCNN")
 """classes whose structure follows from the shapes of their parameters"""

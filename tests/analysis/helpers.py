@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 import depl0
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 
 def liven(model: nn.Module, inputs: Any, seed: int = 0) -> nn.Module:

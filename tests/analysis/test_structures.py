@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from tests.analysis import all_channels, heads, streams  # noqa: F401 - their structures enter the list
 from tests.analysis.helpers import call, cast, distance, flat, liven, pruned, same_cost
 from tests.analysis.structures import STRUCTURES, NormAct, PartlyFrozenParameters, Structure

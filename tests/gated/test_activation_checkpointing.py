@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import depl0
+from depl0.host.functional import REENTRANT, WITHOUT_REENTRANT
 
 Inner = Literal["none", "parts", "nested", "reentrant"]
 
@@ -73,6 +75,49 @@ def test_both_at_once() -> None:
 def test_reentrant_checkpointing_inside_the_host_is_refused() -> None:
     with pytest.raises(depl0.InputError, match=r"use_reentrant=True.*\n.*use_reentrant=False"):
         gradients("reentrant")
+
+
+run_again_later = checkpoint
+seen: list[bool] = []
+"""whether torch.utils.checkpoint was as torch made it, at every pass"""
+own = {name: vars(checkpointing)[name] for name in (WITHOUT_REENTRANT, REENTRANT)}
+
+
+def look(*_: Any) -> None:
+    seen.append(all(vars(checkpointing)[name] is member for name, member in own.items()))
+
+
+class Plain(nn.Module):
+    """Says nothing of checkpoints."""
+
+    def __init__(self, run: Callable[..., Tensor] | None = None) -> None:
+        super().__init__()
+        self.one, self.two, self.run = nn.Linear(6, 8), nn.Linear(8, 4), run
+        self.one.register_forward_hook(look)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x).relu()
+        return self.two(x) if self.run is None else self.run(self.two, x, use_reentrant=False)
+
+
+def gradients_of(host: Plain) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    for parameter in host.parameters():
+        nn.init.normal_(parameter)
+    gated = depl0.attach(host, torch.ones(2, 6), start=0.5, rng=torch.Generator().manual_seed(0)).train()
+    gated(torch.ones(2, 6)).square().sum().backward()
+    return {name: parameter.grad for name, parameter in gated.named_parameters()}
+
+
+def test_an_ordinary_host_leaves_torch_untouched() -> None:
+    gradients_of(Plain())
+    assert seen[-1]
+
+
+def test_checkpointing_by_another_name_is_noticed_when_it_is_attached() -> None:
+    plain = gradients_of(Plain())
+    torch.testing.assert_close(gradients_of(Plain(run_again_later)), plain, rtol=0, atol=0)
+    assert not seen[-1]
 
 
 def test_checkpointing_elsewhere_is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,40 @@ def test_failed_extract(host: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.no_grad(), pytest.raises(depl0.CertificateError):
         gated.extract()
     portrait.check()
+
+
+class HooksItself(nn.Module):
+    """Installs hooks on its first pass, as networks of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.h = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.hooked = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.hooked:
+            self.a.register_forward_hook(lambda module, inputs, output: output * 2)
+            self.b.register_forward_pre_hook(lambda module, inputs, kwargs: None, with_kwargs=True)
+            self.hooked = True
+        return self.h(torch.relu(self.b(torch.relu(self.a(x)))))
+
+
+@pytest.mark.parametrize("first_pass", [False, True])
+def test_hooks_that_a_host_installs_on_its_first_pass(first_pass: bool) -> None:
+    torch.manual_seed(0)
+    host, x = HooksItself().eval(), torch.randn(2, 6)
+    with torch.no_grad():
+        expected = copy.deepcopy(host)(x)
+        if first_pass:
+            host(x)
+        portrait = Portrait(host)
+        gated = depl0.attach(host, x, rng=torch.Generator().manual_seed(0))
+        gated.fix_gates(torch.ones(gated.plan.num_gates))
+        portrait.check()
+        assert torch.equal(gated(x), expected) and torch.equal(host(x), expected)
+        compact = gated.extract().eval()
+        assert torch.allclose(compact(x), expected) and torch.equal(host(x), expected)
+    assert len(host.a._forward_hooks) == len(host.b._forward_pre_hooks) == len(compact.a._forward_hooks) == 1
 
 
 class Untraceable(Classifier):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import depl0
 from depl0.app.models import resnet20
 from depl0.app.training.ema import Average
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.surgery.record import record_of
 from depl0.surgery.shrink import Narrowed, carry_over
 

@@ -16,7 +16,7 @@ from depl0.app.models.resnet_cifar import resnet20
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.gates.generators import GENERATORS, make_generator
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.planning import plan
 
 WIDTH, USELESS = 20, 6

@@ -10,7 +10,7 @@ from torch import nn
 
 import depl0
 from depl0.gated import GatedModel
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.latency.calls import record_calls
 from depl0.latency.measure import measure_latency
 from depl0.latency.network import fit

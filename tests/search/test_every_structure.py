@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import depl0
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.compensation import compensate
 from depl0.search.scores.reconstruction import reconstruction_scores
 from tests.analysis import heads

@@ -136,7 +136,7 @@ def test_no_inputs() -> None:
 
 
 def test_outputs_that_only_go_into_a_sum_are_found() -> None:
-    from depl0.host.network import ExampleInputs
+    from depl0.host.inputs import ExampleInputs
 
     order, added = order_and_added(Coupled().eval(), ExampleInputs.of(torch.randn(1, 2, 6, 6)))
     names = ["stem", "inner", "back", "wide", "depthwise", "linear"]

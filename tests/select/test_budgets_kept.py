@@ -17,7 +17,7 @@ from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
 from depl0.gated import GatedModel
 from depl0.gates.generators import GENERATORS, make_generator
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.planning import plan
 from depl0.select.freeze import freeze, least_share
 from tests.training.tiny import run

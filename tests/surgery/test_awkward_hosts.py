@@ -97,7 +97,7 @@ def test_a_mode_that_changes_parameters_is_refused(function: Callable[..., Any])
 def test_copies_that_are_none_are_refused(build: type[nn.Module], function: Callable[..., Any]) -> None:
     host = build().train()
     portrait = Portrait(host)
-    with pytest.raises(depl0.InputError, match=r"a copy of the network shares .* with it(?s:.*)__deepcopy__"):
+    with pytest.raises(depl0.InputError, match=r"the copy shares .* with it(?s:.*)__deepcopy__"):
         function(host, image())
     portrait.check()
 

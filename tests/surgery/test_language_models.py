@@ -11,7 +11,7 @@ from tests.analysis.helpers import call, distance, pruned, same_cost
 from torch import nn
 
 import depl0
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 transformers = pytest.importorskip("transformers")
 

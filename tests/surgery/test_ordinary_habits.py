@@ -17,12 +17,12 @@ from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 
 import depl0
-from depl0.host.network import opened_leaves
+from depl0.host.inputs import output_tensors
 
 
 def same(gated: nn.Module, compact: nn.Module, inputs: Any) -> bool:
-    left, right = opened_leaves(call(gated, inputs)), opened_leaves(call(compact, inputs))
-    return all(torch.allclose(a, b, atol=1e-5) for a, b in zip(left, right, strict=True) if isinstance(a, Tensor))
+    left, right = output_tensors(call(gated, inputs)), output_tensors(call(compact, inputs))
+    return all(torch.allclose(a, b, atol=1e-5) for a, b in zip(left, right, strict=True))
 
 
 class TwoNames(Classifier):

@@ -96,6 +96,8 @@ class Plan:
     """the inputs and modes in which a trial cut agreed with the network"""
     refused: tuple[str, ...] = ()
     """what was not tried, because the network does not run so or cannot be recorded so"""
+    checkpointing: bool = False
+    """whether the network was seen to use activation checkpointing"""
     dense_cost: tuple[int, int] | None = None
     """parameters and MACs of the network"""
     least_cost: tuple[int, int] | None = None

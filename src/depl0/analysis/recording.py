@@ -17,7 +17,8 @@ import torch
 from torch import fx, nn
 
 from depl0.errors import TraceError
-from depl0.host.network import ExampleInputs, canonical_names, first_line, opened_leaves
+from depl0.host.inputs import ExampleInputs, output_tensors
+from depl0.host.network import canonical_names, first_line
 
 _TORCH = Path(torch.__file__).parent
 _DEPL0 = Path(__file__).parents[1]
@@ -115,9 +116,7 @@ def record(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
 @contextmanager
 def _tensors_only(model: nn.Module) -> Iterator[None]:
     """Let a network return a plain tuple of the tensors in its outputs: the recorder does not know every class."""
-    handle = model.register_forward_hook(
-        lambda _, __, outputs: tuple(leaf for leaf in opened_leaves(outputs) if isinstance(leaf, torch.Tensor))
-    )
+    handle = model.register_forward_hook(lambda _, __, outputs: tuple(output_tensors(outputs)))
     try:
         yield
     finally:

@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from depl0.host.copies import untouched
-from depl0.host.network import ExampleInputs, check_host, private_copy, run_checked
+from depl0.host.copies import private_copy, untouched
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import check_host, run_checked
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from depl0.analysis.bounds import Bounds
 from depl0.errors import Depl0Error
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 Draw = Callable[[Tensor, "tuple[int, ...]"], Tensor]
 """gives a tensor like another one, of this shape"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,8 +29,8 @@ from depl0.equivalence.compare import (
 from depl0.equivalence.training_mode import training_difference
 from depl0.errors import CertificateError, Depl0Error
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.copies import untouched
-from depl0.host.network import ExampleInputs, opened_leaves, private_copy
+from depl0.host.copies import private_copy, untouched
+from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.replacements.constant import Removal, remove
 from depl0.replacements.standardised import exact_sums
 from depl0.replacements.weight_norm import exact_lengths
@@ -123,7 +124,7 @@ def _compare_copies(
         gated = gated_call(reference, {name: cast(tensor.detach(), dtype) for name, tensor in scaled.items()})
         try:
             with torch.no_grad():
-                inputs = example.map_tensors(lambda t, d=dtype: cast(t, d))
+                inputs = example.map_tensors(partial(cast, dtype=dtype))
                 compared = accepted(gated, inputs, compared_sizes(host))
         except RuntimeError:
             if dtype is None:
@@ -190,8 +191,9 @@ def _compare_training(
 def _check_finite(wanted: list[Any]) -> None:
     """Refuse to compare a network that gives nothing but NaN and infinities."""
     for outputs in wanted:
-        tensors = [leaf for leaf in opened_leaves(outputs) if isinstance(leaf, Tensor)]
-        numbers = [leaf for leaf in tensors if (leaf.is_floating_point() or leaf.is_complex()) and leaf.numel()]
+        numbers = [
+            leaf for leaf in output_tensors(outputs) if (leaf.is_floating_point() or leaf.is_complex()) and leaf.numel()
+        ]
         if numbers and not any(bool(leaf.isfinite().any()) for leaf in numbers):
             raise CertificateError(
                 "the gated network gives no finite output, so nothing can be compared. Nothing is returned.",
@@ -218,5 +220,5 @@ def reacts(plan: Plan, host: nn.Module, gates: Tensor, example: ExampleInputs) -
     copied = private_copy(host).eval()
     with torch.no_grad():
         found = similar(gated_call(copied, scaled), example.on_device_of(host), 2)
-    first, *others = [[leaf for leaf in opened_leaves(result) if isinstance(leaf, Tensor)] for result in found.outputs]
+    first, *others = [output_tensors(result) for result in found.outputs]
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

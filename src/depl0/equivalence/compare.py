@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
-from torch.utils import _pytree as pytree
 
 from depl0._util.precision import cast
 from depl0.analysis.propagate import Axis
 from depl0.host.copies import run_host
-from depl0.host.network import ExampleInputs, call_with, opened
+from depl0.host.functional import call_with
+from depl0.host.inputs import ExampleInputs, flatten_outputs
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
 """largest allowed error; float64 is the rule, float32 for networks that insist on it"""
@@ -72,16 +72,11 @@ def max_error(wanted: list[Any], found: list[Any], dtype: torch.dtype) -> float:
 
 def case_errors(wanted: list[Any], found: list[Any], dtype: torch.dtype) -> list[float]:
     """Return the difference of two networks' outputs for every input, relative to how much the wanted ones change."""
-    flat_wanted, flat_found = [flatten(w) for w in wanted], [flatten(f) for f in found]
+    flat_wanted, flat_found = [flatten_outputs(w) for w in wanted], [flatten_outputs(f) for f in found]
     return [
         float("inf") if want[1] != have[1] else _leaves_error(want, have[0], flat_wanted, dtype)
         for want, have in zip(flat_wanted, flat_found, strict=True)
     ]
-
-
-def flatten(outputs: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of a network's outputs and their structure; dataclasses and objects are opened too."""
-    return pytree.tree_flatten(opened(outputs))
 
 
 def _leaves_error(want: tuple[list[Any], Any], have: list[Any], all_wanted: list[Any], dtype: torch.dtype) -> float:

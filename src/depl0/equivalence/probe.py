@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0.host.network import ExampleInputs, opened_leaves, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs, output_tensors
 
 _MOST_NUMBERS = 2**25
 _MOST_INTEGERS = 4096
@@ -100,7 +101,7 @@ def outputs_on(model: nn.Module, probe: Any) -> list[dict[str, Any]]:
     inputs = _rebuilt(probe, device, dtype)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         outputs = inputs.call(private_copy(model).eval())
-    return [_sample(leaf) for leaf in opened_leaves(outputs) if isinstance(leaf, Tensor)]
+    return [_sample(tensor) for tensor in output_tensors(outputs)]
 
 
 def _sample(tensor: Tensor) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from depl0.equivalence.cases import Case
 from depl0.equivalence.compare import TOLERANCE, converted, first_difference, gated_call, max_error
 from depl0.equivalence.fixed_randomness import held_randomness
 from depl0.errors import Depl0Error
-from depl0.host.network import module_stack, path_of, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.network import module_stack, path_of
 
 
 @dataclass(frozen=True)

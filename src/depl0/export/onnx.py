@@ -20,7 +20,8 @@ from depl0.errors import ExportError, InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import BATCH, capture, input_names, output_names
 from depl0.export.targets import NO_DEPL0, Request, Target, register
-from depl0.host.network import ExampleInputs, first_line
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import first_line
 
 DEFAULT_OPSET = 18
 OLDEST_TRANSLATED = 18

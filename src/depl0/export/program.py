@@ -12,7 +12,9 @@ from torch.utils import _pytree as pytree
 
 from depl0.analysis.recording import quiet, user_frame
 from depl0.errors import FixedBatchError, TraceError
-from depl0.host.network import ExampleInputs, check_host, first_line, private_copy, run_checked
+from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import check_host, first_line, run_checked
 
 BATCH = "batch"
 """the name of a free batch size"""

@@ -15,7 +15,7 @@ from depl0.errors import InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
 from depl0.export.targets import NO_DEPL0, Request, Target, register
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 METADATA = "metadata.json"
 """the extra file of an archive that holds the metadata"""

@@ -13,7 +13,8 @@ from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
 from depl0.gated.multiples import choose_multiple
 from depl0.gates.generators import make_generator
-from depl0.host.network import ExampleInputs, check_host
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import check_host
 from depl0.planning import plan as make_plan
 
 

@@ -27,7 +27,8 @@ from depl0.gates.generators import Generator
 from depl0.gates.scaling import SiteScaling
 from depl0.gates.threshold import Budget, BudgetKind
 from depl0.host.functional import call_gated
-from depl0.host.network import ExampleInputs, Gated, tied_names
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import Gated, tied_names
 from depl0.latency.network import expected_latency
 from depl0.select.freeze import Frozen, check_budget, final_gates, freeze, within
 from depl0.select.rounding import check_round_to, round_gates
@@ -118,7 +119,7 @@ class GatedModel(Gated):
 
     def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the host with these gates, which may carry a gradient."""
-        return call_gated(self.host, self._gated_parameters(gates), args, kwargs, self._ties)
+        return call_gated(self.host, self._gated_parameters(gates), args, kwargs, self._ties, self.plan.checkpointing)
 
     def with_penalty(
         self, kind: PenaltyKind, *args: Any, scale: PenaltyScale = "share", **kwargs: Any

@@ -1,8 +1,10 @@
-"""The host is never touched: copies are watched while they run, and the host itself runs without leaving a trace."""
+"""The host is never touched: private copies, a watch over them while they run, and runs of the host without a trace."""
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +12,112 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from depl0.errors import InputError
-from depl0.host.network import ExampleInputs, call_with, modes_kept, tied_names
+from depl0.host.functional import call_with
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import modes_kept, tied_names
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def private_copy(model: nn.Module) -> nn.Module:
+    """Copy the host, so that nothing the analysis does can reach it.
+
+    What a network keeps of its last pass (activations, attention maps) belongs to a graph that cannot be copied: the
+    copy gets the values alone.
+    """
+    try:
+        with _disable_current_modes():  # whoever watches copies at work need not see how they are made
+            values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
+            result: nn.Module = _copied(model, values)
+    except Exception as error:
+        raise InputError(
+            f"model cannot be copied: {error}",
+            hint="copy.deepcopy(model) must work; a file, a lock or a generator among its attributes prevents it.",
+        ) from error
+    _check_shares_nothing(model, result)
+    if result.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
+        result.train(model.training)
+    for original, module in zip(model.modules(), result.modules(), strict=True):
+        module.training = original.training
+    return result
+
+
+def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:
+    """Refuse a copy that is not one: whatever is done to it would be done to the original."""
+    originals = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
+    parts = [*result.named_modules(), *result.named_parameters(), *result.named_buffers()]
+    shared = next((name or "everything" for name, part in parts if id(part) in originals), None)
+    if shared is not None:
+        raise InputError(
+            f"copy.deepcopy(model) must be independent of the model, but the copy shares {shared} with it.",
+            hint="its class has a __deepcopy__ that returns the original, or parts of it.",
+        )
+
+
+def _computed_tensors(model: nn.Module) -> list[Tensor]:
+    """Return the tensors among a network's attributes that are results of a computation with gradients."""
+    found: dict[int, Tensor] = {}
+    seen: set[int] = set()
+    stack: list[Any] = [value for module in model.modules() for value in vars(module).values()]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            if not value.is_leaf:
+                found[id(value)] = value
+        elif id(value) not in seen and not isinstance(value, (str, bytes, int, float, type, nn.Module)):
+            seen.add(id(value))
+            if isinstance(value, dict):
+                stack.extend(value.values())
+            elif isinstance(value, (list, tuple, set)):
+                stack.extend(value)
+            elif hasattr(value, "__dict__") and not callable(value):
+                stack.extend(vars(value).values())
+    return list(found.values())
+
+
+_ATOMIC = {int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """Return a deep copy, several times as fast as ``copy.deepcopy(value, memo)`` gives it.
+
+    A copy of a large network is some hundred thousand calls of deepcopy for numbers, strings and empty dicts of hooks.
+    Those are copied here; all else is left to ``copy.deepcopy``.
+    """
+    kind: Any = type(value)
+    if kind in _ATOMIC or (kind is tuple and all(type(member) in _ATOMIC for member in value)):
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    if kind is dict or kind is OrderedDict:
+        memo[id(value)] = new = kind()
+        for key, member in value.items():
+            new[_copied(key, memo)] = _copied(member, memo)
+        return new
+    if isinstance(value, nn.Module) and _is_plain(kind):
+        memo[id(value)] = new = kind.__new__(kind)
+        new.__dict__.update((key, _copied(member, memo)) for key, member in value.__dict__.items())
+        return new
+    return copy.deepcopy(value, memo)
+
+
+def _is_plain(kind: Any) -> bool:
+    """Tell whether a class says nothing about how its objects are copied."""
+    return (
+        not hasattr(kind, "__deepcopy__")
+        and kind.__new__ is object.__new__
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
+        and getattr(kind, "__setstate__", None) is nn.Module.__setstate__
+        and not any("__slots__" in vars(cls) for cls in kind.__mro__[:-1])
+    )
+
+
+# -- the watch over copies ---------------------------------------------------------------------------------------------
 
 _HINT = (
     "a lambda, a hook or a weak reference in the network is bound to the original object: use a method, or the module "
@@ -33,8 +137,7 @@ class _Reads(TorchDispatchMode):
         for tensor in _tensors((*args, *(kwargs or {}).values())):
             if (name := self.names.get(_address(tensor))) is not None:
                 raise InputError(
-                    f"a copy of the network still uses {name} of the original, so nothing can be tried without "
-                    "touching it.",
+                    f"copy.deepcopy(model) must be independent of the model, but the copy uses {name} of the original.",
                     hint=_HINT,
                 )
         return func(*args, **(kwargs or {}))
@@ -61,12 +164,13 @@ def _address(tensor: Tensor) -> int:
 
 
 class _Attributes:
-    """What the modules of a network have as attributes: enough to see a change and to undo it."""
+    """The attributes of a network's modules, its hooks among them: enough to see a change and to undo it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._seen = [(module, dict(module.__dict__)) for module in model.modules()]
         values = [value for _, attributes in self._seen for value in attributes.values()]
-        self._contents = [(value, content) for value in values if (content := _content(value)) is not None]
+        containers = (list, dict, OrderedDict, set)  # hooks are in ordered dicts
+        self._contents = [(value, value.copy()) for value in values if type(value) in containers]
 
     def restore(self) -> str | None:
         """Put everything back; return the name of an attribute that had changed."""
@@ -78,24 +182,21 @@ class _Attributes:
                 changed = changed or f"{type(module).__name__}.{keys[0]}"
                 now.clear()
                 now.update(before)
-        for value, (kind, content) in self._contents:
-            if _content(value) is None or not _same(_content(value)[1], content):  # type: ignore[index]
-                changed = changed or f"a {kind} of the network"
+        for value, content in self._contents:
+            if not _same(value, content):
+                changed = changed or f"a {type(value).__name__} of the network"
                 value.clear()
                 value.extend(content) if isinstance(value, list) else value.update(content)
         return changed
 
 
-def _content(value: object) -> tuple[str, Any] | None:
-    return (type(value).__name__, value.copy()) if type(value) in (list, dict) else None  # type: ignore[attr-defined]
-
-
 def _same(left: Any, right: Any) -> bool:
-    if len(left) != len(right):
-        return False
+    """Tell whether two containers hold the same objects, in the same order."""
+    if isinstance(left, set):
+        return bool(left == right)
     if isinstance(left, dict):
         return list(left) == list(right) and all(left[key] is right[key] for key in left)
-    return all(a is b for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
 
 
 @contextmanager
@@ -110,7 +211,7 @@ def untouched(host: nn.Module) -> Iterator[None]:
         changed = attributes.restore()
     if changed is not None:
         raise InputError(
-            f"a copy of the network writes into the original ({changed}), so nothing can be tried without touching it.",
+            f"copy.deepcopy(model) must be independent of the model, but the copy writes into it ({changed}).",
             hint=_HINT,
         )
 

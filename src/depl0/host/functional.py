@@ -1,9 +1,9 @@
-"""Activation checkpointing inside the host: what the backward pass computes again has to see the same gates.
+"""Call a network with other tensors in place of its own, also where activation checkpointing runs parts of it again.
 
-The host is called with gated parameters in place of its own, and has its own back when the call returns. A part of it
-that runs under ``torch.utils.checkpoint`` is run once more in the backward pass, after that. It would see the
-parameters without gates, and gradients would be wrong without a word. So while the host runs, what it hands to
-``checkpoint`` is wrapped to see the gated parameters whenever it runs.
+A part of the host that runs under ``torch.utils.checkpoint`` is run once more in the backward pass, when the host has
+its own parameters back. It would see them without gates, and gradients would silently be wrong. So while a host that
+uses checkpointing runs, what it hands to ``checkpoint`` is wrapped to see the gated parameters whenever it runs. With
+any other host, ``torch.utils.checkpoint`` is left alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -18,10 +20,29 @@ import torch.utils.checkpoint as checkpointing
 from torch import Tensor, nn
 
 from depl0.errors import InputError
-from depl0.host.network import call_with
+from depl0.host.network import tied_names
 
-WITHOUT_REENTRANT, REENTRANT = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
-"""what ``torch.utils.checkpoint.checkpoint`` calls, under whatever name it was itself imported"""
+
+def call_with(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ties: Mapping[str, tuple[str, ...]] | None = None,
+) -> Any:
+    """Call a network with these tensors in place of its own.
+
+    ``ties`` are the other names of its tensors (:func:`depl0.host.network.tied_names`), followed here because
+    functional_call would leave its tensors behind in a module that has two names.
+    """
+    return torch.func.functional_call(model, _with_ties(model, tensors, ties), args, kwargs, tie_weights=False)
+
+
+def _with_ties(
+    model: nn.Module, tensors: Mapping[str, Tensor], ties: Mapping[str, tuple[str, ...]] | None
+) -> dict[str, Tensor]:
+    ties = tied_names(model) if ties is None else ties
+    return {**{other: tensor for name, tensor in tensors.items() for other in ties.get(name, ())}, **tensors}
 
 
 def call_gated(
@@ -30,16 +51,68 @@ def call_gated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     ties: Mapping[str, tuple[str, ...]],
+    checkpoints: bool = False,
 ) -> Any:
-    """Call a network with some parameters in place of its own, also where parts of it are computed again later.
+    """Call a network with these parameters in place of its own, also where parts of it are computed again later.
 
-    ``ties`` are the other names of its tensors (:func:`depl0.host.network.tied_names`).
+    ``checkpoints`` says that it is known to use activation checkpointing; else its classes tell whether it may.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # compiled graphs hold their parameters themselves
         return call_with(host, parameters, args, kwargs, ties)
-    tied = {other: tensor for name, tensor in parameters.items() for other in ties.get(name, ())}
-    with _seen_again(host, {**tied, **parameters}):
+    if not (checkpoints or _may_checkpoint(host)):
         return call_with(host, parameters, args, kwargs, ties)
+    with _seen_again(host, _with_ties(host, parameters, ties)):
+        return call_with(host, parameters, args, kwargs, ties)
+
+
+def _may_checkpoint(host: nn.Module) -> bool:
+    """Tell whether any module of a network may use checkpoints; asked at every step, as modules may be exchanged."""
+    kinds: set[type] = set()
+    stack: list[nn.Module | None] = [host]
+    while stack:  # several times as fast as host.modules()
+        module = stack.pop()
+        if module is not None:
+            kinds.add(type(module))
+            stack.extend(module._modules.values())
+    return any(_mentions_checkpoint(kind) for kind in kinds)
+
+
+@lru_cache(maxsize=4096)
+def _mentions_checkpoint(kind: type) -> bool:
+    """Tell whether the methods of a class speak of checkpoints: then it may use them, now or when it is told to."""
+    classes = [cls for cls in kind.__mro__ if not cls.__module__.startswith("torch.nn.") and cls is not object]
+    codes = [code for cls in classes for member in vars(cls).values() if (code := _code(member)) is not None]
+    while codes:
+        code = codes.pop()
+        if any("checkpoint" in name for name in (*code.co_names, *code.co_freevars, *code.co_varnames)):
+            return True
+        codes.extend(constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return False
+
+
+def _code(member: object) -> CodeType | None:
+    function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
+
+
+@contextmanager
+def watch_checkpoints() -> Iterator[list[bool]]:
+    """Note whether a network that runs inside uses activation checkpointing; the list is empty if it does not."""
+    used: list[bool] = []
+    with _intercepted():
+        _running.watchers.append(used)
+        try:
+            yield used
+        finally:
+            _running.watchers.pop()
+
+
+# -- standing between checkpoint and what it calls ---------------------------------------------------------------------
+
+WITHOUT_REENTRANT, REENTRANT = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
+"""what ``torch.utils.checkpoint.checkpoint`` calls, under whatever name it was itself imported"""
 
 
 class _Part(nn.Module):
@@ -54,10 +127,11 @@ class _Part(nn.Module):
 
 
 class _Running(threading.local):
-    """The calls that are under way in this thread, the innermost last."""
+    """What is under way in this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[nn.Module, Mapping[str, Tensor]]] = []
+        self.watchers: list[list[bool]] = []
 
 
 _running = _Running()
@@ -69,16 +143,16 @@ _originals: dict[str, Any] = {}
 @contextmanager
 def _seen_again(host: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[None]:
     _running.calls.append((host, parameters))
-    _enter()
     try:
-        yield
+        with _intercepted():
+            yield
     finally:
-        _leave()
         _running.calls.pop()
 
 
-def _enter() -> None:
-    """Stand between ``checkpoint`` and what it calls, while any thread runs a gated network."""
+@contextmanager
+def _intercepted() -> Iterator[None]:
+    """Stand between ``checkpoint`` and what it calls, while any thread needs it."""
     global _count
     with _lock:
         _count += 1
@@ -86,18 +160,23 @@ def _enter() -> None:
             _originals.update({name: getattr(checkpointing, name) for name in (WITHOUT_REENTRANT, REENTRANT)})
             setattr(checkpointing, WITHOUT_REENTRANT, _without_reentrant)
             setattr(checkpointing, REENTRANT, _Reentrant)
+    try:
+        yield
+    finally:
+        with _lock:
+            _count -= 1
+            if _count == 0:
+                for name, original in _originals.items():
+                    setattr(checkpointing, name, original)
 
 
-def _leave() -> None:
-    global _count
-    with _lock:
-        _count -= 1
-        if _count == 0:
-            for name, original in _originals.items():
-                setattr(checkpointing, name, original)
+def _notice() -> None:
+    for used in _running.watchers:
+        used.append(True)
 
 
 def _without_reentrant(function: Callable[..., Any], *rest: Any, **named: Any) -> Any:
+    _notice()
     if _running.calls:
         host, parameters = _running.calls[-1]
         part = _Part(host, function)
@@ -116,6 +195,7 @@ class _Reentrant:
 
     @staticmethod
     def apply(*args: Any) -> Any:
+        _notice()
         if _running.calls:
             raise InputError(
                 "the network uses activation checkpointing with use_reentrant=True, which does not see the gates.",

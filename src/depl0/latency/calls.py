@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from depl0.analysis.propagate import LayerUse
 from depl0.host.calls import TRANSPOSED, CallRecorder
 from depl0.host.calls import Call as HostCall
-from depl0.host.network import ExampleInputs, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs
 
 
 @dataclass(frozen=True)

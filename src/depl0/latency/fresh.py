@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from depl0.host.network import private_copy
+from depl0.host.copies import private_copy
 
 
 def built_small(compact: nn.Module) -> nn.Module:

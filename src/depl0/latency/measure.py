@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from depl0.host.network import ExampleInputs, evaluation_mode
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import evaluation_mode
 
 
 @dataclass(frozen=True)

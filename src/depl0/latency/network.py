@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from depl0._util.optional import require
 from depl0.analysis.plan import Plan
 from depl0.costs.latency_table import Calibration, ExpectedLatency, TimedUse
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.latency.cache import keep, machine, recall
 from depl0.latency.calls import record_calls
 from depl0.latency.layers import VERSION, layer_table

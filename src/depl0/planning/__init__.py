@@ -21,8 +21,9 @@ from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
 from depl0.costs.count import cost_of_copy
 from depl0.costs.expected import ExpectedCost
-from depl0.host.copies import untouched
-from depl0.host.network import ExampleInputs, check_host, private_copy
+from depl0.host.copies import private_copy, untouched
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import check_host
 from depl0.planning.cause import freeze_cause
 from depl0.planning.trace_cases import check_modes, look_at
 from depl0.planning.trial import Trial
@@ -50,7 +51,12 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                 result = with_alone(analysis.plan(groups), alone, [name for name, _ in copy.named_parameters()])
                 failure = trial.run(result)
                 if failure is None:
-                    found = replace(result, covered=trial.covered, refused=(*seen.refused, *trial.refused))
+                    found = replace(
+                        result,
+                        covered=trial.covered,
+                        refused=(*seen.refused, *trial.refused),
+                        checkpointing=seen.checkpointing,
+                    )
                     return _with_least_cost(found, copy, example)
                 freeze_cause(analysis, seen.mode_of(failure), failure, partial(trial.run, result))
 

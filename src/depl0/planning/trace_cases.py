@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from depl0.analysis.bounds import compared_sizes
 from depl0.analysis.paths import Path
@@ -15,8 +15,10 @@ from depl0.analysis.recording import Graph, record
 from depl0.equivalence.cases import Accepted, Case, accepted
 from depl0.equivalence.compare import BOUND, TOLERANCE, copy_stands_for, max_error
 from depl0.errors import Depl0Error, InputError, TraceError
-from depl0.host.copies import untouched
-from depl0.host.network import ExampleInputs, opened_leaves, private_copy, run_checked
+from depl0.host.copies import private_copy, untouched
+from depl0.host.functional import watch_checkpoints
+from depl0.host.inputs import ExampleInputs, output_tensors
+from depl0.host.network import run_checked
 from depl0.planning.trial import Failure
 
 
@@ -30,6 +32,8 @@ class Seen:
     refused: tuple[str, ...]
     modes: Mapping[str, str]
     """case -> the graph that holds its path"""
+    checkpointing: bool
+    """whether it uses activation checkpointing in training mode"""
 
     def mode_of(self, failure: Failure) -> str:
         """Return the mode of the graph in which to look for the cause of a failure."""
@@ -65,7 +69,8 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
     cases, refused = found.cases, list(found.refused)
     graphs = [_record(host, recorded, cases[0].inputs, "evaluation")]
     try:
-        graphs.append(_record(host, recorded, ExampleInputs(example.args, example.kwargs).twice(), "training"))
+        with watch_checkpoints() as checkpoints:
+            graphs.append(_record(host, recorded, example.alone().twice(), "training"))
     except TraceError as error:
         refused.append(f"recording the training pass ({error.message})")
     modes = {cases[0].what: "evaluation"}
@@ -80,7 +85,7 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
             except TraceError as error:
                 refused.append(f"recording another path ({error.message})")
         modes[case.what] = mode
-    return Seen(tuple(graphs), cases, tuple(refused), modes)
+    return Seen(tuple(graphs), cases, tuple(refused), modes, bool(checkpoints))
 
 
 _CHANGES_ITSELF = "other batches and sizes (the network sets itself to the input that it is given)"
@@ -100,7 +105,7 @@ def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:
 def _check_outputs(host: nn.Module, found: Accepted) -> None:
     """Refuse a network whose outputs hold nothing that could be compared."""
     for case, output in zip(found.cases, found.outputs, strict=True):
-        if not any(isinstance(leaf, Tensor) for leaf in opened_leaves(output)):
+        if not output_tensors(output):
             raise InputError(
                 f"{type(host).__name__} returns no tensor on {case.what} ({type(output).__name__}), so a pruned "
                 "network could not be compared with it.",

@@ -14,7 +14,9 @@ from depl0.equivalence.cases import Case
 from depl0.equivalence.compare import TOLERANCE, case_errors, first_difference, gated_call, gives_the_same_twice
 from depl0.equivalence.training_mode import training_difference
 from depl0.errors import Depl0Error, TraceError
-from depl0.host.network import ExampleInputs, module_stack, path_of, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import module_stack, path_of
 from depl0.surgery.extraction import cut
 from depl0.surgery.slicing import kept_gates, kept_positions
 

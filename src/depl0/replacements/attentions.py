@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from depl0.host.network import private_copy
+from depl0.host.copies import private_copy
 from depl0.replacements.attention import AttentionSpec, PrunedAttention, described
 from depl0.replacements.window import PrunedWindowAttention, described_window
 

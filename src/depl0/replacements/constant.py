@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from depl0.host.network import ExampleInputs, module_stack, path_of, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import module_stack, path_of
 
 if TYPE_CHECKING:
     from depl0.analysis.plan import Plan

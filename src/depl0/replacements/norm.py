@@ -20,7 +20,7 @@ from typing import Any, Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from depl0.host.network import private_copy
+from depl0.host.copies import private_copy
 
 Kind = Literal["layer", "rms", "group", "response"]
 """mean and variance over channels; mean square over channels; mean and variance over everything but the batch; the

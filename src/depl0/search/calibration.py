@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0.errors import InputError
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 """(outputs, targets) -> the mean loss of a batch"""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from depl0._util.distributed import from_first, is_first
 from depl0.gated import GatedModel
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.latency.measure import ratio, time_networks
 from depl0.select.freeze import Frozen, freeze, freeze_by, least_share
 

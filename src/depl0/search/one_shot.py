@@ -16,7 +16,8 @@ from typing_extensions import Unpack
 from depl0.config import GateChanges, GateConfig
 from depl0.errors import DivergedError, InputError
 from depl0.gated import attach
-from depl0.host.network import check_host, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.network import check_host
 from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import DistillationLoss

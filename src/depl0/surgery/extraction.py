@@ -10,7 +10,8 @@ from depl0.costs.count import cost
 from depl0.equivalence.certificate import certify
 from depl0.equivalence.probe import describe
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.network import ExampleInputs, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs
 from depl0.replacements.constant import removable, remove, workable
 from depl0.surgery.cut import cut_to
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes

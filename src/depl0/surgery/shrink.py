@@ -22,7 +22,10 @@ from depl0.equivalence.compare import TOLERANCE, max_error, own_tolerance
 from depl0.equivalence.probe import describe
 from depl0.errors import CertificateError
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.network import ExampleInputs, call_with, canonical_names, evaluation_mode, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.functional import call_with
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import canonical_names, evaluation_mode
 from depl0.replacements.standardised import exact_sums
 from depl0.replacements.weight_norm import exact_lengths
 from depl0.surgery.cut import cut_to

@@ -41,7 +41,7 @@ from depl0.app.training.session import Session
 from depl0.app.training.setup import attach_for, gate_config
 from depl0.gated import GatedModel
 from depl0.gates.generators import make_generator
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 STEPS_PER_EPOCH = 391
 """as CIFAR-10 has at batch 128: a budget moves its threshold once in every step of such a search"""

@@ -23,7 +23,7 @@ from depl0.export.int8.torchao import Int8Pt2
 from depl0.export.onnx import Onnx
 from depl0.export.pt2 import Pt2
 from depl0.export.targets import Request
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 FORMATS: Mapping[str, tuple[Callable[..., Quantized], type[Int8File]]] = MappingProxyType(
     {Onnx.name: (quantize_onnx, Int8Onnx), Pt2.name: (quantize_pt2, Int8Pt2)}

@@ -25,7 +25,7 @@ from depl0.export.int8.call import quantize_onnx
 from depl0.export.int8.quantizer import calibration_inputs
 from depl0.export.onnx import Onnx, export_onnx
 from depl0.export.targets import Request
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.latency.backends import session_call
 from depl0.latency.cache import processor_name
 from depl0.latency.measure import interleave, speedup, summarise

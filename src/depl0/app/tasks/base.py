@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from depl0._util.metric import Metric
 from depl0.app.data.base import DataInfo
 from depl0.errors import InputError
-from depl0.host.network import ExampleInputs, evaluation_mode, run_checked
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import evaluation_mode, run_checked
 
 
 class Task(abc.ABC):

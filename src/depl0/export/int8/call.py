@@ -19,7 +19,8 @@ from depl0.export.int8.onnx import OnnxQuantizer
 from depl0.export.int8.quantizer import IMAGES, Quantizer, calibration_inputs
 from depl0.export.int8.torchao import TorchaoQuantizer
 from depl0.export.onnx import export_onnx
-from depl0.host.network import ExampleInputs, check_host, evaluation_mode, run_checked
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import check_host, evaluation_mode, run_checked
 
 Metadata: TypeAlias = Mapping[str, str] | Callable[[Quantized], Mapping[str, str]] | None
 """what a file says of itself; may be a function of what was found"""

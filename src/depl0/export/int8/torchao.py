@@ -21,7 +21,7 @@ from depl0.export.folding import drop_unused, fold_batch_norms
 from depl0.export.int8.quantizer import Int8File, Quantizer, Run, explained, of_size, unflatten
 from depl0.export.program import capture, free_batch
 from depl0.export.pt2 import Pt2, pack
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 
 _WEIGHTED = ("conv1d", "conv2d", "linear")
 _ROUNDED = "quantized_decomposed::dequantize"

@@ -25,7 +25,9 @@ from depl0.analysis.plan import Plan
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.network import ExampleInputs, evaluation_mode, private_copy
+from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
 from depl0.search.recovery.readers import (
     Reader,

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0.host.calls import ADDITIONS, TRANSPOSED, Call, CallRecorder
-from depl0.host.network import ExampleInputs, evaluation_mode
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import evaluation_mode
 
 
 @final

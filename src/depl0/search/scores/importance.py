@@ -28,7 +28,8 @@ from torch.utils import _pytree as pytree
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind
-from depl0.host.network import ExampleInputs, evaluation_mode
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import evaluation_mode
 from depl0.search.calibration import Batches, Loss, split
 
 TRUST = 0.5

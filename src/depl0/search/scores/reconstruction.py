@@ -25,7 +25,7 @@ from depl0.analysis.plan import Group, Plan
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind
-from depl0.host.network import ExampleInputs
+from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.compensation import folded
 from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
 from depl0.search.recovery.readers import (

@@ -1,0 +1,144 @@
+"""What the host is called with, and what it returns: example inputs, and the tensors inside any outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from depl0.errors import InputError
+
+
+@dataclass(frozen=True)
+class ExampleInputs:
+    """What the host is called with: positional and keyword arguments."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    others: tuple[ExampleInputs, ...] = ()
+    """further examples, for a network that takes several kinds of inputs"""
+
+    @classmethod
+    def of(cls, inputs: object) -> ExampleInputs:
+        """Accept a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of such examples.
+
+        Raises:
+            InputError: if ``inputs`` is something else, or holds no tensor.
+        """
+        if isinstance(inputs, ExampleInputs):
+            return inputs
+        if isinstance(inputs, list) and inputs:
+            first, *others = [cls.of(example) for example in inputs]
+            return cls(first.args, first.kwargs, tuple(others))
+        if isinstance(inputs, Tensor):
+            return cls((inputs,), {})
+        if isinstance(inputs, tuple):
+            example = cls(inputs, {})
+        elif isinstance(inputs, dict):
+            if not all(isinstance(key, str) for key in inputs):
+                raise InputError("example_inputs is a dict whose keys are not all argument names.")
+            example = cls((), dict(inputs))
+        else:
+            raise InputError(
+                f"example_inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
+                f"got {type(inputs).__name__ if inputs != [] else 'an empty list'} instead.",
+                hint="pass e.g. torch.randn(1, 3, 224, 224), or (x, mask) for a network with two inputs; "
+                "a list of such examples is for a network that is called in several ways.",
+            )
+        if not example.tensors():
+            raise InputError("example_inputs holds no tensor.", hint="pass what the network's forward takes.")
+        return example
+
+    def leaves(self) -> list[Any]:
+        """Return all tensors and other leaves."""
+        return list(pytree.tree_leaves((self.args, self.kwargs)))
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors."""
+        return [leaf for leaf in self.leaves() if isinstance(leaf, Tensor)]
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the positional inputs, or nothing if there are others than floating-point tensors."""
+        plain = all(isinstance(arg, Tensor) and arg.is_floating_point() for arg in self.args) and not self.kwargs
+        return tuple(tuple(arg.shape) for arg in self.args) if plain else ()
+
+    def batch(self) -> int:
+        """Return the first dimension of the first tensor."""
+        first = self.tensors()[0]
+        return first.shape[0] if first.ndim else 1
+
+    def first(self) -> ExampleInputs:
+        """Return the first entry of every tensor that is as long as the batch."""
+        batch = self.batch()
+        return self.map_tensors(lambda tensor: tensor[:1] if tensor.ndim and tensor.shape[0] == batch else tensor)
+
+    def alone(self) -> ExampleInputs:
+        """Return this example without the others."""
+        return ExampleInputs(self.args, self.kwargs)
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> ExampleInputs:
+        """Return the same structure with ``function`` applied to every tensor."""
+        args, kwargs = pytree.tree_map_only(Tensor, function, (self.args, self.kwargs))
+        return ExampleInputs(args, kwargs, tuple(other.map_tensors(function) for other in self.others))
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Call a network with copies of these inputs: it may write into them."""
+        copies = self.alone().map_tensors(lambda tensor: tensor.detach().clone())
+        return function(*copies.args, **copies.kwargs)
+
+    def like(self, other: ExampleInputs) -> ExampleInputs:
+        """Return the same inputs in the precision of others."""
+        dtypes = [tensor.dtype for tensor in other.tensors() if tensor.is_floating_point()]
+        return self.map_tensors(lambda t: t.to(dtypes[0]) if dtypes and t.is_floating_point() else t)
+
+    def on_device_of(self, model: nn.Module) -> ExampleInputs:
+        """Return the same inputs on the device of the model's parameters."""
+        device = next(model.parameters()).device
+        return self.map_tensors(lambda t: t.to(device))
+
+    def twice(self) -> ExampleInputs:
+        """Return a batch of two where every tensor is a batch of one (batch norm cannot train on one value)."""
+        return self.map_tensors(lambda t: torch.cat([t, t]) if t.dim() > 0 and t.shape[0] == 1 else t)
+
+
+def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of a network's outputs and their structure; dataclasses and other objects are opened.
+
+    >>> flatten_outputs({"logits": 1, "state": (2, None)})[0]
+    [1, 'tuple', 2, None]
+    """
+    return pytree.tree_flatten(_opened(outputs))
+
+
+def output_tensors(outputs: Any) -> list[Tensor]:
+    """Return every tensor that a network's outputs hold."""
+    return [leaf for leaf in flatten_outputs(outputs)[0] if isinstance(leaf, Tensor)]
+
+
+def _opened(outputs: Any) -> Any:
+    kind = type(outputs)
+    if isinstance(outputs, (Tensor, str, bytes, int, float, complex, nn.Module)) or outputs is None:
+        return outputs
+    if isinstance(outputs, dict):
+        return {str(key): _opened(value) for key, value in outputs.items()}
+    if isinstance(outputs, (list, tuple)):
+        return [kind.__name__, *(_opened(value) for value in outputs)]
+    fields = _attributes(outputs)
+    if not fields or callable(outputs):
+        return outputs
+    return {"": kind.__name__, **{str(key): _opened(value) for key, value in fields.items()}}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return an object's attributes, those in slots too."""
+    found = {}
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot != "__dict__" and hasattr(value, slot):
+                found[slot] = getattr(value, slot)
+    return {**found, **getattr(value, "__dict__", {})}
