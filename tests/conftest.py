@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.faults.forkserver import ForkServer
-from tests.kinds import KINDS, kind_of
-from tests.plans import remember_plans
+from tests.support.forkserver import ForkServer
+from tests.support.plans import remembered
 
-remember_plans()
+SLOW = ("runs", "processes", "structures", "zoo", "fuzz", "integrations", "slow")
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
@@ -23,21 +23,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="Leave out the slow kinds of tests (tests/kinds.py).")
+    parser.addoption("--fast", action="store_true", help=f"Leave out what is marked {', '.join(SLOW)}.")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Not even import what is left out: it would take as long as many tests."""
-    return True if config.getoption("--fast") and kind_of(collection_path) else None
+    """Do not even import a slow file with --fast: that would take as long as many tests."""
+    if not config.getoption("--fast") or collection_path.suffix != ".py":
+        return None
+    marks = re.findall(r"^pytestmark = .*?mark\.(\w+)", collection_path.read_text(encoding="utf-8"), re.M)
+    return True if set(marks) & set(SLOW) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        kind = kind_of(item.path)
-        if kind is not None:
-            item.add_marker(kind)
     if config.getoption("--fast"):
-        items[:] = [item for item in items if not any(item.get_closest_marker(kind) for kind in (*KINDS, "slow"))]
+        items[:] = [item for item in items if not any(item.get_closest_marker(kind) for kind in SLOW)]
+
+
+@pytest.fixture
+def remembered_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analyse the few networks that most runs train once in a process; a file asks for it by ``usefixtures``."""
+    monkeypatch.setattr("depl0.gated.attaching.make_plan", remembered)
 
 
 @pytest.fixture(scope="session")

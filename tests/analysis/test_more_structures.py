@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import depl0
-from tests.analysis.helpers import call, distance, liven, random_gates, same_cost
-from tests.analysis.structures import Classifier, conv, image
+from tests.networks.structures import Classifier, conv, image
+from tests.support.compare import call, distance, liven, random_gates, same_cost
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any, float, dict[str, int]]] = {}
 

@@ -8,7 +8,7 @@ import torch
 import depl0
 from depl0.analysis.plan import Group
 from depl0.app import models
-from tests.analysis.structures import STRUCTURES
+from tests.networks.structures import STRUCTURES
 
 IMAGE = torch.randn(2, 3, 32, 32)
 

@@ -12,9 +12,11 @@ from torch import nn
 
 import depl0
 from depl0.host.inputs import ExampleInputs
-from tests.analysis import all_channels, heads, streams  # noqa: F401 - their structures enter the list
-from tests.analysis.helpers import call, cast, distance, flat, liven, pruned, same_cost
-from tests.analysis.structures import STRUCTURES, NormAct, PartlyFrozenParameters, Structure
+from tests.networks import all_channels, heads, streams  # noqa: F401 - their structures enter the list
+from tests.networks.structures import STRUCTURES, NormAct, PartlyFrozenParameters, Structure
+from tests.support.compare import call, cast, distance, flat, liven, pruned, same_cost
+
+pytestmark = pytest.mark.structures
 
 EVERY = pytest.mark.parametrize("name", STRUCTURES)
 

@@ -10,6 +10,8 @@ import pytest
 from depl0.app.bench.step import VARIANTS
 from depl0.app.cli.app import main
 
+pytestmark = pytest.mark.runs
+
 
 def test_the_table_of_a_small_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["bench", "step", "--model", "lenet5", "--batch", "2", "--repeats", "2", "--out", str(tmp_path)]

@@ -10,6 +10,8 @@ from depl0.app.bench.operators import OperatorCount, is_view
 from depl0.app.bench.saved_memory import counting_saved_bytes
 from depl0.app.bench.step import DENSE, EXTRA, EXTRA_PER_GROUP, VARIANTS, make_steppers
 
+pytestmark = pytest.mark.runs
+
 BATCH = 128
 FC = next(variant for variant in VARIANTS if variant.name == "fc, budget")
 GROUPS = {"resnet56": 28, "vgg16": 13}

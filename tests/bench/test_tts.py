@@ -10,7 +10,10 @@ import pytest
 from depl0.app.cli.app import main
 from depl0.errors import InputError
 from depl0.paper import tts
-from tests.training.tiny import tiny_recipe
+from tests.networks.tiny import tiny_recipe
+from tests.support.tts import figures
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 QUICK = [
     "--recipe",
@@ -67,15 +70,6 @@ def test_members_differ_in_what_they_are_about_only() -> None:
         assert (recipe.search, recipe.finetune, recipe.data) == (recipes[0].search, base.finetune, base.data)
     assert [recipe.gates.generator for recipe in recipes[-2:]] == ["independent", "fc"]
     assert recipes[-1].gates.direction == "backward"
-
-
-def figures(member: str, seconds: float, converged: float | None, seed: int = 0) -> dict[str, object]:
-    return {
-        "member": member, "seed": seed, "accuracy": 90.0, "macs_left": 0.5, "params_left": 0.5, "seconds": seconds,
-        "cpu_seconds": seconds, "attempts": [], "epochs": 10, "epochs_before_convergence": converged,
-        "epochs_to_settle": 5.0 + seed,
-        "seconds_per_epoch_before_convergence": 3.25, "epoch_seconds": [], "compactions": [{}, {}],
-    }  # fmt: skip
 
 
 def test_the_tables_say_what_the_runs_say() -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Type
-from tests.data.layouts import write_cifar10, write_mnist
+from tests.support.layouts import write_cifar10, write_mnist
 from tests.torchvision_shim import import_torchvision
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 SHORT = "prune digits --epochs 1 --finetune-epochs 0 --limit-train 128 --device cpu --set search.dense_baseline=false"
 

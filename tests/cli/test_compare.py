@@ -6,9 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from depl0.app.recipes.toml import read_recipe
 from depl0.paper import ablation
 from tests.cli.conftest import Type
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 TINY = "--epochs 1 --finetune-epochs 0 --limit-train 64 --device cpu --set search.dense_baseline=false --out out"
 

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import onnxruntime
+import pytest
 
 from tests.cli.conftest import Type
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHORT = (

@@ -17,6 +17,8 @@ from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides, write_recipe
 from tests.cli.conftest import Type
 
+pytestmark = [pytest.mark.integrations, pytest.mark.usefixtures("remembered_plans")]
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE = f"{GOLDEN / 'network.py'}:TinyDigits"
 CHANNELS, BLOCKS = GOLDEN / "v1" / "channels", GOLDEN / "v1" / "blocks"

@@ -10,7 +10,9 @@ import torch
 
 from depl0.latency.backends import BACKENDS, Skipped
 from tests.cli.conftest import Type
-from tests.training.tiny import run, tiny_recipe
+from tests.networks.tiny import run, tiny_recipe
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 SMALL = "small_cnn --channels 1 --image-size 8 --threads 1 --seconds 0.2"
 

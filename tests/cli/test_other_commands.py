@@ -10,8 +10,10 @@ import pytest
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import parse_recipe
 from tests.cli.conftest import Type
-from tests.data.layouts import write_cifar10
+from tests.support.layouts import write_cifar10
 from tests.torchvision_shim import import_torchvision
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 
 def test_plan(type_command: Type) -> None:

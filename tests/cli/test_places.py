@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.conftest import Type
 
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
+
 FILES = """
 import numpy as np
 from torch import nn

@@ -16,8 +16,10 @@ from depl0.app.models.spec import build_model
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.training import evaluate as evaluating
 from tests.cli.conftest import Type
-from tests.data.layouts import pack, write_cifar10, write_cifar100, write_folder, write_mnist
+from tests.support.layouts import pack, write_cifar10, write_cifar100, write_folder, write_mnist
 from tests.torchvision_shim import import_torchvision
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 SHORT = "prune digits --epochs 1 --finetune-epochs 1 --limit-train 128 --device cpu"
 NO_DENSE = "--set search.dense_baseline=false"

@@ -22,6 +22,8 @@ from depl0.paper import cli as paper
 from depl0.paper.literature import TABLES
 from tests.cli.conftest import Type
 
+pytestmark = pytest.mark.usefixtures("remembered_plans")
+
 SLOW = {"torch", "matplotlib", "accelerate", "numpy", "transformers"}
 PROGRAM = """
 import sys

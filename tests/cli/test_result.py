@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from depl0.app.cli.result import result_table
 from tests.cli.conftest import Type
-from tests.reports.other_tasks import write_regression
-from tests.studies.summaries import a_summary
+from tests.support.other_tasks import write_regression
+from tests.support.summaries import a_summary
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 def first_row(summary: dict[str, Any]) -> str:

@@ -10,7 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Type
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 TINY = "--epochs 1 --finetune-epochs 0 --limit-train 128 --device cpu --set search.dense_baseline=false"
 

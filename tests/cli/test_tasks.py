@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Type
 
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
+
 OWN = """
 import torch
 from torch import nn

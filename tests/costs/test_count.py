@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.analysis.helpers import call
-from tests.analysis.structures import STRUCTURES, image
+from tests.networks.structures import STRUCTURES, image
+from tests.support.compare import call
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.analysis.structures import STRUCTURES, conv, image
+from tests.networks.structures import STRUCTURES, conv, image
 from torch import Tensor, nn
 
 import depl0

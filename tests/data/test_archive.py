@@ -10,7 +10,7 @@ import pytest
 from depl0.app.data import open_data
 from depl0.app.data.archive import unpack
 from depl0.errors import DataError
-from tests.data.layouts import pack, write_cifar10
+from tests.support.layouts import pack, write_cifar10
 
 
 def entry(name, content=b"x", **fields):

@@ -9,7 +9,7 @@ import torch
 from depl0.app.data import DataSettings, open_data
 from depl0.app.data.cifar import CIFAR10, CIFAR100
 from depl0.errors import DataError
-from tests.data.layouts import pack, write_cifar, write_cifar10, write_cifar100
+from tests.support.layouts import pack, write_cifar, write_cifar10, write_cifar100
 
 LAYOUTS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 

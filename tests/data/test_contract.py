@@ -8,7 +8,7 @@ import torch
 
 from depl0.app.data import Batches, Data, DataSettings, open_data
 from depl0.errors import InputError
-from tests.data.layouts import write_cifar10, write_cifar100, write_folder, write_mnist
+from tests.support.layouts import write_cifar10, write_cifar100, write_folder, write_mnist
 
 SETTINGS = DataSettings(batch_size=6, eval_batch_size=4, image_size=16, seed=3)
 

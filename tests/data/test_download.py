@@ -10,7 +10,7 @@ import pytest
 from depl0.app.data import download, get, open_data
 from depl0.app.data.cifar import CIFAR10
 from depl0.errors import DataError, InputError
-from tests.data.layouts import pack, write_cifar10
+from tests.support.layouts import pack, write_cifar10
 
 pytest.importorskip("pooch")
 

@@ -10,7 +10,7 @@ from PIL import Image
 from depl0.app.data import DataSettings, open_data
 from depl0.app.data.folder import FORMATS, random_part, random_resized_crop, resized_middle
 from depl0.errors import DataError, InputError
-from tests.data.layouts import write_folder
+from tests.support.layouts import write_folder
 from tests.torchvision_shim import import_torchvision
 
 

@@ -14,9 +14,11 @@ from torch import Tensor
 from depl0.app.data import Data, DataInfo, DataSettings, open_data
 from depl0.app.data.base import Batches
 from depl0.errors import DataError
-from tests.data.layouts import write_folder
-from tests.faults.bounds import bounded
-from tests.training.tiny import run, tiny_recipe
+from tests.networks.tiny import run, tiny_recipe
+from tests.support.bounds import bounded
+from tests.support.layouts import write_folder
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 class Given(Batches):

@@ -9,7 +9,7 @@ import torch
 from depl0.app.data import DataSettings, open_data
 from depl0.app.data.mnist import read_idx
 from depl0.errors import DataError
-from tests.data.layouts import idx_bytes, write_mnist
+from tests.support.layouts import idx_bytes, write_mnist
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])

@@ -13,8 +13,8 @@ from torch import Tensor
 from depl0.app.data import Data, DataSettings, open_data
 from depl0.app.data.base import Batches
 from depl0.errors import DataError, InputError
-from tests.data.layouts import write_folder
 from tests.data.test_labels import Given, make_data
+from tests.support.layouts import write_folder
 
 TWENTY = """
 import torch

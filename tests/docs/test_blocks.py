@@ -13,7 +13,7 @@ from torch import nn
 
 import depl0
 from depl0.app.cli.app import main
-from tests.docs.pages import NAMES, blocks, commands
+from tests.support.pages import NAMES, blocks, commands
 
 RUN = [
     "README.md",

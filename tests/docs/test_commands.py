@@ -9,7 +9,7 @@ import typer
 
 from depl0.app.cli.app import app
 from depl0.app.recipes.catalog import names
-from tests.docs.pages import NAMES, commands
+from tests.support.pages import NAMES, commands
 
 STANDS_FOR = {"S": "0", "N": "1", "M": "1"}
 WITH_COMMANDS = [name for name in NAMES if any(commands(name))]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.docs.pages import NAMES, ROOT
+from tests.support.pages import NAMES, ROOT
 
 LINK = re.compile(r"(?<!`)!?\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
 MADE = {"contributing.md", "changelog.md", "reference/recipe.md", "reference/commands.md"}

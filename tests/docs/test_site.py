@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from depl0.app.recipes.sections import SECTIONS
-from tests.docs.pages import ROOT
+from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("mkdocs") is None, reason="MkDocs is not installed (depl0[docs])")
 PAGES = ("index", "tutorial", "faq", "reference/api", "reference/recipe", "reference/commands", "examples/own_loop")

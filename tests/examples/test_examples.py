@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integrations
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 NEEDS = {"accelerate_loop": "accelerate", "lightning_trainer": "lightning", "huggingface_trainer": "transformers"}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -20,8 +17,11 @@ from depl0.errors import ExportError, InputError
 from depl0.export import Request, names, target, write_checked
 from depl0.export.targets import Target
 from depl0.replacements.constant import ConstantLayer
-from tests.golden.network import TinyDigits
 from tests.golden.write import gated_digits
+from tests.networks.golden import TinyDigits
+from tests.support.exports import largest_file
+
+pytestmark = pytest.mark.integrations
 
 IMAGE = torch.zeros(1, 1, 8, 8)
 
@@ -105,17 +105,6 @@ def test_reader_has_no_depl0(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"without depl0, and is removed: .*depl0"):
         write_checked(Needy(), Request(TinyDigits(), (IMAGE,)), tmp_path / "small.onnx")
     assert not list(tmp_path.iterdir())
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Let writing fail as on a full disk: after the first ``size`` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_full_disk_leaves_nothing(compact: nn.Module, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from torch.export import ExportedProgram
 from depl0.analysis.recording import operator_name
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
-from tests.analysis.helpers import call, distance, liven
+from tests.support.compare import call, distance, liven
+
+pytestmark = pytest.mark.integrations
 
 IMAGES = torch.randn(3, 4, 6, 6, generator=torch.Generator().manual_seed(0))
 ROWS = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))

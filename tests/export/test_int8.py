@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, export_onnx, quantize_onnx, write_checked
 from depl0.export.int8 import Int8Onnx, Quantizer, calibration_inputs, quantize_within, saturation
-from tests.analysis.helpers import call, liven
-from tests.export.test_checked import largest_file
-from tests.export.test_onnx import Bessel
-from tests.golden.network import TinyDigits
+from tests.networks.exported import IMAGES, Bessel, Outlier
+from tests.networks.golden import TinyDigits
+from tests.support.compare import call, liven
+from tests.support.exports import largest_file
 
-IMAGES = torch.randn(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+pytestmark = pytest.mark.integrations
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +92,6 @@ def test_fixed_batch_size_is_run_in_parts(network: nn.Module) -> None:
     free = quantize_onnx(network, IMAGES[:1], [IMAGES], dynamic_batch=True).run
     fixed = quantize_onnx(network, IMAGES[:3], [IMAGES]).run
     torch.testing.assert_close(fixed(IMAGES[:7]), free(IMAGES[:7]))
-
-
-class Outlier(nn.Sequential):
-    """One channel is so large that the others are lost when both are rounded alike."""
-
-    def __init__(self) -> None:
-        layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.Conv2d(6, 6, 1), nn.Conv2d(6, 4, 1)]
-        super().__init__(*layers, nn.Flatten(), nn.Linear(64, 3))
-        with torch.no_grad():
-            for parameter in (self[2].weight, self[2].bias):
-                parameter[0] *= 1e4
-            self[3].weight[:, 0] *= 1e-6
 
 
 def test_layers_that_lose_most_stay_in_float_and_are_named() -> None:

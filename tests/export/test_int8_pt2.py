@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from depl0.errors import ExportError, FixedBatchError, InputError, NotInstalledError
 from depl0.export import Request, quantize_pt2, write_checked
 from depl0.export.int8 import Int8Pt2, torchao
-from tests.analysis.helpers import call, liven
-from tests.export.test_int8 import IMAGES, Outlier
-from tests.golden.network import TinyDigits
+from tests.networks.exported import IMAGES, Outlier
+from tests.networks.golden import TinyDigits
+from tests.support.compare import call, liven
+
+pytestmark = pytest.mark.integrations
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from depl0.errors import ExportError, InputError, TraceError
 from depl0.export import export_onnx
-from tests.analysis.helpers import call, liven
+from tests.networks.exported import Bessel
+from tests.support.compare import call, liven
+
+pytestmark = pytest.mark.integrations
 
 IMAGE = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -21,11 +24,6 @@ def small() -> nn.Module:
     torch.manual_seed(0)
     body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     return liven(nn.Sequential(body, nn.Flatten(), nn.Linear(4, 3)), IMAGE)
-
-
-class Bessel(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.special.bessel_j0(x)
 
 
 class Fixed(nn.Module):

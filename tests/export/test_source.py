@@ -13,6 +13,8 @@ from depl0.app.deploy.source import open_source
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides, write_recipe
 
+pytestmark = pytest.mark.integrations
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}
 

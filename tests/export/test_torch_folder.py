@@ -23,9 +23,11 @@ from depl0.app.models.spec import build_model
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, target, write_checked
 from depl0.replacements.full_width import FullWidth
-from tests.analysis.helpers import call, liven, random_gates
-from tests.export.test_checked import largest_file
+from tests.support.compare import call, liven, random_gates
+from tests.support.exports import largest_file
 from tests.torchvision_shim import import_torchvision
+
+pytestmark = pytest.mark.integrations
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TINY = f"{GOLDEN / 'network.py'}:TinyDigits"

@@ -15,10 +15,12 @@ from depl0.app.cli.app import STOPPED, main
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.errors import InputError, TrainingError
-from tests.faults import tasks
-from tests.faults.forkserver import ForkServer
-from tests.training.test_resume import what_matters
-from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.support import tasks
+from tests.support.forkserver import ForkServer
+from tests.support.resume import what_matters
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
 
 @pytest.fixture

@@ -28,11 +28,13 @@ from depl0.app.training.search import LearnedSearch
 from depl0.app.training.session import Session
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
 from depl0.gated import GatedModel
-from tests.data.layouts import write_cifar10
-from tests.faults.bounds import bounded
-from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, nasty, only, seeds
-from tests.training.test_loop import make_session
-from tests.training.tiny import TinyNet, tiny_gated, tiny_recipe
+from tests.networks.tiny import TinyNet, tiny_gated, tiny_recipe
+from tests.support.bounds import bounded
+from tests.support.hostile_values import cases, damaged_bytes, damaged_tree, nasty, only, seeds
+from tests.support.layouts import write_cifar10
+from tests.support.session import make_session
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("remembered_plans")]
 
 # -- compact networks ------------------------------------------------------------------------------------------------
 

@@ -24,9 +24,11 @@ from depl0.app.data.archive import unpack
 from depl0.app.data.folder import FORMATS, DecodedFiles, Files
 from depl0.app.weights import load_weights
 from depl0.errors import DataError, InputError
-from tests.faults.bounds import bounded
-from tests.faults.hostile_values import PLANNED, cases, damaged_bytes, damaged_tree, only, seeds
-from tests.training.tiny import TinyNet
+from tests.networks.tiny import TinyNet
+from tests.support.bounds import bounded
+from tests.support.hostile_values import PLANNED, cases, damaged_bytes, damaged_tree, only, seeds
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("remembered_plans")]
 
 # -- images ----------------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,11 @@ from depl0.app.reports.run import read_runs
 from depl0.app.table import render
 from depl0.errors import Depl0Error
 from depl0.paper.literature import TABLES, other_data, table
-from tests.faults.bounds import bounded
-from tests.faults.hostile_values import cases, damaged_bytes, damaged_tree, only, seeds
-from tests.reports.runs import write_run
+from tests.support.bounds import bounded
+from tests.support.hostile_values import cases, damaged_bytes, damaged_tree, only, seeds
+from tests.support.runs import write_run
+
+pytestmark = pytest.mark.fuzz
 
 FILES = ["recipe.toml", "metrics.jsonl", "gates.jsonl", "environment.json", "summary.json"]
 

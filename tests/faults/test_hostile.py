@@ -24,8 +24,10 @@ from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.app.weights import load_weights
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
-from tests.data.layouts import write_cifar10
-from tests.training.tiny import TinyNet, run, tiny_gated, tiny_recipe
+from tests.networks.tiny import TinyNet, run, tiny_gated, tiny_recipe
+from tests.support.layouts import write_cifar10
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("remembered_plans")]
 
 
 class Payload:

@@ -15,11 +15,13 @@ import pytest
 
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.errors import FormatError
-from tests.faults import tasks
-from tests.faults.crash import CHANGES
-from tests.faults.forkserver import KILLED_BY_PLAN, ForkServer
-from tests.training.test_resume import what_matters
-from tests.training.tiny import Noisy, PowerCut, cut_power, run, tiny_recipe
+from tests.networks.tiny import Noisy, PowerCut, cut_power, run, tiny_recipe
+from tests.support import tasks
+from tests.support.crash import CHANGES
+from tests.support.forkserver import KILLED_BY_PLAN, ForkServer
+from tests.support.resume import what_matters
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
 # -- within one save -------------------------------------------------------------------------------------------------
 

@@ -22,10 +22,12 @@ from depl0.app.reports.gates import GateHistory
 from depl0.app.reports.run import read_run, read_runs
 from depl0.app.runs.gate_log import SCALE, gates_line
 from depl0.errors import DataError, Depl0Error
-from tests.data.layouts import write_cifar10
-from tests.faults.bounds import bounded
-from tests.reports.runs import write_run
-from tests.training.tiny import TinyNet, tiny_gated, tiny_recipe
+from tests.networks.tiny import TinyNet, tiny_gated, tiny_recipe
+from tests.support.bounds import bounded
+from tests.support.layouts import write_cifar10
+from tests.support.runs import write_run
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("remembered_plans")]
 
 HUGE = 200_000_000_000
 

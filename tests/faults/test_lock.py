@@ -22,8 +22,10 @@ from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.lock import HOLDER, LOCK, locked
 from depl0.errors import InputError
-from tests.faults.forkserver import ForkServer
-from tests.training.tiny import Noisy, run, tiny_recipe
+from tests.networks.tiny import Noisy, run, tiny_recipe
+from tests.support.forkserver import ForkServer
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
 
 def content(folder: Path) -> dict[str, Any]:

@@ -15,8 +15,10 @@ import pytest
 from depl0.app.runtime.engine import waiting_time
 from depl0.app.runtime.sync_norm import check_norms
 from depl0.errors import InputError
-from tests.faults.forkserver import ForkServer, own_words, ranks
-from tests.training.tiny import Noisy, TinyNet, run, tiny_recipe
+from tests.networks.tiny import Noisy, TinyNet, run, tiny_recipe
+from tests.support.forkserver import ForkServer, own_words, ranks
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
 FIELDS: dict[str, Any] = {
     "search__epochs": 4,

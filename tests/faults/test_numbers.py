@@ -15,9 +15,11 @@ from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import load_newest
 from depl0.app.runtime.guard import NumberGuard, wrong_parameter
 from depl0.errors import DataError, DivergedError, InputError
-from tests.training.tiny import Noisy, run, tiny_gated, tiny_recipe
+from tests.networks.tiny import Noisy, run, tiny_gated, tiny_recipe
 
-HERE = "tests.faults.networks:"
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
+
+HERE = "tests.networks.faulty:"
 
 
 def last_good(out: Path) -> tuple[int, dict[str, Any]]:
@@ -112,7 +114,7 @@ def test_a_rollback_goes_on_with_half_the_rates(tmp_path: Path) -> None:
 
 
 def test_a_run_does_not_roll_back_for_ever(tmp_path: Path) -> None:
-    recipe = rollback_recipe(model__spec="tests.training.tiny:ScoresThatExplode", run__checkpoint_steps=2)
+    recipe = rollback_recipe(model__spec="tests.networks.tiny:ScoresThatExplode", run__checkpoint_steps=2)
     with pytest.raises(DivergedError, match="has gone back 3 times already"):
         run(recipe, tmp_path / "run")
     step, state = last_good(tmp_path / "run")

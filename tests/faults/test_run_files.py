@@ -15,8 +15,10 @@ from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.lines import Lines
 from depl0.errors import FormatError, InputError
-from tests.training.test_resume import what_matters
-from tests.training.tiny import Noisy, PowerCut, TinyNet, cut_power, run, tiny_gated, tiny_recipe
+from tests.networks.tiny import Noisy, PowerCut, TinyNet, cut_power, run, tiny_gated, tiny_recipe
+from tests.support.resume import what_matters
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
 RECIPE = tiny_recipe(run__checkpoint_minutes=0)
 Damage = Callable[[Path], None]

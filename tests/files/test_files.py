@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.analysis.helpers import call, distance, liven, pruned
-from tests.analysis.structures import STRUCTURES, LayerScale, NoNorm, Residual, TiedWeights, image
+from tests.networks.structures import STRUCTURES, LayerScale, NoNorm, Residual, TiedWeights, image
+from tests.support.compare import call, distance, liven, pruned
 from torch import nn
 
 import depl0
@@ -106,7 +106,7 @@ def test_loads_in_a_new_process(compact: nn.Module, folder: Path, tmp_path: Path
     code = (
         "import sys, torch, depl0\n"
         "from safetensors.torch import load_file\n"
-        "from tests.analysis.structures import Residual\n"
+        "from tests.networks.structures import Residual\n"
         "case = load_file(sys.argv[2])\n"
         "loaded = depl0.load(sys.argv[1], Residual).eval()\n"
         "assert torch.allclose(loaded(case['x']), case['y'], atol=1e-6)\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.analysis.structures import Classifier, NoNorm, Residual, conv, image
+from tests.networks.structures import Classifier, NoNorm, Residual, conv, image
 from torch import Tensor, nn
 
 import depl0

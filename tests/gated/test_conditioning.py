@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.training.tiny import tiny_gated
+from tests.networks.tiny import tiny_gated
 
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
 from depl0.gates.generators import GENERATORS, make_generator
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 DEPENDENT = sorted(set(GENERATORS) - {"bias", "independent"})
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
-from tests.analysis.structures import Residual
-from tests.faults.forkserver import ForkServer, ranks
+from tests.networks.structures import Residual
+from tests.support.forkserver import ForkServer, ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import depl0
+
+pytestmark = pytest.mark.processes
 
 
 def train_one_step(rank: int, folder: Path) -> int:

@@ -7,8 +7,8 @@ import inspect
 
 import pytest
 import torch
-from tests.analysis.helpers import call, distance, liven, random_gates, same_cost
-from tests.analysis.structures import STRUCTURES, Dropouts, NormAfterConv, Residual, TiedWeights, image
+from tests.networks.structures import STRUCTURES, Dropouts, NormAfterConv, Residual, TiedWeights, image
+from tests.support.compare import call, distance, liven, random_gates, same_cost
 from torch import nn
 
 import depl0

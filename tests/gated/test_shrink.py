@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.analysis.helpers import call, cast, distance, flat, liven
-from tests.analysis.structures import STRUCTURES, image
+from tests.networks.structures import STRUCTURES, image
+from tests.support.compare import call, cast, distance, flat, liven
 from torch import Tensor, nn
 
 import depl0

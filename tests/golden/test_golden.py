@@ -15,8 +15,8 @@ import depl0
 from depl0.replacements.constant import ConstantLayer
 from depl0.surgery.files import VERSION
 from depl0.surgery.record import record_of
-from tests.analysis.helpers import call, distance
-from tests.golden.network import TinyDigits, TinyStream
+from tests.networks.golden import TinyDigits, TinyStream
+from tests.support.compare import call, distance
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent.relative_to(HERE).as_posix() for path in HERE.glob("v*/*/compact.json"))

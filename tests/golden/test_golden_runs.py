@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.training.prune import prune
 
+pytestmark = pytest.mark.runs
+
 RUNS = sorted(path.parent for path in (Path(__file__).parent / "v1" / "runs").glob("*/run"))
 
 

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import depl0
-from tests.analysis.helpers import call, liven, random_gates
-from tests.golden.network import TinyDigits, TinyStream
+from tests.networks.golden import TinyDigits, TinyStream
+from tests.support.compare import call, liven, random_gates
 
 HERE = Path(__file__).parent
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.install.without import run_without
+from tests.support.without import run_without
+
+pytestmark = pytest.mark.processes
 
 # filelock is not among them: torch itself needs it.
 EXTRAS = (

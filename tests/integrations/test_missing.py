@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.integrations
+
 
 @pytest.mark.parametrize(
     ("integration", "packages"),

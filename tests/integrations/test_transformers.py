@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import depl0
-from tests.integrations.tiny import BATCH, EXAMPLE, batches, dataset, network
+from tests.networks.trainers import BATCH, EXAMPLE, batches, dataset, network
 
 transformers = pytest.importorskip("transformers")
 
 from depl0.integrations.transformers import SearchCallback  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
 
 class Model(nn.Module):

@@ -14,7 +14,9 @@ import depl0
 from depl0.errors import InputError, TrainingError
 from depl0.latency import multiples
 from depl0.latency.multiples import decide, multiples_that_pay
-from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 CPU = torch.device("cpu")
 WIDTHS = sorted({w for places in multiples.MISSES.values() for at, off in places for w in (at - off, at, at + off)})

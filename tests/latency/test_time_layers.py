@@ -14,7 +14,7 @@ from depl0.host.inputs import ExampleInputs
 from depl0.latency.calls import record_calls
 from depl0.latency.measure import measure_latency
 from depl0.latency.network import fit
-from tests.analysis.structures import STRUCTURES
+from tests.networks.structures import STRUCTURES
 
 
 def small_gated() -> GatedModel:

@@ -17,9 +17,11 @@ from depl0.app.recipes.toml import read_recipe, with_overrides
 from depl0.errors import InputError, TrainingError
 from depl0.select.freeze import freeze_by
 from tests.cli.conftest import Type, type_command  # noqa: F401
-from tests.methods.networks import gated_network, some_batches
-from tests.training.test_resume import what_matters
-from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
+from tests.networks.coupled import gated_network, some_batches
+from tests.networks.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
+from tests.support.resume import what_matters
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 NAMES = sorted(METHODS)
 SCORED = [name for name in NAMES if isinstance(METHODS[name], Scored)]

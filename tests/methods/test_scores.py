@@ -12,7 +12,7 @@ from depl0.app.methods import METHODS, Scored, find_method, rank_within_groups
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.search.scores.importance import FEW
-from tests.methods.networks import INNER, STREAM, WIDE, Coupled, NoNorm, gated_network, some_batches
+from tests.networks.coupled import INNER, STREAM, WIDE, Coupled, NoNorm, gated_network, some_batches
 
 SCORED = sorted(name for name, method in METHODS.items() if isinstance(method, Scored))
 EVERY = ("stem", "inner", "back", "wide", "depthwise")

@@ -17,6 +17,8 @@ from depl0.app.models import spec as spec_module
 from depl0.app.models.spec import build_model, check_spec, factory
 from depl0.errors import InputError
 
+pytestmark = pytest.mark.structures
+
 SIZES = {"num_classes": 7, "in_channels": 3, "image_size": 32}
 
 

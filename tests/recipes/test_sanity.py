@@ -6,11 +6,13 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.training.tiny import tiny_recipe
+from tests.networks.tiny import tiny_recipe
 
 from depl0.app.data import Data, open_data
 from depl0.app.recipes import catalog
 from depl0.app.recipes.sanity import warnings_for
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from depl0.app.reports.run import Run, read_run
-from tests.reports.runs import write_run
+from tests.support.runs import write_run
 
 
 @pytest.fixture

@@ -10,9 +10,13 @@ import pytest
 from depl0.app.reports.html import page
 from depl0.app.reports.run import read_runs
 from tests.reports.browser import Browser, find_browser
-from tests.reports.runs import SCRIPT, write_run
+from tests.support.runs import SCRIPT, write_run
 
-pytestmark = pytest.mark.skipif(find_browser() is None, reason="Chromium is not installed (make browser installs it)")
+pytestmark = [
+    pytest.mark.usefixtures("remembered_plans"),
+    pytest.mark.processes,
+    pytest.mark.skipif(find_browser() is None, reason="Chromium is not installed (make browser installs it)"),
+]
 
 
 @pytest.fixture(scope="module")

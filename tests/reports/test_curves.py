@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from depl0.app.reports.figures import curves
 from depl0.app.reports.headline import headline
 from depl0.app.reports.run import Run, read_run
-from tests.reports.runs import write_run
+from tests.support.runs import write_run
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 def drawn(run: Run, name: str) -> Axes:

@@ -17,8 +17,10 @@ from depl0.app.reports.run import Run, read_run
 from depl0.app.table import render
 from depl0.errors import FormatError
 from depl0.paper.literature import other_metric, table
-from tests.reports.other_tasks import write_regression
-from tests.reports.runs import write_run
+from tests.support.other_tasks import write_regression
+from tests.support.runs import write_run
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 @pytest.fixture

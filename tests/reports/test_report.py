@@ -14,7 +14,9 @@ from depl0.app.cli.app import main
 from depl0.app.reports.html import page
 from depl0.app.reports.report import as_text, write_report
 from depl0.app.reports.run import Run, read_run
-from tests.reports.runs import SCRIPT, write_run
+from tests.support.runs import SCRIPT, write_run
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 GOLDEN = Path(__file__).parent / "golden"
 

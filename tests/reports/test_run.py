@@ -16,7 +16,9 @@ from depl0.app.reports.report import as_text
 from depl0.app.reports.run import Run, read_run, read_runs
 from depl0.app.table import render
 from depl0.errors import InputError
-from tests.reports.runs import write_run
+from tests.support.runs import write_run
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "resnet20-cifar10" / "dep-l0"
 

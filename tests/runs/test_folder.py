@@ -12,7 +12,9 @@ from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs import folder as run_folder
 from depl0.app.runs.folder import RunFolder, environment, open_run
 from depl0.errors import InputError
-from tests.training.tiny import Noisy, run, tiny_recipe
+from tests.networks.tiny import Noisy, run, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 def test_a_new_run(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from depl0.app.runtime import compiling
 from depl0.app.training import loop
 from depl0.app.training.search import LearnedSearch
 from depl0.errors import InputError, TrainingError
-from tests.training.test_loop import make_session
-from tests.training.test_resume import what_matters
-from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.support.resume import what_matters
+from tests.support.session import make_session
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 
 @pytest.fixture(autouse=True)

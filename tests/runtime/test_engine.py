@@ -10,7 +10,9 @@ import torch
 
 from depl0.app.runtime.engine import any_process, make_engine, rng_states, seed_everything, set_rng_state
 from depl0.errors import InputError
-from tests.training.tiny import tiny_recipe
+from tests.networks.tiny import tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 

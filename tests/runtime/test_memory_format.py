@@ -18,8 +18,10 @@ from depl0.app.runtime import memory_format
 from depl0.app.runtime.engine import make_engine
 from depl0.app.training import layout
 from depl0.errors import InputError, TrainingError
-from tests.training.test_resume import what_matters
-from tests.training.tiny import SIDE, Noisy, TinyNet, interrupt, run, tiny_recipe
+from tests.networks.tiny import SIDE, Noisy, TinyNet, interrupt, run, tiny_recipe
+from tests.support.resume import what_matters
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 SHAPE = (4, 1, SIDE, SIDE)
 

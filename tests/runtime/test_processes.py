@@ -12,7 +12,9 @@ import pytest
 
 from depl0.app.cli.app import main
 from depl0.errors import TrainingError
-from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +24,7 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     any_port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     return subprocess.run(
-        [*launcher, *any_port, "tests/training/worker.py", str(folder), *arguments],
+        [*launcher, *any_port, "tests/support/worker.py", str(folder), *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *map(str, sys.path)])},
         capture_output=True,

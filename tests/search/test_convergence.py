@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
 import depl0
 from depl0.gates.generators.independent import Independent
 from depl0.search.search import Convergence
-from tests.training.tiny import tiny_gated
+from tests.networks.tiny import tiny_gated
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 STEPS = 100
 

@@ -9,7 +9,9 @@ from depl0.gates.generators import GENERATORS, make_generator
 from depl0.gates.generators.dependency import parts, spread_share
 from depl0.gates.generators.fc import FC
 from depl0.search.dependency import measure_dependency
-from tests.training.tiny import tiny_gated
+from tests.networks.tiny import tiny_gated
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 @pytest.mark.parametrize("conditioning", ["log_alpha", "gates"])

@@ -12,8 +12,10 @@ import depl0
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.compensation import compensate
 from depl0.search.scores.reconstruction import reconstruction_scores
-from tests.analysis import heads
-from tests.analysis.structures import STRUCTURES
+from tests.networks import heads
+from tests.networks.structures import STRUCTURES
+
+pytestmark = pytest.mark.structures
 
 NAMES = [name for name, structure in STRUCTURES.items() if structure.groups]
 OF_HEADS = ["Heads", "PlacesOfHeads", "WideGroups"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from depl0.search.scores.importance import FEW, TRUST, draw_together, first_scores, standardise
-from tests.training.tiny import SIDE, tiny_gated
+from tests.networks.tiny import SIDE, tiny_gated
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 def images_and_labels(count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,7 +12,9 @@ from torch import nn
 import depl0
 from depl0.app.methods.untrained import attach_untrained, cut_untrained, rank_scores
 from depl0.search.latency_budget import TRIES, Attempt, _best, freeze_to_latency
-from tests.training.tiny import CLASSES, run, tiny_recipe
+from tests.networks.tiny import CLASSES, run, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 @pytest.fixture(autouse=True)

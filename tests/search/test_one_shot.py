@@ -13,8 +13,10 @@ from torch import nn
 
 import depl0
 from depl0.errors import InputError
-from tests.search.test_search import BATCHES, LOSS, Loop, Net, batch
-from tests.training.tiny import TinyNet, run, tiny_recipe
+from tests.networks.loops import BATCHES, LOSS, Loop, Net, batch
+from tests.networks.tiny import TinyNet, run, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 INPUTS = [images for images, _ in BATCHES]
 

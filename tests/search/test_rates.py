@@ -11,7 +11,9 @@ import depl0
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, BoundedGenerator, make_generator
 from depl0.search.rates import first_scores_alike, rates_to_travel
-from tests.training.tiny import tiny_gated
+from tests.networks.tiny import tiny_gated
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 SIZES = (4, 6, 3)
 BOUNDED = sorted(name for name, made in GENERATORS.items() if issubclass(made, BoundedGenerator))

@@ -11,8 +11,8 @@ from depl0.errors import InputError
 from depl0.search.recovery.lockstep import order_and_added
 from depl0.search.scores.importance import standardise
 from depl0.search.scores.reconstruction import reconstruction_errors, reconstruction_scores
-from tests.methods.networks import Coupled
-from tests.search.test_compensation import READERS, Plain, gated_of, inputs, state_of
+from tests.networks.coupled import Coupled
+from tests.networks.readers import READERS, Plain, gated_of, inputs, state_of
 
 
 @pytest.fixture

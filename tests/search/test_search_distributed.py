@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import depl0
-from tests.faults.forkserver import ForkServer, ranks
-from tests.search.test_search import Net, batch
+from tests.networks.loops import Net, batch
+from tests.support.forkserver import ForkServer, ranks
+
+pytestmark = pytest.mark.processes
 
 STEPS = 20
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from depl0.search.recovery.statistics import absorb_statistics, reestimate, restore, statistics_of
-from tests.training.tiny import run, tiny_gated, tiny_recipe
+from tests.networks.tiny import run, tiny_gated, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 def test_they_become_those_of_the_batches() -> None:

@@ -20,7 +20,9 @@ from depl0.gates.generators import GENERATORS, make_generator
 from depl0.host.inputs import ExampleInputs
 from depl0.planning import plan
 from depl0.select.freeze import freeze, least_share
-from tests.training.tiny import run
+from tests.networks.tiny import run
+
+pytestmark = [pytest.mark.structures, pytest.mark.usefixtures("remembered_plans")]
 
 EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))
 BUDGETS = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]

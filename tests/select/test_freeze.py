@@ -8,8 +8,10 @@ import torch
 from depl0.errors import InputError
 from depl0.gated import GatedModel, attach
 from depl0.select.freeze import check_budget, freeze, least_share
-from tests.golden.network import TinyDigits
-from tests.training.tiny import tiny_gated
+from tests.networks.golden import TinyDigits
+from tests.networks.tiny import tiny_gated
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 BUDGETS = [0.9, 0.7, 0.5, 0.35, 0.2]
 

@@ -18,7 +18,7 @@ from depl0.select.freeze import least_share, open_within, within
 from depl0.select.knapsack import CalledCosts, Knapsack, PairwiseCosts, improve
 from depl0.select.relaxation import relax
 from depl0.select.rounding import _worth, round_within
-from tests.select.test_rounding import given_scores
+from tests.networks.mixed import given_scores
 
 
 def random_problem(seed: int, *, groups: int = 4, choices: int = 4) -> Knapsack:

@@ -14,7 +14,7 @@ from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS
 from depl0.paper import ablation
 from depl0.paper.ablation import Ablation, tabulate, with_data_folder
-from tests.studies.summaries import a_summary
+from tests.support.summaries import a_summary
 
 DIGITS = catalog.get("digits")
 

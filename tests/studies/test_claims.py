@@ -15,7 +15,9 @@ from depl0.app.recipes.toml import write_recipe
 from depl0.errors import InputError
 from depl0.paper.claims.judge import judge
 from depl0.paper.claims.page import page, write_claims
-from tests.training.tiny import run, tiny_recipe
+from tests.networks.tiny import run, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 ARMS: dict[str, dict[str, Any]] = {
     "dep-l0": {},

@@ -15,7 +15,7 @@ from depl0.app.studies.compare import Comparison, gates_of, read_methods, tabula
 from depl0.app.studies.study import Failure, Outcome
 from depl0.app.table import markdown_page
 from depl0.errors import InputError
-from tests.studies.summaries import a_summary, finish_run
+from tests.support.summaries import a_summary, finish_run
 
 RECIPE = catalog.get("digits")
 METHODS = ("dep-l0", "dep-l0:backward", "l0-hc")

@@ -15,8 +15,8 @@ from depl0.app.studies import compare, frontier, sweep
 from depl0.app.studies.study import Outcome
 from depl0.app.table import Table, markdown_page
 from depl0.paper import ablation, tts
-from tests.bench.test_tts import figures
-from tests.studies.summaries import a_summary
+from tests.support.summaries import a_summary
+from tests.support.tts import figures
 
 RECIPE = with_overrides(catalog.get("digits"), {"task.spec": "regression"})
 RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}

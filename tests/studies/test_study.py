@@ -12,8 +12,10 @@ from depl0.app.runs.progress import Quiet
 from depl0.app.studies.measures import made_with
 from depl0.app.studies.study import Outcome, Study
 from depl0.errors import FormatError, InputError, RunInterruptedError
-from tests.studies.summaries import a_summary, finish_run
-from tests.training.tiny import Noisy, interrupt, tiny_recipe
+from tests.networks.tiny import Noisy, interrupt, tiny_recipe
+from tests.support.summaries import a_summary, finish_run
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 RECIPE = tiny_recipe()
 TWO = {"a": RECIPE, "b": with_overrides(RECIPE, {"run.seed": 1})}
@@ -31,7 +33,7 @@ def test_nothing_is_written_before_it_runs(tmp_path: Path) -> None:
 
 def test_a_member_that_fails_does_not_lose_the_others_and_is_tried_again(tmp_path: Path) -> None:
     # a loss that is no number, in the middle of a training
-    members = {"a": tiny_recipe(model__spec="tests.training.tiny:ScoresThatExplode"), "b": RECIPE}
+    members = {"a": tiny_recipe(model__spec="tests.networks.tiny:ScoresThatExplode"), "b": RECIPE}
     seen: list[dict[str, str]] = []
     outcomes = Study("sweep", members, tmp_path).run(Quiet(), lambda found: seen.append(statuses(found)))
     assert seen == [{"a": "failed", "b": "not started"}, {"a": "failed", "b": "finished"}]

@@ -18,7 +18,7 @@ from depl0.app.studies.study import Failure, Outcome, Study
 from depl0.app.studies.sweep import read_budgets, summarise, sweep_members, tabulate
 from depl0.app.table import markdown_page
 from depl0.errors import InputError
-from tests.studies.summaries import a_summary, finish_run
+from tests.support.summaries import a_summary, finish_run
 
 BUDGETS = (0.9, 0.5, 0.3, 0.1, 0.0001)
 SUMMARIES = {

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.analysis.helpers import call, distance, liven, pruned, random_gates
-from tests.analysis.structures import Classifier, NoNorm, conv, image
-from tests.gated.test_host_untouched import Portrait
+from tests.networks.structures import Classifier, NoNorm, conv, image
+from tests.support.compare import call, distance, liven, pruned, random_gates
+from tests.support.portrait import Portrait
 from torch import Tensor, nn
 
 import depl0
+
+pytestmark = pytest.mark.structures
 
 # -- the host is not written to ----------------------------------------------------------------------------------------
 

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.analysis.helpers import call, distance, liven, pruned, random_gates
-from tests.analysis.structures import Classifier, Dropouts, NoNorm, Residual, StochasticDepth, conv, image
-from tests.gated.test_host_untouched import Portrait
+from tests.networks.structures import Classifier, Dropouts, NoNorm, Residual, StochasticDepth, conv, image
+from tests.support.compare import call, distance, liven, pruned, random_gates
+from tests.support.portrait import Portrait
 from torch import Tensor, nn
 
 import depl0
 from depl0.surgery.record import record_of
+
+pytestmark = pytest.mark.structures
 
 # -- other shapes and arguments ----------------------------------------------------------------------------------------
 

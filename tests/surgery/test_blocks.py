@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.analysis.helpers import call, distance, liven, pruned
-from tests.surgery.blocks import Detector, SkipUNet, VolumeUNet
+from tests.networks.blocks import Detector, SkipUNet, VolumeUNet
+from tests.support.compare import call, distance, liven, pruned
 from torch import Tensor, nn
 
 import depl0
+
+pytestmark = pytest.mark.structures
 
 
 def _volume(size: int, batch: int = 1) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from tests.analysis.helpers import liven, pruned, random_gates
-from tests.analysis.structures import STRUCTURES, NoNorm, NormAfterConv, conv, image
+from tests.networks.structures import STRUCTURES, NoNorm, NormAfterConv, conv, image
+from tests.support.compare import liven, pruned, random_gates
 from torch import Tensor, nn
 
 import depl0
@@ -15,6 +15,8 @@ from depl0.equivalence.compare import max_error
 from depl0.surgery import cut as counting
 from depl0.surgery.record import record_of
 from depl0.surgery.slicing import slice_module
+
+pytestmark = pytest.mark.structures
 
 
 def test_certificate_is_kept_with_the_network() -> None:

@@ -10,15 +10,17 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.analysis.helpers import call, distance, liven, pruned, random_gates
-from tests.analysis.streams import ImageStream, ResponseNorm, RmsByHand, RmsInFloat, RmsLessOne
-from tests.analysis.structures import image
+from tests.networks.streams import ImageStream, ResponseNorm, RmsByHand, RmsInFloat, RmsLessOne
+from tests.networks.structures import image
+from tests.support.compare import call, distance, liven, pruned, random_gates
 from torch import Tensor, nn
 
 import depl0
 from depl0.export import export_onnx
 from depl0.export.program import capture
 from depl0.replacements.norm import CountedNorm, NormSpec, recognise
+
+pytestmark = pytest.mark.structures
 
 WIDTH, KEPT = 10, torch.tensor([0, 3, 4, 8])
 NORMS = {

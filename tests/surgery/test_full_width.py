@@ -8,14 +8,16 @@ from pathlib import Path
 import onnxruntime
 import pytest
 import torch
-from tests.analysis.all_channels import AttendsToChannels, SpatialAttention
-from tests.analysis.helpers import call, distance, liven, pruned, random_gates
-from tests.analysis.structures import image
+from tests.networks.all_channels import AttendsToChannels, SpatialAttention
+from tests.networks.structures import image
+from tests.support.compare import call, distance, liven, pruned, random_gates
 from torch import nn
 
 import depl0
 from depl0.export import export_onnx
 from depl0.replacements.full_width import FullWidth, WidthSpec, keep_full_width
+
+pytestmark = pytest.mark.structures
 
 
 def test_removed_channels_are_zeros() -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.analysis.helpers import call, distance, pruned, same_cost
+from tests.support.compare import call, distance, pruned, same_cost
 from torch import nn
 
 import depl0
 from depl0.host.inputs import ExampleInputs
+
+pytestmark = pytest.mark.structures
 
 transformers = pytest.importorskip("transformers")
 

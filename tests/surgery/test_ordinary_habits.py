@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.analysis.helpers import call, distance, liven, pruned, random_gates
-from tests.analysis.structures import Classifier, NoNorm, conv, image
+from tests.networks.structures import Classifier, NoNorm, conv, image
+from tests.support.compare import call, distance, liven, pruned, random_gates
 from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 
 import depl0
 from depl0.host.inputs import output_tensors
+
+pytestmark = pytest.mark.structures
 
 
 def same(gated: nn.Module, compact: nn.Module, inputs: Any) -> bool:

@@ -9,13 +9,15 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.analysis.helpers import call, distance, pruned, random_gates, same_cost
+from tests.support.compare import call, distance, pruned, random_gates, same_cost
 from torch import Tensor, nn
 
 import depl0
 from depl0.export import export_onnx
 from depl0.replacements.attention import AttentionSpec, PrunedAttention
 from depl0.replacements.attentions import recognise_attention
+
+pytestmark = pytest.mark.structures
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 CAUSAL = torch.ones(5, 5, dtype=torch.bool).triu(1)

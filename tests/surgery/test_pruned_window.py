@@ -8,7 +8,7 @@ from pathlib import Path
 import onnxruntime
 import pytest
 import torch
-from tests.analysis.helpers import call, distance, liven, pruned, random_gates, same_cost
+from tests.support.compare import call, distance, liven, pruned, random_gates, same_cost
 from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 
@@ -20,6 +20,8 @@ from depl0.replacements.window import PrunedWindowAttention
 
 import_torchvision()
 from torchvision.models import swin_transformer as swin  # noqa: E402
+
+pytestmark = pytest.mark.structures
 
 KINDS = {"windows": swin.ShiftedWindowAttention, "cosine windows": swin.ShiftedWindowAttentionV2}
 EVERY = pytest.mark.parametrize("kind", KINDS)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.analysis.helpers import call, distance, liven, same_cost
+from tests.support.compare import call, distance, liven, same_cost
 from torch import Tensor, nn
 
 import depl0
+
+pytestmark = pytest.mark.structures
 
 STEPS = (
     "conv",

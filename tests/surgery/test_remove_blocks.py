@@ -7,14 +7,16 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.analysis.helpers import call, distance, liven, pruned, random_gates
-from tests.analysis.structures import Classifier, NormRelu, conv, image
+from tests.networks.structures import Classifier, NormRelu, conv, image
+from tests.support.compare import call, distance, liven, pruned, random_gates
 from torch import Tensor, nn
 
 import depl0
 from depl0.app import models
 from depl0.replacements.constant import ConstantLayer
 from depl0.surgery.record import record_of
+
+pytestmark = pytest.mark.structures
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 CLOSED = ("layer1.1.conv1", "layer2.0.conv1", "layer3.2.conv1")

@@ -11,12 +11,16 @@ import torch
 
 import depl0
 import depl0.search.closing as closing
+from depl0.app.recipes.toml import with_overrides
+from depl0.app.runtime import compiling
 from depl0.errors import TrainingError
 from depl0.search.convergence import Stay, may_begin
 from depl0.select.freeze import freeze
 from depl0.surgery.record import record_of
-from tests.training.test_resume import what_matters
-from tests.training.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
+from tests.networks.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
+from tests.support.resume import what_matters
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 SEARCH = {"search__epochs": 8, "search__ema_decay": 0.8, "weight_optimizer__lr": 0.1}
 SETTLES = {"search__converged_epochs": 0.6, "search__converged_change": 0.08, "search__ramp": 0.3}
@@ -134,7 +138,7 @@ def test_never_leaves_the_network_whole_until_everything_is_trained(whole: dict[
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_files_of_a_run_give_the_same_network(name: str, whole: dict[str, Path]) -> None:
-    from tests.training.tiny import TinyNet
+    from tests.networks.tiny import TinyNet
 
     compact = depl0.load(whole[name] / "compact", TinyNet)
     record, summary = record_of(compact), summary_of(whole[name])
@@ -221,3 +225,24 @@ def test_gates_that_have_not_begun_to_move_are_no_convergence() -> None:
     all_open, some = torch.ones(4, dtype=torch.bool), torch.tensor([True, True, False, True])
     assert not may_begin(all_open, 0.9, None) and may_begin(some, 0.1, None)
     assert not may_begin(some, 0.5, 0.6) and may_begin(some, 0.6, 0.6)
+
+
+@pytest.mark.parametrize("name", ["progressive", "progressive, penalty"])
+def test_a_run_that_shrinks_channels_last_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+    recipe = with_overrides(recipe_of(name), {"run.channels_last": "on"})
+    summary = run(recipe, tmp_path / "whole")
+    assert summary["compactions"] and summary["channels_last"]
+    after = summary["compactions"][0]["step"] + 1
+    with pytest.raises(TrainingError, match="interrupted"):
+        run(recipe, tmp_path / "run", Noisy(after, interrupt))
+    run(recipe, tmp_path / "run", resume=True)
+    assert what_matters(tmp_path / "run") == what_matters(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["progressive", "progressive, penalty"])
+def test_a_compiled_run_shrinks_as_a_plain_one_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    plain = run(recipe_of(name), tmp_path / "plain")
+    run(with_overrides(recipe_of(name), {"run.compile": True}), tmp_path / "run")
+    assert plain["compactions"]
+    assert what_matters(tmp_path / "run") == what_matters(tmp_path / "plain")

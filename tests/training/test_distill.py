@@ -13,7 +13,9 @@ from torch import nn
 from depl0.app.tasks import find_task
 from depl0.errors import InputError
 from depl0.search.recovery.distillation import DistillationLoss, block_names, block_outputs, soft_loss
-from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 
 def test_the_soft_loss_is_the_divergence_of_softened_answers() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from depl0.app.training.ema import Average
-from tests.training.tiny import SIDE, TinyNet
+from tests.networks.tiny import SIDE, TinyNet
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 def trained_a_bit(model: nn.Module, steps: int, average: Average | None = None) -> list[dict[str, torch.Tensor]]:

@@ -13,7 +13,9 @@ from depl0.app.tasks.classification import class_scores
 from depl0.app.training.evaluate import evaluate
 from depl0.errors import InputError
 from depl0.latency import measure_latency
-from tests.training.tiny import SIDE, TinyNet, tiny_recipe
+from tests.networks.tiny import SIDE, TinyNet, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 TASK = find_task("classification")
 

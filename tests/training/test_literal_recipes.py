@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from depl0.app.recipes import get, with_overrides
-from tests.training.tiny import CLASSES, run
+from tests.networks.tiny import CLASSES, run
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 class TinyResNet(nn.Module):
@@ -34,7 +36,7 @@ def run_tiny(name: str, out: Path, **fields: Any) -> tuple[dict[str, Any], list[
     """Run a recipe for two epochs on other data; return summary and the lines of its epochs."""
     tiny = {
         "model.spec": "tests.training.test_literal_recipes:TinyResNet",
-        "data.spec": "tests.training.tiny:make_data",
+        "data.spec": "tests.networks.tiny:make_data",
         "data.batch_size": 16,
         "data.augment": "none",
         "data.mean": None,

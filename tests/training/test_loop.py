@@ -13,32 +13,19 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import depl0.app.training.loop as loop
-from depl0.app.recipes.task import task_of
 from depl0.app.runs.checkpoint import load_newest
-from depl0.app.runs.folder import RunFolder
-from depl0.app.runs.progress import Quiet
 from depl0.app.runtime.engine import make_engine
 from depl0.app.training.phase import Losses, Phase
 from depl0.app.training.phases import finetune
 from depl0.app.training.search import LearnedSearch
 from depl0.app.training.session import Session
-from depl0.app.training.setup import attach_for, model_factory, open_data_for
+from depl0.app.training.setup import open_data_for
 from depl0.errors import TrainingError
-from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from tests.training.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
+from tests.support.session import make_session
 
-
-def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
-    recipe = tiny_recipe(**fields)
-    engine = make_engine(recipe)
-    data = open_data_for(recipe, engine.device)
-    host = model_factory(recipe, data)()
-    gated = attach_for(recipe, host, next(iter(data.test.epoch(0)))[0][:1])
-    folder = RunFolder(tmp_path / "run")
-    folder.begin(recipe)
-    return Session(recipe, engine, data, task_of(recipe), folder, Quiet()), gated
-
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 # -- the paper's loss ------------------------------------------------------------------------------------------------
 
@@ -162,7 +149,7 @@ def test_fine_tuning_a_gated_network_leaves_the_gates_alone(tmp_path: Path) -> N
 
 def test_a_loss_that_is_no_number_says_at_which_step(tmp_path: Path) -> None:
     recipe = tiny_recipe(
-        model__spec="tests.training.tiny:ScoresThatExplode", run__checkpoint_minutes=0, search__gate_warmup=0.0
+        model__spec="tests.networks.tiny:ScoresThatExplode", run__checkpoint_minutes=0, search__gate_warmup=0.0
     )
     with pytest.raises(
         TrainingError, match=r"the loss became (nan|inf) at step 5 \(search, epoch 2, learning rate .*\)"
@@ -191,7 +178,7 @@ def test_weights_so_large_that_importance_is_no_number(tmp_path: Path) -> None:
 
 def test_an_interrupt_does_not_save_a_loss_that_is_no_number(tmp_path: Path) -> None:
     recipe = tiny_recipe(
-        model__spec="tests.training.tiny:ScoresThatExplode", data__batch_size=4, search__gate_warmup=0.0
+        model__spec="tests.networks.tiny:ScoresThatExplode", data__batch_size=4, search__gate_warmup=0.0
     )
     with pytest.raises(TrainingError, match=r"the loss became .* at step 5"):
         run(recipe, tmp_path / "run", Noisy(at_step=8, act=interrupt))

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from depl0.errors import InputError, TrainingError
-from tests.training.tiny import Noisy, PowerCut, cut_power, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, PowerCut, cut_power, interrupt, run, tiny_recipe
+from tests.support.resume import what_matters
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 RECIPES: dict[str, dict[str, Any]] = {
     "budget": {},
@@ -34,25 +37,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         summary = run(tiny_recipe(**fields), folders[name])
         assert summary["steps"] == STEPS[name]
     return folders
-
-
-def what_matters(folder: Path) -> tuple[list[dict[str, Any]], str, dict[str, Any], bytes]:
-    """Metrics, gates, summary and weights, without what a clock said."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("seconds")
-    summary, gates = json.loads((folder / "summary.json").read_text()), folder / "gates.jsonl"
-    summary.pop("seconds")
-    summary.pop("speedup")
-    for size in ("dense", "compact"):
-        summary[size].pop("latency_ms")
-        summary[size].pop("latency_ms_32")
-    return (
-        lines,
-        gates.read_text() if gates.exists() else "",  # methods without learned gates have none
-        summary,
-        (folder / "compact" / "compact.safetensors").read_bytes(),
-    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pytest
 from depl0.app.recipes import catalog
 from depl0.app.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
 from depl0.app.training.schedules import make_schedule
-from tests.training.tiny import TinyNet, tiny_gated, tiny_recipe
+from tests.networks.tiny import TinyNet, tiny_gated, tiny_recipe
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 @pytest.mark.parametrize("epoch", [0, 0.5, 3.25, 9.99, 10, 12])

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from depl0.app.runtime import sync_norm
 from depl0.app.runtime.sync_norm import synced_norms
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[nn.SyncBatchNorm]:

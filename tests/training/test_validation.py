@@ -16,8 +16,10 @@ from depl0.app.reports.results import all_runs, dense_to_compact
 from depl0.app.reports.run import read_run
 from depl0.app.training import prune as prune_module
 from depl0.errors import TrainingError
-from tests.training.test_resume import what_matters
-from tests.training.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.support.resume import what_matters
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 HELD_OUT = {"data__validation": 0.25, "search__dense_baseline": True, "search__epochs": 2, "finetune__epochs": 1}
 

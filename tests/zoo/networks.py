@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from tests.networks.small import PatchTransformer, PreActivationNet, TwoInputNet, UNet
 from tests.torchvision_shim import import_torchvision
-from tests.zoo.small_networks import PatchTransformer, PreActivationNet, TwoInputNet, UNet
 
 
 @dataclass(frozen=True)

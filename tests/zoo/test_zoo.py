@@ -13,6 +13,8 @@ import depl0
 from tests.zoo.check import check
 from tests.zoo.networks import NETWORKS, SHALLOW, SMALL, Entry
 
+pytestmark = pytest.mark.zoo
+
 FAMILIES = {
     "ResNet": "torchvision:resnet18",
     "VGG": "depl0:vgg16",

@@ -73,8 +73,8 @@ def tiny_recipe(**overrides: Any) -> Recipe:
     """A recipe of 3 + 2 epochs of 3 steps, with no dense baseline; fields as ``section__field=value``."""
     fields: dict[str, Any] = {
         "name": "tiny",
-        "model.spec": "tests.training.tiny:TinyNet",
-        "data.spec": "tests.training.tiny:make_data",
+        "model.spec": "tests.networks.tiny:TinyNet",
+        "data.spec": "tests.networks.tiny:make_data",
         "data.batch_size": 16,
         "target.budget": 0.5,
         "search.epochs": 3,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from tests.analysis.structures import Classifier, conv, structure
+from tests.networks.structures import Classifier, conv, structure
 
 TOKENS = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(3))
 

@@ -1,6 +1,6 @@
 """What one of several processes does: the command, and a note of the network that this process ended with.
 
-``torchrun --nproc-per-node 2 tests/training/worker.py FOLDER ARGUMENTS…``
+``torchrun --nproc-per-node 2 tests/support/worker.py FOLDER ARGUMENTS…``
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.analysis.structures import Classifier, conv, structure
+from tests.networks.structures import Classifier, conv, structure
 
 
 class SpatialAttention(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.training.tiny import CLASSES, TinyNet
+from tests.networks.tiny import CLASSES, TinyNet
 
 WRONG_STEP = 5
 

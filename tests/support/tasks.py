@@ -11,9 +11,9 @@ from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.background import BackgroundSaver
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
-from tests.faults import ranks
-from tests.faults.crash import Counter
-from tests.training.tiny import tiny_recipe
+from tests.networks.tiny import tiny_recipe
+from tests.support import ranks
+from tests.support.crash import Counter
 
 
 def carry_out(task: str, die_at: int | None = None, **arguments: Any) -> int:

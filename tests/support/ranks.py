@@ -24,7 +24,7 @@ import depl0.search.freezing as freezing
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runtime.sync_norm import synced_norms
-from tests.training.tiny import TinyNet, tiny_recipe
+from tests.networks.tiny import TinyNet, tiny_recipe
 
 
 def carry_out(folder: str, world: int, what: str, seconds: float = 400.0, **arguments: Any) -> int:

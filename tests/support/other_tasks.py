@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.reports.runs import write_run
+from tests.support.runs import write_run
 
 RMSE = {"name": "rmse", "unit": "mm", "higher_is_better": False}
 

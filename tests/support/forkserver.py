@@ -26,7 +26,7 @@ class ForkServer:
     def __init__(self) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.forkserver"],
+            [sys.executable, "-m", "tests.support.forkserver"],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
             stdin=subprocess.PIPE,
@@ -87,9 +87,9 @@ def serve() -> None:
     import io
 
     from depl0.app.cli.app import main
-    from tests.faults import tasks
-    from tests.plans import remember_plans
-    from tests.training.tiny import tiny_gated
+    from tests.networks.tiny import tiny_gated
+    from tests.support import tasks
+    from tests.support.plans import remember_plans
 
     remember_plans()
     tiny_gated()  # torch.export imports a thousand modules: here, and not in every task

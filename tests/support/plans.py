@@ -1,0 +1,35 @@
+"""Plans of the few networks that most runs in the tests train: always the same, so made once in a process.
+
+A plan is plain data and is made from a copy of the network, without a trace in it or in the random state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from depl0.analysis.plan import Plan
+from depl0.host.inputs import ExampleInputs
+from depl0.planning import plan
+
+NETWORKS = ("tests.networks.tiny.TinyNet", "depl0.app.models.small_cnn.SmallCNN")
+"""classes whose structure follows from the shapes of their parameters"""
+_KNOWN: dict[Any, Plan] = {}
+
+
+def remembered(model: nn.Module, example_inputs: Any, *, groups: Any = "all", **others: Any) -> Plan:
+    """Return the plan of one of these networks, made once; of others, a new one."""
+    name = f"{type(model).__module__}.{type(model).__qualname__}"
+    if name not in NETWORKS or not isinstance(groups, str) or any(others.values()):
+        return plan(model, example_inputs, groups=groups, **others)
+    leaves = [leaf for leaf in ExampleInputs.of(example_inputs).leaves() if isinstance(leaf, torch.Tensor)]
+    key = (name, groups, model.training, *map(_looks, leaves), *map(_looks, model.state_dict().values()))
+    if key not in _KNOWN:
+        _KNOWN[key] = plan(model, example_inputs, groups=groups)
+    return _KNOWN[key]
+
+
+def _looks(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.dtype, tensor.device.type, tensor.stride()
