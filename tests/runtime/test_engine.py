@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 import torch
 
-from depl0.app.runtime.engine import any_process, make_engine, rng_states, seed_everything, set_rng_state
+from depl0.app.runtime.engine import any_process, make_engine, rng_states
 from depl0.errors import InputError
 from tests.networks.tiny import tiny_recipe
 
@@ -49,27 +46,9 @@ def test_a_tracker_that_is_not_installed(tmp_path: object, monkeypatch: pytest.M
     assert "pip install wandb" in str(caught.value)
 
 
-def draw() -> tuple[float, ...]:
-    return random.random(), float(np.random.rand()), np.random.randn(), random.gauss(0, 1), float(torch.rand(()))
-
-
-def test_random_numbers_go_on_where_they_were() -> None:
-    engine = make_engine(tiny_recipe())
-    draw()
-    (state,) = rng_states(engine)
-    first = draw()
-    assert draw() != first
-    set_rng_state(engine, state)
-    assert draw() == first
-
-
-def test_ranks_draw_their_own() -> None:
-    drawn = []
-    for rank in (0, 1, 0):
-        seed_everything(2**32 - 1, rank)
-        drawn.append(draw())
-    assert drawn[0] == drawn[2]
-    assert all(a != b for a, b in zip(drawn[0], drawn[1], strict=True))
+def test_one_process_has_one_random_state() -> None:
+    (state,) = rng_states(make_engine(tiny_recipe()))
+    assert state.keys() == {"python", "numpy", "torch"}
 
 
 def test_one_process_decides_alone() -> None:

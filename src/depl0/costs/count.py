@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from depl0._util.random import isolated_random
 from depl0.host.copies import private_copy, untouched
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host, run_checked
@@ -59,7 +60,7 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
 def cost_of_copy(copy: nn.Module, example: ExampleInputs) -> Cost:
     """Count the cost of a network that nobody else has."""
     copy.eval().requires_grad_(False)
-    with torch.random.fork_rng(devices=[]), _without_fused_layers(copy):
+    with isolated_random(), _without_fused_layers(copy):
         own_macs, images = _macs_of_one(copy, example)
     seen: set[int] = set()
     layers: dict[str, LayerCost] = {}

@@ -6,7 +6,6 @@ gives the same value everywhere instead: dropout drops nothing, stochastic depth
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from depl0._util.random import isolated_random
 
 _FILLED = {
     "bernoulli": 1.0, "rand": 0.5, "rand_like": 0.5, "randn": 0.5, "randn_like": 0.5, "uniform": 0.5, "normal": 0.5,
@@ -51,11 +52,5 @@ class _Held(TorchDispatchMode):
 @contextmanager
 def held_randomness() -> Iterator[None]:
     """Let every random operator of torch give the same values, and Python's own generator the same numbers."""
-    state = random.getstate()
-    random.seed(0)
-    try:
-        with torch.random.fork_rng(devices=[]), _Held():  # type: ignore[no-untyped-call]
-            torch.manual_seed(0)
-            yield
-    finally:
-        random.setstate(state)
+    with isolated_random(0), _Held():  # type: ignore[no-untyped-call]
+        yield

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depl0._util.random import isolated_random
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs, output_tensors
 
@@ -99,7 +100,7 @@ def outputs_on(model: nn.Module, probe: Any) -> list[dict[str, Any]]:
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     device, dtype = (floats[0].device, floats[0].dtype) if floats else (torch.device("cpu"), torch.float32)
     inputs = _rebuilt(probe, device, dtype)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), isolated_random():
         outputs = inputs.call(private_copy(model).eval())
     return [_sample(tensor) for tensor in output_tensors(outputs)]
 

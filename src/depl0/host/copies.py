@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from depl0._util.random import isolated_random
 from depl0.errors import InputError
 from depl0.host.functional import call_with
 from depl0.host.inputs import ExampleInputs
@@ -227,7 +228,7 @@ def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tenso
     evaluated = _Evaluated(host)
     ties = {f"host.{name}": tuple(f"host.{o}" for o in others) for name, others in tied_names(host).items()}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), modes_kept(host):
+        with torch.no_grad(), isolated_random(), modes_kept(host):
             named = {f"host.{name}": tensor for name, tensor in tensors.items()}
             return case.call(lambda *args, **kwargs: call_with(evaluated, named, args, kwargs, ties))
     finally:

@@ -90,15 +90,3 @@ def moved(calibration: Calibration | None, gated: GatedModel) -> Calibration | N
         _Moved(calibration.judge, gated),
         calibration.loss,
     )
-
-
-def rng_state() -> dict[str, Any]:
-    """Return the state of torch's random numbers, which gates are sampled with."""
-    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Go on with random numbers where :func:`rng_state` was called."""
-    torch.set_rng_state(state["cpu"].cpu())
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([each.cpu() for each in state["cuda"]])

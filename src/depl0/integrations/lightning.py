@@ -16,8 +16,9 @@ from torch import nn
 
 from depl0._util.distributed import world_size
 from depl0._util.optional import missing
+from depl0._util.random import random_state, set_random_state
 from depl0.errors import InputError
-from depl0.integrations._shared import check_trained, find_gated, match_size, moved, rng_state, set_rng_state
+from depl0.integrations._shared import check_trained, find_gated, match_size, moved
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.search import Search, SearchConfig, SearchListener
 
@@ -153,7 +154,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Make the network ready, before the first of the batches whose gradients are accumulated."""
         if self._rng is not None:
-            set_rng_state(self._rng)
+            set_random_state(self._rng)
             self._rng = None
         if trainer.global_step == self._seen_step:
             return
@@ -181,7 +182,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
             "steps": self._saved_steps if self._search is None else self._search.steps,
             "seen_step": self._seen_step,
             "is_mid_epoch": self._is_mid_epoch,
-            "rng": rng_state(),
+            "rng": random_state(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -189,7 +190,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
         self._saved, self._saved_steps = state_dict["search"], state_dict["steps"]
         self._seen_step = state_dict["seen_step"]
         if self._is_fitting and world_size() == 1:  # several processes sample gates of their own
-            set_rng_state(state_dict["rng"])  # now, because the order of the data is drawn soon
+            set_random_state(state_dict["rng"])  # now, because the order of the data is drawn soon
             self._rng = state_dict["rng"] if state_dict["is_mid_epoch"] else None
 
 

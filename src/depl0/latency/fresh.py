@@ -6,19 +6,18 @@ written the small network by hand. Nothing of the slicing is left in it.
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from depl0._util.random import isolated_random
 from depl0.host.copies import private_copy
 
 
 def built_small(compact: nn.Module) -> nn.Module:
     """Return a network of the same class and widths whose convolutions, linear layers and batch norms are new."""
     copy = private_copy(compact)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with isolated_random(0):
         for module in list(copy.modules()):
             for name, child in list(module.named_children()):
                 new = _anew(child)

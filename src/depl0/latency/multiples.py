@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from depl0._util.random import isolated_random
 from depl0.latency.backends import session_call
 from depl0.latency.cache import keep, machine, recall
 from depl0.latency.measure import interleave, undisturbed
@@ -108,8 +109,7 @@ def _gain(times: Mapping[int, list[float]], places: Sequence[tuple[int, int]]) -
 def _times(device: torch.device, dtype: torch.dtype) -> dict[int, list[float]]:
     widths = _widths()
     batch, size = (4, 14) if device.type == "cpu" else (64, 28)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        torch.manual_seed(0)
+    with isolated_random(0), torch.inference_mode():
         calls = {str(width): _convolution(width, batch, size, device, dtype) for width in widths}
         times = interleave(calls, device, repeats=40, seconds=4.0)
     return {width: times[str(width)] for width in widths}

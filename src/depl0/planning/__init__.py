@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from depl0._util.random import isolated_random
 from depl0.analysis.alone import with_alone
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
@@ -41,7 +42,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
     """
     example = ExampleInputs.of(example_inputs)
     check_host(model)
-    with torch.random.fork_rng(devices=[]):
+    with isolated_random():
         copy = check_modes(private_copy(model))
         seen = look_at(model, copy, example)
         analysis = Analysis(copy, list(seen.graphs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from depl0._util.random import isolated_random
 from depl0.analysis.plan import Plan
 from depl0.costs.count import cost
 from depl0.equivalence.certificate import certify
@@ -48,7 +49,7 @@ def extract(
     compact, scaled = cut(plan, host, gates, kept)
     positions = kept_positions(plan, kept)
     example = example.on_device_of(host)
-    with torch.random.fork_rng(devices=[]):
+    with isolated_random():
         removals = workable(compact, removable(plan, host, gates > 0), example) if remove_blocks else []
         certificate = certify(host, scaled, compact, removals, example, positions, plan)
     remove(compact, removals)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.precision import as_precise_as_possible, cast
+from depl0._util.random import isolated_random
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, similar
@@ -140,7 +141,7 @@ def _certify(
     ``exact`` are tensors of the smaller one before they were rounded.
     """
     (_, large), (_, small) = before, after
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(large, small):
+    with torch.no_grad(), isolated_random(), evaluation_mode(large, small):
 
         def run(dtype: torch.dtype | None) -> Accepted:
             inputs = example.map_tensors(lambda t: cast(t, dtype))

@@ -6,9 +6,7 @@ of workers.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from depl0._util.random import isolated_random
 from depl0.app.data.base import Batches, Data, DataInfo, Target, counted
 from depl0.app.data.examples import class_names_of, labels_of, read_example
 from depl0.app.data.pixels import Normalise, normalisation
@@ -64,7 +63,7 @@ def open_datasets(spec: str, train: Any, test: Any, settings: DataSettings, targ
         if len(part) == 0:
             raise DataError(f"{part.name} must hold at least one example, but holds none.")
     refuse_settings(spec, settings)
-    with own_random(random_stream(settings.seed, TRANSFORM, 0)):
+    with isolated_random(_seed(settings.seed, 0), accelerators=False):
         image, first = parts[0].read(0)
         labels = [labels_of(part.source, part.read) for part in parts]
     normalise = normalise_for(image, settings, target)
@@ -145,20 +144,9 @@ def normalise_for(image: Tensor, settings: DataSettings, target: Target) -> Norm
     return Normalise(*normalisation(settings.mean, settings.std, own), target.device)
 
 
-@contextmanager
-def own_random(stream: np.random.Generator) -> Iterator[None]:
-    """Let transforms draw numbers from a stream; the global generators of torch, numpy and Python come back after."""
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    seed = int(stream.integers(2**32))
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
+def _seed(seed: int, *place: int) -> int:
+    """Return the seed of what transforms draw for one example."""
+    return int(random_stream(seed, TRANSFORM, *place).integers(2**32))
 
 
 @final
@@ -172,7 +160,7 @@ class ReadExamples(Dataset[Any]):
         """Return image and target, or what is wrong with them."""
         epoch, number = place
         try:
-            with own_random(random_stream(self._seed, TRANSFORM, epoch, number)):
+            with isolated_random(_seed(self._seed, epoch, number), accelerators=False):
                 return self._examples.read(number)
         except Depl0Error as error:
             return error

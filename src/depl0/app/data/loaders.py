@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any, final
 
-import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from depl0._util.random import isolated_random, random_state, set_random_state
 from depl0.app.data.base import Batches, Data, DataInfo, Target
 from depl0.app.data.datasets import normalise_for, placed, refuse_settings, tuplewise
 from depl0.app.data.examples import IMAGE_NAMES, TARGET_NAMES
@@ -101,19 +99,16 @@ class LoaderBatches(Batches):
         own: Any = None
         batches: Any = None
         for _ in range(self.steps):
-            before = _states()
-            if own is None:
-                torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)
-                batches = iter(self._loader)
-            else:
-                _set_states(own)
-            try:
-                batch = next(batches)
-            except StopIteration:
-                raise DataError(f"{self._name} gives fewer batches than its length, {self.steps}.") from None
-            finally:
-                own = _states()
-                _set_states(before)
+            with isolated_random(seed, accelerators=False):
+                if own is None:
+                    batches = iter(self._loader)
+                else:
+                    set_random_state(own)
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    raise DataError(f"{self._name} gives fewer batches than its length, {self.steps}.") from None
+                own = random_state(accelerators=False)
             yield _read(batch, self._name)
 
 
@@ -137,13 +132,3 @@ def _length(loader: DataLoader[Any], otherwise: int) -> int:
         return len(loader.dataset)  # type: ignore[arg-type]
     except TypeError:
         return otherwise
-
-
-def _states() -> tuple[Any, Any, Any]:
-    return torch.get_rng_state(), np.random.get_state(), random.getstate()
-
-
-def _set_states(states: tuple[Any, Any, Any]) -> None:
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])
-    random.setstate(states[2])

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import nn
 
+from depl0._util.random import random_state, seed_everything
 from depl0.app.recipes.recipe import Recipe
 from depl0.errors import InputError, TrainingError
 
@@ -98,34 +97,9 @@ def _check_trackers(trackers: tuple[str, ...]) -> None:
 # -- random numbers --------------------------------------------------------------------------------------------------
 
 
-def seed_everything(seed: int, rank: int = 0) -> None:
-    """Seed Python, NumPy and torch; each rank draws something else."""
-    random.seed(seed + rank)
-    np.random.seed((seed + rank) % 2**32)
-    torch.manual_seed(seed + rank)
-
-
 def rng_states(engine: Accelerator) -> list[dict[str, Any]]:
-    """Return the state of everything random, of every process; all of them call this together."""
-    _, numbers, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [torch.from_numpy(np.array(numbers, dtype=np.int64)), position, has_gauss, gauss],
-        "torch": torch.get_rng_state(),
-    }
-    if engine.device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(engine.device)
-    return [state] if engine.num_processes == 1 else list(gather_object([state]))
-
-
-def set_rng_state(engine: Accelerator, state: dict[str, Any]) -> None:
-    """Put everything random of this process back to where it was."""
-    numbers, position, has_gauss, gauss = state["numpy"]
-    random.setstate(state["python"])
-    np.random.set_state(("MT19937", numbers.numpy().astype(np.uint32), position, has_gauss, gauss))
-    torch.set_rng_state(state["torch"])
-    if engine.device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], engine.device)
+    """Return the random state of every process; all of them call this together."""
+    return [random_state()] if engine.num_processes == 1 else list(gather_object([random_state()]))
 
 
 # -- networks and processes ------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0.app.runtime.engine import rng_states, set_rng_state
+from depl0._util.random import isolated_random
 from depl0.errors import InputError
 from depl0.host.network import evaluation_mode
 
@@ -29,18 +29,16 @@ def is_faster(engine: Accelerator, host: nn.Module, shape: tuple[int, ...]) -> b
     """Measure a training step of the dense network in both layouts, on copies; nothing random is used up."""
     networks = [copy.deepcopy(host).train(), set_channels_last(copy.deepcopy(host).train())]
     images = _random_images(shape, engine.device)
-    state = rng_states(engine)[engine.process_index]
     times = torch.full((2,), torch.inf, device=engine.device)
-    try:
-        for round_number in range(ROUNDS + 1):
-            for place, network in enumerate(networks):
-                seconds = _step_seconds(engine, network, images)
-                if round_number > 0:  # the first one warms up
-                    times[place] = min(float(times[place]), seconds)
-    except RuntimeError:  # a network may read its feature maps in an order of its own (view)
-        times[1] = torch.inf
-    finally:
-        set_rng_state(engine, state)
+    with isolated_random():
+        try:
+            for round_number in range(ROUNDS + 1):
+                for place, network in enumerate(networks):
+                    seconds = _step_seconds(engine, network, images)
+                    if round_number > 0:  # the first one warms up
+                        times[place] = min(float(times[place]), seconds)
+        except RuntimeError:  # a network may read its feature maps in an order of its own (view)
+            times[1] = torch.inf
     plain, last = engine.reduce(times, reduction="mean").tolist()  # all processes decide alike
     return bool(last < (1 - LEAST_GAIN) * plain)
 

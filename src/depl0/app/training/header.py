@@ -7,6 +7,7 @@ import time
 import torch
 from torch import nn
 
+from depl0._util.random import isolated_random
 from depl0.app.runs.progress import duration
 from depl0.app.training.session import Session
 from depl0.gated import GatedModel
@@ -58,7 +59,7 @@ def time_left(session: Session, host: nn.Module) -> str | None:
         return None
     images = next(iter(session.data.test.epoch(0)))[0][:_IMAGES]
     seconds = []
-    with evaluation_mode(host), torch.no_grad(), torch.random.fork_rng(devices=[]), session.engine.autocast():
+    with evaluation_mode(host), torch.no_grad(), isolated_random(), session.engine.autocast():
         for _ in range(2):  # the first one also finds its algorithms
             start = time.perf_counter()
             host(images)

@@ -9,11 +9,11 @@ from typing import final
 import torch
 from torch import nn
 
+from depl0._util.random import seed_everything
 from depl0.app.data import Data
 from depl0.app.models.pretrained import has_published, names_weights, published_weights
 from depl0.app.models.spec import factory, image_size
 from depl0.app.recipes.recipe import Recipe
-from depl0.app.runtime.engine import seed_everything
 from depl0.app.weights import NewHead, fill, load_weights
 
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import share_buffers
+from depl0._util.random import seed_everything, set_random_state
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import fitting
 from depl0.app.runtime import memory_format
 from depl0.app.runtime.compiling import compiled
-from depl0.app.runtime.engine import any_process, prepare, rng_states, seed_everything, set_rng_state, take_back
+from depl0.app.runtime.engine import any_process, prepare, rng_states, take_back
 from depl0.app.runtime.guard import check, explained_batches, wrong_parameter
 from depl0.app.runtime.sync_norm import synced_norms
 from depl0.app.training.evaluate import evaluate
@@ -345,12 +346,12 @@ def _restored_sums(session: Session, saved: list[dict[str, Tensor]] | dict[str, 
 def _restore_random(session: Session, states: list[dict[str, Any]]) -> None:
     engine = session.engine
     if len(states) == engine.num_processes:
-        set_rng_state(engine, states[engine.process_index])
+        set_random_state(states[engine.process_index])
         return
     session.reporter.note(
         f"this run had {len(states)} processes and has {engine.num_processes} now: it goes on, but not bit for bit"
     )
-    seed_everything(session.recipe.run.seed + session.global_step, engine.process_index)
+    seed_everything(session.recipe.run.seed + session.global_step + engine.process_index)
 
 
 @contextmanager

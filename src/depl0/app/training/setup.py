@@ -9,12 +9,12 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from depl0._util.random import seed_everything
 from depl0.app.data import Data, open_data
 from depl0.app.methods import METHODS, Method, Scored
 from depl0.app.models.spec import factory, image_size
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.task import task_of
-from depl0.app.runtime.engine import seed_everything
 from depl0.app.runtime.sync_norm import check_norms
 from depl0.app.tasks import check_network
 from depl0.app.training.initial_weights import Start, start_network
@@ -49,7 +49,7 @@ def gated_network(
     with engine.main_process_first() if recipe.target.of == "latency" else nullcontext():
         gated = attach_for(recipe, host, example)
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
-        seed_everything(recipe.run.seed, engine.process_index)
+        seed_everything(recipe.run.seed + engine.process_index)
     return gated, example, start
 
 
