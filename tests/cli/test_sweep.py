@@ -1,4 +1,4 @@
-"""``depl0 sweep`` as a user types it."""
+"""``depl0 compare --budgets`` as a user types it."""
 
 from __future__ import annotations
 
@@ -26,46 +26,48 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_a_sweep_with_a_member_that_fails(type_command: Type, tmp_path: Path) -> None:
-    words = f"sweep digits --budgets 0.0001,0.5,0.3 {TINY} --out out"
+    words = f"compare digits --seeds 1 --budgets 0.0001,0.5,0.3 {TINY} --out out"
     typed = type_command(words)
     assert typed.code == 1
-    assert "1 of 3 members failed: budget-0.0001" in typed.err and "Traceback" not in typed.err
-    lines = [line.split() for line in typed.out.splitlines()]
-    rows = {line[0]: line for line in lines if line}
-    assert list(rows)[1] == "budget"
-    assert rows["0.5"][-1] == rows["0.3"][-1] == "finished"
-    assert "a budget of 0.0001 of the macs cannot be reached" in " ".join(rows["0.0001"])
+    assert "1 of 3 members failed: dep-l0/budget-0.0001/seed-0" in typed.err and "Traceback" not in typed.err
+    rows = {line.split()[1]: line.split() for line in typed.out.splitlines() if line.strip().startswith("dep-l0 ")}
+    assert [rows[budget][2:3] for budget in ("0.5", "0.3")] == [["1"], ["1"]]
+    assert rows["0.0001"][2:5] == ["0", "of", "1"]
+    assert "a budget of 0.0001 of the macs cannot be reached" in typed.out
     out = tmp_path / "out"
     assert sorted(path.name for path in out.iterdir()) == [
-        "budget-0.3", "budget-0.5", "frontier.png", "frontier.svg", "study.json", "sweep.json", "sweep.md",
+        "comparison.json", "comparison.md", "comparison.png", "comparison.svg", "dep-l0", "study.json",
     ]  # fmt: skip
-    result = json.loads((out / "sweep.json").read_text())
+    result = json.loads((out / "comparison.json").read_text())
     for member in result["members"][:2]:
         summary = json.loads((out / member["name"] / "summary.json").read_text())
         assert member["accuracy"] == summary["compact"]["accuracy"]
-        assert member["macs_left"] == summary["macs_left"] <= member["budget"]
+        assert member["macs_left"] == summary["macs_left"]
+    for row in result["methods"][:2]:
+        assert row["macs_left"]["mean"] <= row["budget"]
     assert [member["status"] for member in result["members"]] == ["finished", "finished", "failed"]
 
     # members are ordinary runs
-    found = json.loads(type_command("eval out/budget-0.5 --json").out)
+    found = json.loads(type_command("eval out/dep-l0/budget-0.5/seed-0 --json").out)
     assert found["accuracy"] == result["members"][0]["accuracy"]
 
     # a second call reads what is finished, and tries again what failed
-    before = contents(out / "budget-0.5")
+    before = contents(out / "dep-l0" / "budget-0.5")
     again = type_command(f"{words} --json")
     assert again.code == 1
     assert json.loads(again.out) == result
-    assert "budget-0.5 (1/3): finished already" in again.err
-    assert contents(out / "budget-0.5") == before
+    assert "dep-l0/budget-0.5/seed-0 (1/3): finished already" in again.err
+    assert contents(out / "dep-l0" / "budget-0.5") == before
 
     # and another sweep is refused
-    other = type_command(f"sweep digits --budgets 0.5,0.3 {TINY} --out out")
+    other = type_command(f"compare digits --seeds 1 --budgets 0.5,0.3 {TINY} --out out")
     assert other.code == 2
-    assert "its members are budget-0.5, budget-0.3, budget-0.0001; asked for: budget-0.5, budget-0.3" in other.err
+    names = [f"dep-l0/budget-{budget}/seed-0" for budget in (0.5, 0.3, 0.0001)]
+    assert f"its members are {', '.join(names)}; asked for: {', '.join(names[:2])}" in other.err
 
 
 def test_a_sweep_that_was_killed_goes_on(type_command: Type, tmp_path: Path) -> None:
-    words = f"sweep digits --budgets 0.5,0.3 {TINY} --set search.epochs=4 --out out"
+    words = f"compare digits --seeds 1 --budgets 0.5,0.3 {TINY} --set search.epochs=4 --out out"
     process = subprocess.Popen(
         [sys.executable, "-m", "depl0", *words.split()],
         cwd=tmp_path,
@@ -73,7 +75,7 @@ def test_a_sweep_that_was_killed_goes_on(type_command: Type, tmp_path: Path) -> 
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    first, second = tmp_path / "out" / "budget-0.5", tmp_path / "out" / "budget-0.3"
+    first, second = (tmp_path / "out" / "dep-l0" / f"budget-{budget}" / "seed-0" for budget in (0.5, 0.3))
     deadline = time.monotonic() + 600
     while not (second / "recipe.toml").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
@@ -81,22 +83,21 @@ def test_a_sweep_that_was_killed_goes_on(type_command: Type, tmp_path: Path) -> 
     process.wait()
     assert (first / "summary.json").exists() and not (second / "summary.json").exists()
     before = contents(first)
-    half = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    half = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [member["status"] for member in half["members"]] == ["finished", "not started"]
 
     typed = type_command(words)
     assert typed.code == 0, typed.err
     assert contents(first) == before
-    whole = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    whole = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [member["status"] for member in whole["members"]] == ["finished", "finished"]
 
 
 def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> None:
     for words, error in {
-        "sweep digits": "--budgets",
-        "sweep digits --budgets 0.5,much": "got 'much' in '0.5,much' instead",
-        "sweep digits --budgets 0.5 --budget 0.3": "--budget",
-        "sweep digit --budgets 0.5": "did you mean digits",
+        "compare digits --seeds 1 --budgets 0.5,much": "got 'much' in '0.5,much' instead",
+        "compare digits --budgets 0": "got 0 instead",
+        "compare digit --budgets 0.5": "did you mean digits",
     }.items():
         typed = type_command(f"{words} --out out")
         assert typed.code == 2

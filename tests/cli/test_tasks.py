@@ -1,4 +1,4 @@
-"""Any task from the command line: prune, evaluate, sweep, report."""
+"""Any task from the command line: prune, evaluate, compare, report."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_any_task_from_data_to_report(type_command: Type, tmp_path: Path, task: 
 
 def test_a_sweep_of_an_error(type_command: Type) -> None:
     typed = type_command(
-        "sweep --model own.py:vector --data own.py:numbers --task regression --budgets 0.7,0.4 --out sweep --json "
+        "compare --model own.py:vector --data own.py:numbers --task regression --budgets 0.7,0.4 --seeds 1 --json "
         + SHORT.replace("--budget 0.5 ", "")
     )
     assert typed.code == 0, typed.err
     result = json.loads(typed.out)
     assert result["metric"]["higher_is_better"] is False
-    best = min(result["members"], key=lambda member: member["rmse"])
+    best = min(result["methods"], key=lambda row: row["rmse"]["mean"])
     assert best["on_frontier"]
 
 

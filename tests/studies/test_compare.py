@@ -1,8 +1,9 @@
-"""Methods are read with clear errors; a comparison's table and JSON from fixed summaries."""
+"""Methods and budgets are read with clear errors; a comparison's table, JSON and picture from fixed summaries."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies.compare import Comparison, gates_of, read_methods, tabulate
+from depl0.app.studies import pictures
+from depl0.app.studies.compare import Comparison, gates_of, read_budgets, read_methods, tabulate
+from depl0.app.studies.pictures import draw_comparison
 from depl0.app.studies.study import Failure, Outcome
 from depl0.app.table import markdown_page
 from depl0.errors import InputError
@@ -134,3 +137,103 @@ def test_the_json(result: dict[str, Any]) -> None:
     assert second["accuracy"] == {"mean": None, "sd": None}
     assert [member["status"] for member in result["members"]].count("finished") == 3
     assert (result["budget"], result["of"], result["seeds"]) == (0.25, "macs", [0, 1])
+
+
+# -- several budgets -------------------------------------------------------------------------------------------------
+
+BUDGETS = (0.9, 0.5, 0.3, 0.1, 0.0001)
+SWEPT = {0.9: a_summary(98.0, 0.899), 0.5: a_summary(98.5, 0.5), 0.3: a_summary(95.0, 0.298)}
+
+
+def sweep(folder: Path, budgets: Sequence[float], summaries: dict[float, dict[str, Any]]) -> dict[str, Any]:
+    """The result of one method at several budgets, one seed each."""
+    comparison = Comparison(RECIPE, (), 1, budgets)
+    outcomes = []
+    for name, recipe in comparison.members().items():
+        summary = summaries.get(recipe.target.budget or 0.0)
+        if summary is not None:
+            finish_run(folder / name, summary)
+            outcomes.append(Outcome(name, "finished", summary=summary))
+        else:
+            outcomes.append(Outcome(name, "failed", failure=Failure("InputError", "it cannot be reached.")))
+    return comparison.summarise(outcomes, folder)
+
+
+SWEEP = """\
+# digits: methods compared
+
+| method | budget |      n | accuracy | change | MACs left | parameters left | time | frontier |
+|:-------|-------:|-------:|---------:|-------:|----------:|----------------:|-----:|:---------|
+| dense  |        |        |  99.00 % |        |    100.0% |          100.0% |      |          |
+| dep-l0 |    0.9 |      1 |  98.00 % |  -1.00 |     89.9% |           45.0% | 61 s | no       |
+| dep-l0 |    0.5 |      1 |  98.50 % |  -0.50 |     50.0% |           25.0% | 61 s | yes      |
+| dep-l0 |    0.3 |      1 |  95.00 % |  -4.00 |     29.8% |           14.9% | 61 s | yes      |
+| dep-l0 |    0.1 | 0 of 1 |        – |      – |         – |               – |    – |          |
+| dep-l0 | 0.0001 | 0 of 1 |        – |      – |         – |               – |    – |          |
+
+Budgets as shares of the MACs, 25 epochs of search, 20 of fine-tuning; mean ± sample standard deviation over n seeds.
+
+On the frontier: no other row is better in accuracy or cost without being worse in the other.
+
+Not in the table: dep-l0/budget-0.1/seed-0: failed: it cannot be reached.; dep-l0/budget-0.0001/seed-0: failed: it \
+cannot be reached.
+
+Made with commit 0123456789ab, depl0 0.1.0, torch 2.13.0.
+"""
+
+
+def test_the_table_of_several_budgets(tmp_path: Path) -> None:
+    result = sweep(tmp_path, BUDGETS, SWEPT)
+    assert markdown_page(tabulate(result)) == SWEEP
+    assert result["dense_accuracy"] == 99.0
+    assert [row["on_frontier"] for row in result["methods"]] == [False, True, True, False, False]
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_every_budget_is_a_recipe_of_its_own() -> None:
+    members = Comparison(catalog.get("vgg16-cifar10"), (), 1, (0.3, 0.7)).members()  # whose own target is a fixed λ
+    assert list(members) == ["dep-l0/budget-0.7/seed-0", "dep-l0/budget-0.3/seed-0"]
+    assert [(r.target.budget, r.target.penalty_weight) for r in members.values()] == [(0.7, None), (0.3, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0.5,half", r"numbers above 0 and at most 1, separated by commas, got 'half' in '0\.5,half'"),
+        ("0.5,,0.3", r"got an empty place in '0\.5,,0\.3'"),
+        ("", "got an empty place in ''"),
+        ("0", "got 0 instead"),
+        ("-0.5", r"got -0\.5 instead"),
+        ("nan", "got nan instead"),
+        ("0.5,1.01", r"got 1\.01 instead"),
+        ("50,30", r"got 50 instead.*\n?hint: for 50 % write 0\.5\."),
+        ("0.5,0.3,0.50", r"has 0\.5 more than once"),
+    ],
+)
+def test_budgets_that_are_none(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_budgets(text)
+
+
+def test_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = sweep(tmp_path / "runs", BUDGETS, SWEPT)
+    draw_comparison(result, tmp_path)
+    svg, png = ((tmp_path / f"comparison.{kind}").read_bytes() for kind in ("svg", "png"))
+    assert svg.startswith(b"<?xml") and b"</svg>" in svg and png.startswith(b"\x89PNG")
+    draw_comparison(result, tmp_path)
+    assert [(tmp_path / f"comparison.{kind}").read_bytes() for kind in ("svg", "png")] == [svg, png]
+    drawn: list[Any] = []
+    monkeypatch.setattr(pictures, "write_picture", lambda figure, *_: drawn.append(figure))
+    draw_comparison(result, tmp_path)
+    (axes,) = drawn[0].axes
+    assert list(axes.lines[0].get_xdata()) == [0.298, 0.5, 0.899]
+    assert list(axes.lines[0].get_ydata()) == [95.0, 98.5, 98.0]
+    assert {text.get_text() for text in axes.texts} == {"95.00 %", "98.50 %", "98.00 %"}
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["dep-l0", "dense: 99.00 %"]
+    assert axes.get_xlabel() == "share of the MACs left"
+
+
+def test_no_picture_of_one_budget_or_of_nothing(tmp_path: Path) -> None:
+    draw_comparison(sweep(tmp_path / "one", (0.5,), SWEPT), tmp_path)
+    draw_comparison(sweep(tmp_path / "nothing", (0.2, 0.1), {}), tmp_path)
+    assert not list(tmp_path.glob("comparison.*"))

@@ -11,7 +11,7 @@ import pytest
 
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies import compare, frontier, sweep
+from depl0.app.studies import compare, pictures
 from depl0.app.studies.study import Outcome
 from depl0.app.table import Table, markdown_page
 from depl0.paper import ablation, tts
@@ -39,47 +39,35 @@ def an_error(value: float, left: float, dense: float | None = 0.1) -> dict[str, 
 @pytest.fixture
 def swept(tmp_path: Path) -> dict[str, Any]:
     """Of four budgets, 0.4 is off by more than 0.3, which costs less."""
+    comparison = compare.Comparison(RECIPE, (), 1, BUDGETS)
     errors = [an_error(e, b) for e, b in zip((0.125, 0.15, 0.25, 0.2), BUDGETS, strict=True)]
-    outcomes = [Outcome(f"budget-{b}", "finished", summary=s) for b, s in zip(BUDGETS, errors, strict=True)]
-    return sweep.summarise(RECIPE, BUDGETS, outcomes, tmp_path)
+    outcomes = [Outcome(n, "finished", summary=s) for n, s in zip(comparison.members(), errors, strict=True)]
+    return comparison.summarise(outcomes, tmp_path)
 
 
 def test_low_errors_are_on_the_frontier(swept: dict[str, Any]) -> None:
-    assert [member["on_frontier"] for member in swept["members"]] == [True, True, False, True]
+    assert [row["on_frontier"] for row in swept["methods"]] == [True, True, False, True]
     assert (swept["metric"], swept["dense_rmse"]) == (RMSE, 0.1)
     assert swept["members"][0]["change"] == pytest.approx(0.025)
-    assert json.loads(json.dumps(swept)) == swept
 
 
-def test_the_table_of_a_sweep(swept: dict[str, Any]) -> None:
-    lines = page(sweep.tabulate(swept)).splitlines()
-    assert lines[0] == "# digits: RMSE against cost"
-    assert lines[2].startswith("| budget | RMSE | change |")
-    assert lines[4].startswith("| dense | 0.1 | |")
-    assert lines[5].startswith("| 0.7 | 0.125 | +0.025 | 70.0% |")
+def test_the_table_of_several_budgets(swept: dict[str, Any]) -> None:
+    lines = page(compare.tabulate(swept)).splitlines()
+    assert lines[2].startswith("| method | budget | n | RMSE | change |")
+    assert lines[4].startswith("| dense | | | 0.1 | |")
+    assert lines[5].startswith("| dep-l0 | 0.7 | 1 | 0.125 | +0.025 | 70.0% |")
     assert "RMSE: lower is better." in lines
 
 
-def test_the_picture_of_a_sweep(swept: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_of_several_budgets(
+    swept: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(frontier, "write_picture", lambda figure, *_: made.append(figure))
-    frontier.draw_frontier(swept, tmp_path)
+    monkeypatch.setattr(pictures, "write_picture", lambda figure, *_: made.append(figure))
+    pictures.draw_comparison(swept, tmp_path)
     (axes,) = made[0].axes
     assert axes.get_ylabel() == "test RMSE (lower is better)"
-    line = axes.lines[0]
-    assert list(line.get_xdata()) == [0.3, 0.5, 0.7, 1.0]  # the dense network is better than all, so it is at the end
-    assert list(line.get_ydata()) == [0.2, 0.15, 0.125, 0.1]
-    assert {text.get_text() for text in axes.texts} >= {"0.7: 0.125", "dense: 0.1"}
-    low, high = axes.get_ylim()
-    assert 0.0 < low < 0.1 and 0.25 < high < 0.4
-
-
-def test_a_dense_network_that_is_worse_is_not_on_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    monkeypatch.setattr(frontier, "write_picture", lambda figure, *_: made.append(figure))
-    outcomes = [Outcome("budget-0.5", "finished", summary=an_error(0.1, 0.5, dense=0.2))]
-    frontier.draw_frontier(sweep.summarise(RECIPE, (0.5,), outcomes, tmp_path), tmp_path)
-    assert list(made[0].axes[0].lines[0].get_xdata()) == [0.5]
+    assert list(axes.lines[0].get_ydata()) == [0.2, 0.25, 0.15, 0.125]
 
 
 def test_a_comparison(tmp_path: Path) -> None:
@@ -112,16 +100,6 @@ def test_an_ablation_over_two_tasks(tmp_path: Path) -> None:
     assert lines[4].startswith("| digits | independent | 1 | 0.2 |")
     assert any(line.startswith("| classes | independent | 1 | 97.00 % |") for line in lines)
     assert "RMSE: lower is better." in lines
-
-
-def test_results_from_before_there_were_tasks(tmp_path: Path) -> None:
-    """What older studies wrote has no metric; it is read as accuracy."""
-    plain = catalog.get("digits")
-    result = sweep.summarise(plain, (0.5,), [Outcome("budget-0.5", "finished", summary=a_summary(98.0, 0.5))], tmp_path)
-    del result["metric"]
-    assert "| 0.5 | 98.00 % | -1.00 |" in page(sweep.tabulate(result))
-    frontier.draw_frontier(result, tmp_path)
-    assert (tmp_path / "frontier.svg").exists()
 
 
 def test_time_to_solution() -> None:

@@ -9,11 +9,22 @@ from typing import final
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.task import task_of
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies.cells import direction_note, score_titles, seconds, share, value
-from depl0.app.studies.measures import describe, made_with, made_with_note, unfinished_note
-from depl0.app.studies.publish import Result
-from depl0.app.studies.seeds import cells_of, number_of, over_seeds, seeds_from
-from depl0.app.studies.study import Outcome
+from depl0.app.studies.measures import (
+    cells_of,
+    describe,
+    direction_note,
+    made_with,
+    made_with_note,
+    number_of,
+    over_seeds,
+    score_titles,
+    seconds,
+    seeds_from,
+    share,
+    unfinished_note,
+    value,
+)
+from depl0.app.studies.study import Outcome, Result
 from depl0.app.table import Table, text_table
 from depl0.app.tasks import metric_in
 from depl0.errors import InputError

@@ -43,8 +43,7 @@ def ablation_command(
 ) -> None:
     """Prune with every generator of the paper's appendix B; tabulate mean ± spread. Run it again to resume."""
     from depl0.app.runs.progress import make_reporter
-    from depl0.app.studies.publish import carry_out
-    from depl0.app.studies.study import Study
+    from depl0.app.studies.study import Study, carry_out
     from depl0.paper.ablation import Ablation, tabulate, with_data_folder
 
     reporter = make_reporter(quiet)

@@ -10,7 +10,7 @@ import typer
 
 from depl0 import __version__
 from depl0._util.registry import load_plugins
-from depl0.app.cli import bench, compare, data, evaluate, export, latency, plan, prune, recipes, report, sweep
+from depl0.app.cli import bench, compare, data, evaluate, export, latency, plan, prune, recipes, report
 from depl0.app.cli.help import GroupedCommand, in_groups
 from depl0.errors import (
     DataError,
@@ -35,7 +35,6 @@ app = typer.Typer(
 )
 TRAINING = in_groups(prune.GROUPS)
 app.command("prune", cls=TRAINING)(prune.prune_command)
-app.command("sweep", cls=TRAINING)(sweep.sweep_command)
 app.command("compare", cls=TRAINING)(compare.compare_command)
 app.command("eval", cls=GroupedCommand)(evaluate.eval_command)
 app.command("export", cls=GroupedCommand)(export.export_command)

@@ -14,7 +14,12 @@ from depl0.app.cli.study import OUT_HELP, finish, study_folder
 @with_options_of(chosen_recipe, without=("penalty_weight", "method", "generator", "direction"))
 def compare_command(
     options: dict[str, Any],
-    methods: Annotated[str, typer.Option(help="Methods, e.g. dep-l0,dep-l0:backward,dep-l0:conv1d,l0-hc,l1-norm.")],
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, e.g. dep-l0,dep-l0:backward,dep-l0:conv1d,l0-hc,l1-norm (default: the recipe's own)."
+        ),
+    ] = None,
     choose: Annotated[
         str | None,
         typer.Option(
@@ -33,13 +38,12 @@ def compare_command(
     from depl0.app.runs.progress import make_reporter
     from depl0.app.studies.choice import Trials, read_choice
     from depl0.app.studies.compare import Comparison, read_budgets, read_methods, tabulate
-    from depl0.app.studies.lines import draw_lines
-    from depl0.app.studies.publish import carry_out
-    from depl0.app.studies.study import Study
+    from depl0.app.studies.pictures import draw_comparison
+    from depl0.app.studies.study import Study, carry_out
 
     recipe = chosen_recipe(**options)
     several = () if budgets is None else read_budgets(budgets)
-    comparison = Comparison(recipe, read_methods(methods), seeds, budgets=several)
+    comparison = Comparison(recipe, () if methods is None else read_methods(methods), seeds, several)
     folder, reporter = study_folder(out, "comparison", recipe.name), make_reporter(quiet)
     if choose is not None:
         if not (folder / "study.json").exists():
@@ -48,6 +52,6 @@ def compare_command(
         comparison = comparison.chosen(trials.run(folder, reporter))
     study = Study("comparison", comparison.members(), folder)
     result, table = carry_out(
-        study, reporter, lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate, draw_lines
+        study, reporter, lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate, draw_comparison
     )
     finish(study, result, table, as_json)

@@ -12,8 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from depl0.app.studies.publish import Result
-    from depl0.app.studies.study import Study
+    from depl0.app.studies.study import Result, Study
     from depl0.app.table import Table
 
 OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); the same command continues what it holds."
@@ -29,7 +28,7 @@ def study_folder(out: str | None, kind: str, name: str) -> Path:
 def finish(study: Study, result: Result, table: Table, as_json: bool) -> None:
     """Print the result; end with an error if members failed."""
     from depl0.app.runtime.engine import is_first_process
-    from depl0.app.studies.publish import raise_if_failed
+    from depl0.app.studies.study import raise_if_failed
 
     if is_first_process():
         if as_json:

@@ -14,10 +14,9 @@ from typing import Any, final
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Reporter
-from depl0.app.studies.cells import value as shown
 from depl0.app.studies.measures import describe
-from depl0.app.studies.publish import carry_out
-from depl0.app.studies.study import TRIALS, Outcome, Study
+from depl0.app.studies.measures import value as shown
+from depl0.app.studies.study import TRIALS, Outcome, Study, carry_out
 from depl0.app.table import Table, text_table
 from depl0.app.tasks import Metric, metric_in
 from depl0.errors import InputError, TrainingError

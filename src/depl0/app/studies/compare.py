@@ -1,4 +1,4 @@
-"""A comparison: several methods, several seeds, everything else the same."""
+"""A comparison: several methods, budgets and seeds, everything else the same."""
 
 from __future__ import annotations
 
@@ -10,14 +10,27 @@ from depl0.app.recipes.method import for_method
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.task import task_of
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies.cells import change, direction_note, score_titles, seconds, share, value
 from depl0.app.studies.choice import choice_note
-from depl0.app.studies.measures import are_held_out, describe, made_with, made_with_note, unfinished_note
-from depl0.app.studies.publish import Result
-from depl0.app.studies.seeds import cells_of, number_of, over_seeds, seeds_from
-from depl0.app.studies.study import Outcome
+from depl0.app.studies.measures import (
+    are_held_out,
+    cells_of,
+    change,
+    describe,
+    direction_note,
+    made_with,
+    made_with_note,
+    number_of,
+    over_seeds,
+    score_titles,
+    seconds,
+    seeds_from,
+    share,
+    unfinished_note,
+    value,
+)
+from depl0.app.studies.study import Outcome, Result
 from depl0.app.table import Table, text_table
-from depl0.app.tasks import metric_in
+from depl0.app.tasks import Metric, metric_in
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS
 from depl0.gates.threshold import COSTS
@@ -44,21 +57,29 @@ def read_methods(text: str) -> tuple[str, ...]:
 
 
 def read_budgets(text: str) -> tuple[float, ...]:
-    """Read budgets that are separated by commas.
+    """Read budgets that are separated by commas, largest first.
 
-    >>> read_budgets("0.5, 0.25")
+    >>> read_budgets("0.25, 0.5")
     (0.5, 0.25)
     """
+    budgets = [_read_budget(word.strip(), text) for word in text.split(",")]
+    twice = sorted({budget for budget in budgets if budgets.count(budget) > 1})
+    if twice:
+        raise InputError(f"--budgets has {twice[0]:g} more than once: {text!r}.", hint="name each budget once.")
+    return tuple(sorted(budgets, reverse=True))
+
+
+def _read_budget(word: str, text: str) -> float:
+    expected = "--budgets takes numbers above 0 and at most 1, separated by commas"
     try:
-        budgets = tuple(float(word) for word in text.split(","))
+        budget = float(word)
     except ValueError:
-        budgets = ()
-    if not budgets or len(set(budgets)) < len(budgets) or not all(0 < budget <= 1 for budget in budgets):
-        raise InputError(
-            f"--budgets takes different shares above 0 and at most 1, got {text!r} instead.",
-            hint="for instance --budgets 0.5,0.25,0.15.",
-        )
-    return budgets
+        found = f"{word!r} in {text!r}" if word else f"an empty place in {text!r}"
+        raise InputError(f"{expected}, got {found} instead.", hint="for example --budgets 0.7,0.5,0.3.") from None
+    if not 0 < budget <= 1:
+        hint = f"for {budget:g} % write {budget / 100:g}." if 1 < budget <= 100 else "0.5 keeps half of the cost."
+        raise InputError(f"{expected}, got {word} instead.", hint=hint)
+    return budget
 
 
 def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
@@ -81,15 +102,23 @@ def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
 
 @final
 class Comparison:
-    """The members of a comparison, and their table."""
+    """Several methods and budgets, several seeds, everything else the same: the members, and their table.
+
+    Args:
+        recipe: what all runs share.
+        methods: names or variants, as :func:`gates_of` reads them; none: the recipe's own method alone.
+        seeds: number of runs for each method and budget, from the recipe's seed on.
+        budgets: shares of the cost that may be left; none: the recipe's own budget.
+        choice: what :class:`~depl0.app.studies.choice.Trials` chose for each method.
+    """
 
     def __init__(
         self,
         recipe: Recipe,
         methods: Sequence[str],
         seeds: int,
-        choice: Mapping[str, Any] | None = None,
         budgets: Sequence[float] = (),
+        choice: Mapping[str, Any] | None = None,
     ) -> None:
         if budgets:  # what is chosen for a method is chosen in the middle
             recipe = with_overrides(recipe, {"target.budget": sorted(budgets)[len(budgets) // 2]})
@@ -97,37 +126,28 @@ class Comparison:
             raise InputError(
                 f"a comparison needs a budget, so that all methods may cost the same; recipe {recipe.name} has the "
                 f"fixed λ {recipe.target.penalty_weight:g} instead.",
-                hint="add for instance --budget 0.5.",
+                hint="for example --budget 0.5.",
             )
         self.recipe, self._choice = recipe, choice
         self.metric = task_of(recipe).metric
-        self.methods = tuple(methods)
+        self.methods = tuple(methods) or (recipe.gates.method,)
         self.seeds = seeds_from(recipe.run.seed, seeds)
-        self.budgets = tuple(sorted(budgets, reverse=True))
-        self._names = {
-            (method, budget, seed): "/".join(
-                (method.replace(":", "-"), *([f"budget-{budget:g}"] if self.budgets else []), f"seed-{seed}")
-            )
-            for method in methods
-            for budget in self._every_budget()
-            for seed in self.seeds
-        }
+        self.budgets = tuple(sorted(budgets, reverse=True)) or (recipe.target.budget,)
 
     def members(self) -> dict[str, Recipe]:
         """Return the members, seed by seed, so that an early end leaves every method with about as many."""
         return {
-            self._names[method, budget, seed]: with_overrides(
+            self._name(method, budget, seed): with_overrides(
                 recipe, {"run.seed": seed, "target.budget": budget, **self._chosen(method)}
             )
             for seed in self.seeds
-            for budget in self._every_budget()
+            for budget in self.budgets
             for method, recipe in self.recipes().items()
         }
 
-    def _every_budget(self) -> tuple[float, ...]:
-        budget = self.recipe.target.budget
-        assert budget is not None, "a comparison has a budget"
-        return self.budgets or (budget,)
+    def _name(self, method: str, budget: float, seed: int) -> str:
+        several = [f"budget-{budget:g}"] if len(self.budgets) > 1 else []
+        return "/".join((method.replace(":", "-"), *several, f"seed-{seed}"))
 
     def recipes(self) -> dict[str, Recipe]:
         """Return the recipe of each method."""
@@ -135,7 +155,7 @@ class Comparison:
 
     def chosen(self, choice: Mapping[str, Any]) -> Comparison:
         """Return the comparison with what :class:`~depl0.app.studies.choice.Trials` chose for each method."""
-        return Comparison(self.recipe, self.methods, len(self.seeds), choice, self.budgets)
+        return Comparison(self.recipe, self.methods, len(self.seeds), self.budgets, choice)
 
     def _chosen(self, method: str) -> dict[str, object]:
         """Return what was chosen for a method; with that, all training images are trained on."""
@@ -145,7 +165,15 @@ class Comparison:
     def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
         """Return what ``comparison.json`` holds."""
         described = {outcome.name: describe(outcome, self.metric) for outcome in outcomes}
-        target = self.recipe.target
+        rows = [
+            {"method": method, "budget": budget, **over_seeds(members, self.metric)}
+            for budget in self.budgets
+            for method in self.methods
+            for members in [[described[self._name(method, budget, seed)] for seed in self.seeds]]
+        ]
+        for row in rows:
+            row["on_frontier"] = _is_on_frontier(row, rows, self.metric)
+        dense, target = f"dense_{self.metric.name}", self.recipe.target
         return {
             "study": "comparison",
             "recipe": self.recipe.name,
@@ -158,24 +186,30 @@ class Comparison:
             "finetune_epochs": self.recipe.finetune.epochs,
             "seeds": list(self.seeds),
             "choice": self._choice,
-            "methods": [
-                {
-                    "method": method,
-                    "budget": budget,
-                    **over_seeds([described[self._names[method, budget, seed]] for seed in self.seeds], self.metric),
-                }
-                for budget in self._every_budget()
-                for method in self.methods
-            ],
+            dense: next((member[dense] for member in described.values() if member[dense] is not None), None),
+            "methods": rows,
             "members": list(described.values()),
             "made_with": made_with(folder / name for name in described),
         }
 
 
+def _is_on_frontier(row: dict[str, Any], rows: list[dict[str, Any]], metric: Metric) -> bool:
+    """Tell whether no other row is at least as good in metric and cost, and better in one."""
+    mine, *others = ((each[metric.name]["mean"], each["cost_left"]["mean"]) for each in (row, *rows))
+    return mine[0] is not None and not any(
+        score is not None and not metric.better(mine[0], score) and cost <= mine[1] and (score, cost) != mine
+        for score, cost in others
+    )
+
+
 def tabulate(result: Result) -> Table:
-    """Return the table of a comparison."""
-    rows, metric = [], metric_in(result)
+    """Return the table of a comparison; with several budgets it says which rows are on the frontier."""
+    metric = metric_in(result)
     held_out, several = are_held_out(result["members"], metric), len({row["budget"] for row in result["methods"]}) > 1
+    rows: list[tuple[str, ...]] = []
+    if several:
+        score = value(metric, result[f"dense_{metric.name}"])
+        rows.append(("dense", "", "", *([""] if held_out else []), score, "", share(1.0), share(1.0), "", ""))
     for row in result["methods"]:
         cells = cells_of(row, metric)
         rows.append(
@@ -189,23 +223,39 @@ def tabulate(result: Result) -> Table:
                 share(*cells["macs_left"]),
                 share(*cells["params_left"]),
                 seconds(*cells["seconds"]),
+                *([("yes" if row["on_frontier"] else "no") if row["n"] else ""] if several else []),
             )
         )
+    return text_table(
+        f"{result['recipe']}: methods compared",
+        (
+            "method",
+            *(["budget"] if several else []),
+            "n",
+            *score_titles(metric, held_out),
+            "change",
+            "MACs left",
+            "parameters left",
+            "time",
+            *(["frontier"] if several else []),
+        ),
+        tuple(rows),
+        (
+            *_notes(result, metric, several),
+            *choice_note(result["choice"]),
+            *direction_note(metric),
+            *unfinished_note(result["members"]),
+            *made_with_note(result["made_with"]),
+        ),
+        words=("frontier",),
+    )
+
+
+def _notes(result: Result, metric: Metric, several: bool) -> tuple[str, ...]:
     budgets = "Budgets as shares" if several else f"Budget {result['budget']:g}"
     note = (
         f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
         f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
     )
-    titles = ("method", *(["budget"] if several else []), "n", *score_titles(metric, held_out))
-    return text_table(
-        f"{result['recipe']}: methods compared",
-        (*titles, "change", "MACs left", "parameters left", "time"),
-        tuple(rows),
-        (
-            note,
-            *choice_note(result.get("choice")),
-            *direction_note(metric),
-            *unfinished_note(result["members"]),
-            *made_with_note(result["made_with"]),
-        ),
-    )
+    frontier = f"On the frontier: no other row is better in {metric.label} or cost without being worse in the other."
+    return (note, frontier) if several else (note,)

@@ -1,15 +1,18 @@
-"""The numbers of a member that tables show, and what they were made with."""
+"""The numbers of members, over seeds, as the cells and notes of a study's table."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from depl0.app.runs import schema as content
 from depl0.app.studies.study import Outcome
+from depl0.app.table import MISSING
 from depl0.app.tasks import Metric, metric_in
+from depl0.errors import InputError
 
 MADE_WITH = ("commit", "depl0", "torch")
 """what a figure's provenance is told by"""
@@ -95,3 +98,99 @@ def made_with_note(made: dict[str, list[str]]) -> tuple[str, ...]:
     """Return the line below a table that says what it was made with."""
     parts = [f"{name} {' and '.join(value[:12] for value in values)}" for name, values in made.items() if values]
     return (f"Made with {', '.join(parts)}.",) if parts else ()
+
+
+# -- over seeds ---------------------------------------------------------------------------------------------
+
+
+def seeds_from(first: int, number: int) -> tuple[int, ...]:
+    """Return the seeds of a study that has ``--seeds`` so many.
+
+    >>> seeds_from(5, 3)
+    (5, 6, 7)
+    """
+    if number < 1:
+        raise InputError(f"--seeds must be at least 1, got {number} instead.", hint="3 seeds give a spread.")
+    return tuple(first + step for step in range(number))
+
+
+def over_seeds(members: Sequence[dict[str, Any]], metric: Metric) -> dict[str, Any]:
+    """Return number, mean and sample standard deviation of what is finished; no deviation of fewer than two."""
+    finished = [member for member in members if member["status"] == "finished"]
+    row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
+    for name in measure_names(metric):
+        values = [member[name] for member in finished if member[name] is not None]
+        row[name] = {
+            "mean": statistics.fmean(values) if values else None,
+            "sd": statistics.stdev(values) if len(values) > 1 else None,
+        }
+    return row
+
+
+def number_of(row: dict[str, Any]) -> str:
+    """Return the cell that says how many seeds a mean is of."""
+    return str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}"
+
+
+def cells_of(row: dict[str, Any], metric: Metric) -> dict[str, tuple[float | None, float | None]]:
+    """Return mean and deviation of every number, as the cells of tables are made of."""
+    return {name: (row[name]["mean"], row[name]["sd"]) for name in measure_names(metric)}
+
+
+# -- cells ---------------------------------------------------------------------------------------------
+
+
+def value(metric: Metric, mean: float | None, spread: float | None = None) -> str:
+    """Show a metric's value, and its spread over seeds.
+
+    >>> value(Metric("accuracy", "%"), 91.5, 0.25), value(Metric("rmse"), 0.0123)
+    ('91.50 ± 0.25 %', '0.0123')
+    """
+    if mean is None:
+        return MISSING
+    spreads = "" if spread is None else f" ± {metric.number(spread)}"
+    return metric.number(mean) + spreads + (f" {metric.unit}" if metric.unit else "")
+
+
+def score_titles(metric: Metric, held_out: bool) -> tuple[str, ...]:
+    """Return the columns of a metric: where images were held out for choices, on these and on the test images."""
+    return (f"validation {metric.label}", f"test {metric.label}") if held_out else (metric.label,)
+
+
+def change(metric: Metric, mean: float | None, spread: float | None = None) -> str:
+    """Show the difference of two values of a metric.
+
+    >>> change(Metric("accuracy", "%"), -0.5), change(Metric("rmse"), 0.0123, 0.001)
+    ('-0.50', '+0.0123 ± 0.001')
+    """
+    if mean is None:
+        return MISSING
+    return metric.number(mean, sign=True) + ("" if spread is None else f" ± {metric.number(spread)}")
+
+
+def direction_note(metric: Metric) -> tuple[str, ...]:
+    """Return the line below a table whose metric is better when it is lower, against the habit."""
+    return () if metric.higher_is_better else (f"{metric.title}: {metric.direction}.",)
+
+
+def share(value: float | None, spread: float | None = None) -> str:
+    """Show a share of a cost.
+
+    >>> share(0.25)
+    '25.0%'
+    """
+    return MISSING if value is None else f"{_spread(100 * value, None if spread is None else 100 * spread, '.1f')}%"
+
+
+def seconds(value: float | None, spread: float | None = None) -> str:
+    """Show a duration.
+
+    >>> seconds(61.4, 2.0)
+    '61 ± 2 s'
+    """
+    return MISSING if value is None else f"{_spread(value, spread, ',.0f')} s"
+
+
+def _spread(value: float, spread: float | None, form: str) -> str:
+    shown = format(value, form)
+    return shown if spread is None else f"{shown} ± {format(spread, form.lstrip('+'))}"

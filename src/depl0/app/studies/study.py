@@ -20,13 +20,16 @@ from depl0.app.runs import schema as content
 from depl0.app.runs.folder import RunFolder, first_difference
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.engine import is_first_process
+from depl0.app.table import Table, markdown_page
 from depl0.app.training.prune import prune
-from depl0.errors import Depl0Error, FormatError, InputError, RunInterruptedError
+from depl0.errors import Depl0Error, FormatError, InputError, RunInterruptedError, TrainingError
 
 VERSION = 1
 TRIALS = "trials"
 """the folder, within a study's, of runs that its members are chosen by"""
 
+Result = dict[str, Any]
+"""what a study's JSON file holds"""
 Status = Literal["finished", "failed", "half done", "not started"]
 
 
@@ -183,6 +186,39 @@ class Study:
                     f"{now!r}.",
                     hint=hint,
                 )
+
+
+def carry_out(
+    study: Study,
+    reporter: Reporter,
+    summarise: Callable[[list[Outcome]], Result],
+    tabulate: Callable[[Result], Table],
+    draw: Callable[[Result, Path], None] = lambda result, folder: None,
+) -> tuple[Result, Table]:
+    """Run a study; after every member write ``KIND.json``, ``KIND.md`` and the pictures; return both."""
+
+    def publish(outcomes: list[Outcome]) -> tuple[Result, Table]:
+        result = summarise(outcomes)
+        table = tabulate(result)
+        if is_first_process():
+            write_json(study.folder / f"{study.kind}.json", result)
+            write_whole(study.folder / f"{study.kind}.md", markdown_page(table).encode())
+            draw(result, study.folder)
+        return result, table
+
+    return publish(study.run(reporter, lambda outcomes: (publish(outcomes), None)[1]))
+
+
+def raise_if_failed(study: Study) -> None:
+    """End with an error if members failed, after everything else has been done."""
+    outcomes = study.outcomes()
+    failed = [outcome.name for outcome in outcomes if outcome.failure is not None]
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(outcomes)} members failed: {', '.join(failed)}.",
+            hint="the others are finished. The same command tries the failed ones again; with other settings, "
+            "choose another --out.",
+        )
 
 
 def write_json(path: Path, value: Any) -> None:
