@@ -59,9 +59,7 @@ def test_the_table_of_several_budgets(swept: dict[str, Any]) -> None:
     assert "RMSE: lower is better." in lines
 
 
-def test_the_picture_of_several_budgets(
-    swept: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_picture_of_several_budgets(swept: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(pictures, "write_picture", lambda figure, *_: made.append(figure))
     pictures.draw_comparison(swept, tmp_path)
