@@ -16,8 +16,7 @@ import torch
 import depl0
 from depl0.app.models.spec import factory
 from depl0.app.recipes.recipe import RunSection
-from depl0.app.runs.background import BackgroundSaver
-from depl0.app.runs.checkpoint import save_checkpoint
+from depl0.app.runs.checkpoint import BackgroundSaver, save_checkpoint
 
 SIDES = {"resnet50": 224}
 REPEATS = 5

@@ -21,10 +21,9 @@ from depl0._util.io import checksum
 from depl0.app.data import mnist, open_data
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, with_overrides, write_recipe
-from depl0.app.runs.background import BackgroundSaver
-from depl0.app.runs.checkpoint import load_newest, save_checkpoint
-from depl0.app.training.loop import Sums, _restore, _save
-from depl0.app.training.search import LearnedSearch
+from depl0.app.runs.checkpoint import BackgroundSaver, load_newest, save_checkpoint
+from depl0.app.training.checkpoints import Sums, restore_phase, save_phase
+from depl0.app.training.search import SearchPhase
 from depl0.app.training.session import Session
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
 from depl0.gated import GatedModel
@@ -136,9 +135,9 @@ def test_recipes_of_a_stranger(rng: Random) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session], GatedModel, Path]:
     """A session whose search has a checkpoint."""
     session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__gate_warmup=0.0)
-    phase = LearnedSearch(session, gated).phase
+    phase = SearchPhase(session, gated)
     session.saver = BackgroundSaver(session.folder.checkpoints, keep=1)
-    _save(session, phase, 1, 2, Sums(torch.zeros(3), torch.zeros(2)))
+    save_phase(session, phase, 1, 2, Sums(torch.zeros(3), torch.zeros(2)))
     session.wait_until_saved()
 
     def fresh() -> Session:
@@ -207,7 +206,7 @@ def test_states_that_do_not_fit(
     with bounded(), only(Depl0Error):
         session.resume()
         if session.state_for("search") is not None:
-            _restore(session, LearnedSearch(session, gated).phase)
+            restore_phase(session, SearchPhase(session, gated))
 
 
 # -- data ------------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_checkpoints_none_of_which_is_whole_are_an_error(tmp_path: Path) -> None
 def test_checkpoints_that_are_gone_are_an_error(tmp_path: Path) -> None:
     checkpoint = save_checkpoint(tmp_path, 1, {}, keep=1)
     checkpoint.rename(tmp_path / "elsewhere")
-    with pytest.raises(FormatError, match="holds none any more"):
+    with pytest.raises(FormatError, match="is empty"):
         load_newest(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_a_damaged_one_is_noted_and_does_not_count(tmp_path: Path) -> None:
         path = save_checkpoint(tmp_path, step, {"step": step}, keep=3)
     (path / "state.json").write_text("{}")
     assert load_newest(tmp_path, notes.append, mend=True) == (2, {"step": 2})
-    assert len(notes) == 1 and "step-000000003" in notes[0] and "passed over" in notes[0]
+    assert len(notes) == 1 and "step-000000003" in notes[0] and "skipping corrupt checkpoint" in notes[0]
     save_checkpoint(tmp_path, 4, {"step": 4}, keep=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "newest", "step-000000001", "step-000000002", "step-000000004",

@@ -12,8 +12,7 @@ import pytest
 import depl0
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.folder import RunFolder
-from depl0.app.runs.lines import Lines
+from depl0.app.runs.folder import Lines, RunFolder
 from depl0.errors import FormatError, InputError
 from tests.networks.tiny import Noisy, PowerCut, TinyNet, cut_power, run, tiny_gated, tiny_recipe
 from tests.support.resume import what_matters
@@ -103,7 +102,7 @@ def test_a_run_without_its_compact_network_is_not_finished(finished: Path, damag
     notes: list[str] = []
     assert RunFolder(finished).finished(notes.append) is None
     (note,) = notes
-    assert "the result is not whole and is made again from the last checkpoint" in note
+    assert "incomplete result; rebuilding from the last checkpoint" in note
 
 
 def test_without_checkpoints_it_is_said_that_nothing_can_be_done(finished: Path) -> None:
@@ -213,8 +212,8 @@ def test_damaged_lines_are_named(tmp_path: Path) -> None:
     lines = lines_of(tmp_path / "a.jsonl", 3)
     no_utf8(lines.path)
     for ask in (lines.read, lines.text):
-        with pytest.raises(FormatError, match=r"a\.jsonl cannot be used: byte \d+ is no UTF-8"):
+        with pytest.raises(FormatError, match=r"a\.jsonl cannot be used: byte \d+ is not UTF-8"):
             ask()
     lines.path.write_text('{"a": 1}\n[1]\n')
-    with pytest.raises(FormatError, match="line 2 is no JSON object"):
+    with pytest.raises(FormatError, match="line 2 is not a JSON object"):
         lines.read()

@@ -93,11 +93,11 @@ def test_a_run_asks_what_will_run_the_network(
     then: str, runtime: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("depl0.app.training.rounding.choose_multiple", lambda *a: (asked.append(a[3]), 2)[1])
+    monkeypatch.setattr("depl0.app.training.preflight.choose_multiple", lambda *a: (asked.append(a[3]), 2)[1])
     reporter = Noisy()
     run(tiny_recipe(target__round_to="auto", deploy__then=then), tmp_path / "run", reporter)
     assert asked == [runtime]
-    assert any(("ONNX Runtime" in note) == (then == "int8") for note in reporter.notes if "what pays" in note)
+    assert any(("ONNX Runtime" in note) == (then == "int8") for note in reporter.notes if "fastest" in note)
 
 
 def stack(width: int) -> nn.Module:
@@ -115,11 +115,11 @@ def test_attach_asks_the_device(monkeypatch: pytest.MonkeyPatch, width: int, bud
 
 def test_a_run_decides_once_and_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("depl0.app.training.rounding.choose_multiple", lambda *a: (asked.append(1), 2)[1])
+    monkeypatch.setattr("depl0.app.training.preflight.choose_multiple", lambda *a: (asked.append(1), 2)[1])
     recipe, first = tiny_recipe(target__round_to="auto"), Noisy(10, interrupt)
     with pytest.raises(TrainingError, match="interrupted"):
         run(recipe, tmp_path / "run", first)
-    assert "channels are kept in multiples of 2: what pays on this device" in first.notes
+    assert "channels are rounded to multiples of 2: fastest on this device" in first.notes
     summary = run(recipe, tmp_path / "run", Noisy(), resume=True)
     assert asked == [1] and summary["round_to"] == 2
     assert all(group["open"] % 2 == 0 for group in summary["groups"].values())

@@ -92,15 +92,15 @@ def test_lines_of_steps_that_are_done_again_go(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.begin(tiny_recipe())
     for number in range(2):
-        folder.add_metrics({"epoch": number})
-    text = folder.metrics_text()
+        folder.metrics.add({"epoch": number})
+    text = folder.metrics.text()
     for number in range(2, 4):
-        folder.add_metrics({"epoch": number})
+        folder.metrics.add({"epoch": number})
     (tmp_path / "metrics.jsonl").open("a").write('{"epoch": 4, "lo')  # killed in the middle of a line
-    folder.restore(write_recipe(tiny_recipe()), text)
-    assert folder.metrics() == [{"epoch": 0}, {"epoch": 1}]
-    folder.add_metrics({"epoch": 2})
-    assert len(folder.metrics()) == 3
+    folder.restore(write_recipe(tiny_recipe()), text, "")
+    assert folder.metrics.read() == [{"epoch": 0}, {"epoch": 1}]
+    folder.metrics.add({"epoch": 2})
+    assert len(folder.metrics.read()) == 3
 
 
 def test_environment_says_versions_and_machine() -> None:

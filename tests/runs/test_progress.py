@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from depl0.app.runs.log import Logged
-from depl0.app.runs.progress import Live, Plain, Quiet, Reporter, make_reporter
+from depl0.app.runs.progress import Live, Logged, Plain, Quiet, Reporter, make_reporter
 from depl0.app.tasks import Metric
 
 LINE: dict[str, Any] = {

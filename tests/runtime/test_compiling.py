@@ -10,9 +10,9 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from depl0.app.runtime import compiling
+from depl0.app.runtime import network as compiling
 from depl0.app.training import loop
-from depl0.app.training.search import LearnedSearch
+from depl0.app.training.search import SearchPhase
 from depl0.errors import InputError, TrainingError
 from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
 from tests.support.resume import what_matters
@@ -40,8 +40,8 @@ def _without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_search_is_one_graph(tmp_path: Path, fields: dict[str, Any]) -> None:
     session, gated = make_session(tmp_path, search__gate_warmup=0.0, run__compact="never", **fields)
-    phase = LearnedSearch(session, gated).phase
-    plain = loop.hand_over(session.engine, phase).train()
+    phase = SearchPhase(session, gated)
+    plain = loop.prepare_phase(session.engine, phase).train()
     network = compiling.compiled(plain, session.engine.device)
     thresholds = set()
     for step, (images, labels) in enumerate([*session.data.train.epoch(0), *session.data.train.epoch(1)]):

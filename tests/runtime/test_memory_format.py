@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from depl0.app.runtime import memory_format
+from depl0.app.runtime import network as memory_format
 from depl0.app.runtime.engine import make_engine
-from depl0.app.training import layout
+from depl0.app.training import preflight
 from depl0.errors import InputError, TrainingError
 from tests.networks.tiny import SIDE, Noisy, TinyNet, interrupt, run, tiny_recipe
 from tests.support.resume import what_matters
@@ -82,7 +82,7 @@ def test_an_optimizer_that_was_loaded_goes_on_as_before(kind: str) -> None:
         for name, value in state.items():
             state[name] = value.contiguous()
     second_optimizer.load_state_dict(saved)
-    memory_format.lay_out_state(second_optimizer)
+    memory_format.match_state_layout(second_optimizer)
     step(first, first_optimizer, 2)
     step(second, second_optimizer, 2)
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
@@ -107,7 +107,7 @@ def test_a_short_run_is_not_measured_and_stays_as_it_was(tmp_path: Path, monkeyp
     def never(*_: Any) -> bool:
         raise AssertionError("measured")
 
-    monkeypatch.setattr(layout, "is_faster", never)
+    monkeypatch.setattr(preflight, "is_faster_channels_last", never)
     summary = run(tiny_recipe(), tmp_path / "auto")
     assert summary["channels_last"] is False
     run(tiny_recipe(run__channels_last="off"), tmp_path / "off")
@@ -115,11 +115,11 @@ def test_a_short_run_is_not_measured_and_stays_as_it_was(tmp_path: Path, monkeyp
 
 
 def test_a_long_run_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "LEAST_STEPS", 0)
-    monkeypatch.setattr(layout, "LEAST_MACS", 0)
+    monkeypatch.setattr(preflight, "MIN_STEPS", 0)
+    monkeypatch.setattr(preflight, "MIN_MACS", 0)
     asked = []
-    measure = memory_format.is_faster
-    monkeypatch.setattr(layout, "is_faster", lambda *args: asked.append(measure(*args)) or True)
+    measure = memory_format.is_faster_channels_last
+    monkeypatch.setattr(preflight, "is_faster_channels_last", lambda *args: asked.append(measure(*args)) or True)
     recipe, reporter = tiny_recipe(), Noisy(5, interrupt)
     with pytest.raises(TrainingError, match="interrupted"):
         run(recipe, tmp_path / "run", reporter)
@@ -137,7 +137,7 @@ def test_measuring_changes_nothing() -> None:
     host = TinyNet()
     before = copy.deepcopy(host.state_dict())
     states = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
-    assert memory_format.is_faster(engine, host, SHAPE) in (True, False)
+    assert memory_format.is_faster_channels_last(engine, host, SHAPE) in (True, False)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
     after = host.state_dict()
@@ -148,7 +148,7 @@ def test_measuring_changes_nothing() -> None:
 
 def test_a_network_that_reads_memory_in_its_own_order(tmp_path: Path) -> None:
     engine = make_engine(tiny_recipe())
-    assert memory_format.is_faster(engine, ViewNet(), SHAPE) is False
+    assert memory_format.is_faster_channels_last(engine, ViewNet(), SHAPE) is False
     spec = f"{__name__}:ViewNet"
     with pytest.raises(InputError, match="channels_last is on, but the network does not run so") as caught:
         run(tiny_recipe(model__spec=spec, run__channels_last="on"), tmp_path / "run")

@@ -43,7 +43,7 @@ def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.
 
     summary = json.loads(done.stdout)  # one result
     assert done.stderr.count("resumed from step 2") == 1
-    assert done.stderr.count("it goes on, but not bit for bit") == 1
+    assert done.stderr.count("it continues, but not bit for bit") == 1
     assert done.stderr.count("finetune 2/2") == 1
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [(line["phase"], line["epoch"]) for line in lines if "event" not in line] == [

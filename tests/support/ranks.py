@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 import depl0.app.training.loop as loop
 import depl0.search.freezing as freezing
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runtime.sync_norm import synced_norms
-from tests.networks.tiny import TinyNet, tiny_recipe
+from tests.networks.tiny import tiny_recipe
 
 
 def carry_out(folder: str, world: int, what: str, seconds: float = 400.0, **arguments: Any) -> int:
@@ -115,33 +112,6 @@ def disagree(rank: int, folder: Path, **arguments: Any) -> int:
     return run(rank, folder, **arguments)
 
 
-def norms(rank: int, folder: Path) -> int:
-    """Half a batch in each of two processes, with synchronised norms, is the whole batch in one."""
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    whole, halves = TinyNet().double(), TinyNet().double()
-    halves.load_state_dict(whole.state_dict())
-    whole.dropout.p = halves.dropout.p = 0.0
-    whole.bn2.momentum = halves.bn2.momentum = None
-    images, labels = torch.randn(8, 1, 6, 6).double(), torch.arange(8) % 4
-    for _ in range(2):
-        nn.functional.cross_entropy(whole(images), labels).backward()
-        mine = slice(4 * rank, 4 * rank + 4)
-        with synced_norms(halves, True):
-            nn.functional.cross_entropy(halves(images[mine]), labels[mine]).backward()
-    assert "forward" not in vars(halves.bn1)
-    for (name, left), right in zip(whole.named_parameters(), halves.parameters(), strict=True):
-        assert left.grad is not None and right.grad is not None
-        dist.all_reduce(right.grad)
-        torch.testing.assert_close(right.grad / 2, left.grad, msg=name)
-    for left, right in zip(whole.buffers(), halves.buffers(), strict=True):
-        torch.testing.assert_close(left, right)
-    whole.eval(), halves.eval()
-    with synced_norms(halves, True):
-        torch.testing.assert_close(whole(images), halves(images))
-    return 0
-
-
 def find_task(what: str) -> Callable[..., int]:
     """Return one of the tasks here, or the function of another file of tests ("tests.gated.test_distributed:train")."""
     module, colon, name = what.partition(":")
@@ -149,4 +119,4 @@ def find_task(what: str) -> Callable[..., int]:
     return task
 
 
-TASKS = {"run": run, "die": die, "hang": hang, "ask one": ask_one, "disagree": disagree, "norms": norms}
+TASKS = {"run": run, "die": die, "hang": hang, "ask one": ask_one, "disagree": disagree}

@@ -9,8 +9,7 @@ import torch
 
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.background import BackgroundSaver
-from depl0.app.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.runs.checkpoint import BackgroundSaver, load_newest, save_checkpoint
 from tests.networks.tiny import tiny_recipe
 from tests.support import ranks
 from tests.support.crash import Counter

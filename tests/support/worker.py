@@ -17,13 +17,13 @@ from depl0.app.cli.app import main
 
 
 def note_network(folder: Path) -> None:
-    conclude = prune.conclude
+    finalize = prune.finalize
 
     def noting(session: Any, gated: Any, compact: Any, example: Any) -> Any:
         digest = hashlib.sha256()
         for tensor in compact.state_dict().values():
             digest.update(tensor.numpy().tobytes())
-        summary = conclude(session, gated, compact, example)
+        summary = finalize(session, gated, compact, example)
         found = {
             "weights": digest.hexdigest(),
             "accuracy": summary["compact"]["accuracy"],
@@ -32,7 +32,7 @@ def note_network(folder: Path) -> None:
         (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))
         return summary
 
-    prune.conclude = noting
+    prune.finalize = noting
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from depl0.app.runs import background
-from depl0.app.runs.background import BackgroundSaver
-from depl0.app.runs.checkpoint import Snapshot, load_newest, write_snapshot
-from depl0.app.runtime.processes import explained
+from depl0.app.runs import checkpoint
+from depl0.app.runs.checkpoint import BackgroundSaver, Snapshot, load_newest, write_snapshot
+from depl0.app.runtime.processes import explain_failures
 from depl0.errors import TrainingError
 
 
@@ -24,7 +23,7 @@ class SlowDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go_on, self.steps, self.most, self._now = threading.Event(), [], 0, 0  # type: ignore[var-annotated]
-        monkeypatch.setattr(background, "write_snapshot", self.write)
+        monkeypatch.setattr(checkpoint, "write_snapshot", self.write)
 
     def write(self, folder: Path, snapshot: Snapshot, keep: int) -> Path:
         self._now += 1
@@ -36,6 +35,10 @@ class SlowDisk:
         return write_snapshot(folder, snapshot, keep)
 
 
+def is_busy(saver: BackgroundSaver) -> bool:
+    return saver._thread is not None and saver._thread.is_alive()
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
     return SlowDisk(monkeypatch)
@@ -45,12 +48,12 @@ def test_what_is_written_is_the_state_of_the_moment(tmp_path: Path, disk: SlowDi
     weights, history = torch.ones(1000), {"gates": [1, 2], "inner": {"a": 1}}
     with BackgroundSaver(tmp_path, keep=2) as saver:
         saver.save(3, {"weights": weights, "history": history})
-        assert saver.is_busy and load_newest(tmp_path) is None  # training goes on while nothing is written yet
+        assert is_busy(saver) and load_newest(tmp_path) is None  # training goes on while nothing is written yet
         weights.zero_()
         history["gates"].append(3)  # type: ignore[attr-defined]
         history["inner"] = {}
         disk.go_on.set()
-    assert not saver.is_busy
+    assert not is_busy(saver)
     step, state = load_newest(tmp_path) or (None, {})
     assert step == 3
     assert torch.equal(state["weights"], torch.ones(1000))
@@ -79,7 +82,7 @@ def test_an_error_is_raised_at_the_next_call_and_once(
     saver.save(1, {"number": 1})
     saver.wait()
     with monkeypatch.context() as patched:
-        patched.setattr(background, "write_snapshot", full)
+        patched.setattr(checkpoint, "write_snapshot", full)
         saver.save(2, {"number": 2})
         with pytest.raises(OSError, match="No space left"):
             saver.save(3, {"number": 3}) if ask == "save" else saver.wait()
@@ -90,11 +93,11 @@ def test_an_error_is_raised_at_the_next_call_and_once(
 
 
 def test_a_full_disk_has_the_words_of_the_foreground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "write_snapshot", full)
+    monkeypatch.setattr(checkpoint, "write_snapshot", full)
     engine: Any = SimpleNamespace(num_processes=1, process_index=0)
     with (
         pytest.raises(TrainingError, match="cannot be written to: No space left on device") as caught,
-        explained(engine, tmp_path),
+        explain_failures(engine, tmp_path),
         BackgroundSaver(tmp_path, keep=1) as saver,
     ):
         saver.save(1, {"number": 1})
@@ -104,7 +107,7 @@ def test_a_full_disk_has_the_words_of_the_foreground(tmp_path: Path, monkeypatch
 def test_an_error_on_its_way_is_not_covered_by_that_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "write_snapshot", full)
+    monkeypatch.setattr(checkpoint, "write_snapshot", full)
     with pytest.raises(ZeroDivisionError), BackgroundSaver(tmp_path, keep=1) as saver:
         saver.save(1, {"number": 1})
         raise ZeroDivisionError
@@ -122,5 +125,5 @@ def test_training_does_not_wait_for_the_disk(tmp_path: Path, disk: SlowDisk) -> 
         start = time.process_time()
         saver.save(1, state)
         assert time.process_time() - start < 0.5
-        assert saver.is_busy
+        assert is_busy(saver)
         disk.go_on.set()

@@ -12,7 +12,7 @@ import torch
 import depl0
 import depl0.search.closing as closing
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.runtime import compiling
+from depl0.app.runtime import network as compiling
 from depl0.errors import TrainingError
 from depl0.search.convergence import Stay, may_begin
 from depl0.select.freeze import freeze

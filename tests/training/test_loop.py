@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import depl0.app.training.loop as loop
+from depl0.app.recipes.task import task_of
 from depl0.app.runs.checkpoint import load_newest
 from depl0.app.runtime.engine import make_engine
-from depl0.app.training.phase import Losses, Phase
-from depl0.app.training.phases import finetune
-from depl0.app.training.search import LearnedSearch
+from depl0.app.training.phase import PlainPhase
+from depl0.app.training.prune import finetune
+from depl0.app.training.search import SearchPhase
 from depl0.app.training.session import Session
 from depl0.app.training.setup import open_data_for
 from depl0.errors import TrainingError
@@ -36,12 +37,11 @@ def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
     session, gated = make_session(
         tmp_path, target__penalty_weight=weight, target__penalty=kind, search__gate_warmup=0.0
     )
-    phase = LearnedSearch(session, gated).phase
+    phase = SearchPhase(session, gated)
     phase.before_step()
     images, labels = next(iter(session.data.train.epoch(0)))
-    assert phase.run is not None
-    outputs, penalty = phase.run(images)
-    whole, task, _ = phase.loss((outputs, penalty), labels)
+    outputs, penalty = phase.called(images)
+    whole, task, _ = phase.losses((outputs, penalty), labels)
     torch.testing.assert_close(task, F.cross_entropy(outputs, labels))
     torch.testing.assert_close(whole - task, weight * gated.penalty(kind, scale="count"), rtol=1e-4, atol=1e-4)
     (of_penalty,) = torch.autograd.grad(whole - task, [gated.generator.bias(0)], retain_graph=True)
@@ -51,17 +51,16 @@ def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
 
 def test_the_warm_up_has_open_gates_and_no_penalty(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, target__penalty_weight=1.0, search__gate_warmup=0.4)
-    phase = LearnedSearch(session, gated).phase
+    phase = SearchPhase(session, gated)
     images, labels = next(iter(session.data.train.epoch(0)))
-    assert phase.run is not None
     gated.train()
     for _ in range(4):  # of 9 steps, the first 3.6 are warm-up
         phase.before_step()
     assert bool((gated.evaluation_gates() == 1).all())
-    whole, task, _ = phase.loss(phase.run(images), labels)
+    whole, task, _ = phase.losses(phase.called(images), labels)
     assert torch.equal(whole, task)
     phase.before_step()
-    whole, task, _ = phase.loss(phase.run(images), labels)
+    whole, task, _ = phase.losses(phase.called(images), labels)
     assert float(whole.detach()) > float(task.detach())
 
 
@@ -77,7 +76,7 @@ def test_gates_are_sampled_in_training(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_gate_warm_up_looks_at_no_value(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, search__gate_warmup=0.4)
-    before_step = LearnedSearch(session, gated).phase.before_step
+    before_step = SearchPhase(session, gated).before_step
     with NoLooking():
         before_step()
 
@@ -97,9 +96,9 @@ def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float], monk
     session, gated = make_session(
         tmp_path, search__gate_warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target
     )
-    phase = LearnedSearch(session, gated).phase
+    phase = SearchPhase(session, gated)
     phase.before_step()
-    wrapped = loop.hand_over(session.engine, phase).train()
+    wrapped = loop.prepare_phase(session.engine, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
     loop.train_step(session, phase, wrapped, images, labels)  # optimizers make their state
     with NoLooking():
@@ -114,9 +113,9 @@ def test_clipping_is_of_the_weights_alone(tmp_path: Path) -> None:
     session, gated = make_session(
         tmp_path, search__gate_warmup=0.0, search__clip_norm=1e-6, target__penalty_weight=1e-3
     )
-    phase = LearnedSearch(session, gated).phase
+    phase = SearchPhase(session, gated)
     phase.before_step()
-    wrapped = loop.hand_over(session.engine, phase).train()
+    wrapped = loop.prepare_phase(session.engine, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
     norms: dict[str, float] = {}
     for rated in phase.optimizers:
@@ -207,7 +206,8 @@ def test_metrics_are_means_over_all_images(tmp_path: Path) -> None:
 
 
 def test_phases_share_nothing() -> None:
-    phases = [Phase("search", TinyNet(), [], 1, lambda a, b: Losses(a, b, a)) for _ in range(2)]
+    task = task_of(tiny_recipe())
+    phases = [PlainPhase("search", TinyNet(), [], 1, task) for _ in range(2)]
     assert phases[0].describe() == {} and phases[0].describe() is not phases[1].describe()
     sessions = [Session(*([None] * 6)) for _ in range(2)]  # type: ignore[arg-type]
     assert sessions[0].state is not sessions[1].state

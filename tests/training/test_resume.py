@@ -82,7 +82,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     reporter = Noisy()
     run(recipe, out, reporter, resume=True)
     if from_step is None:
-        assert any("no whole checkpoint yet" in note for note in reporter.notes)
+        assert any("no checkpoint yet" in note for note in reporter.notes)
     else:
         assert f"resumed from step {from_step}" in reporter.notes
     assert what_matters(out) == what_matters(whole["budget"])

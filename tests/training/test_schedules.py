@@ -7,8 +7,7 @@ import math
 import pytest
 
 from depl0.app.recipes import catalog
-from depl0.app.training.optimizers import finetune_optimizer, search_optimizers, weight_optimizer
-from depl0.app.training.schedules import make_schedule
+from depl0.app.training.optimizers import Schedule, finetune_optimizer, search_optimizers, weight_optimizer
 from tests.networks.tiny import TinyNet, tiny_gated, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -17,13 +16,13 @@ pytestmark = pytest.mark.usefixtures("remembered_plans")
 @pytest.mark.parametrize("epoch", [0, 0.5, 3.25, 9.99, 10, 12])
 def test_shapes(epoch: float) -> None:
     passed = min(epoch / 10, 1)
-    assert make_schedule("constant", 10)(epoch) == 1
-    assert make_schedule("cosine", 10)(epoch) == pytest.approx((1 + math.cos(math.pi * passed)) / 2)
-    assert make_schedule("step", 10, (3, 10), 0.2)(epoch) == pytest.approx(0.2 ** ((epoch >= 3) + (epoch >= 10)))
+    assert Schedule("constant", 10)(epoch) == 1
+    assert Schedule("cosine", 10)(epoch) == pytest.approx((1 + math.cos(math.pi * passed)) / 2)
+    assert Schedule("step", 10, (3, 10), 0.2)(epoch) == pytest.approx(0.2 ** ((epoch >= 3) + (epoch >= 10)))
 
 
 def test_one_cycle_rises_and_falls() -> None:
-    rate = make_schedule("one-cycle", 10)
+    rate = Schedule("one-cycle", 10)
     values = [rate(epoch / 10) for epoch in range(101)]
     assert values[0] == pytest.approx(0.04)
     assert max(values) == values[30] == 1
@@ -32,14 +31,14 @@ def test_one_cycle_rises_and_falls() -> None:
 
 
 def test_warm_up_is_a_straight_line_from_nearly_nothing() -> None:
-    rate = make_schedule("constant", 10, warmup_epochs=2)
+    rate = Schedule("constant", 10, warmup_epochs=2)
     assert rate(0) < 1e-3
     assert rate(1) == pytest.approx(0.5, abs=1e-3)
     assert [rate(2), rate(9)] == [1, 1]
 
 
 def test_a_search_of_no_epochs_has_rates() -> None:
-    assert make_schedule("cosine", 0)(0) == 1
+    assert Schedule("cosine", 0)(0) == 1
 
 
 def test_both_optimizers_follow_the_papers_milestones() -> None:

@@ -12,7 +12,7 @@ from depl0.app.data import open_data
 from depl0.app.models.pretrained import Published
 from depl0.app.models.spec import build_model
 from depl0.app.recipes import get, with_overrides
-from depl0.app.training import initial_weights as start
+from depl0.app.training import setup as start
 from depl0.app.training.setup import model_factory
 from depl0.errors import InputError
 
@@ -33,10 +33,10 @@ def loaded():
 """
 
 
-def begin(**fields: object) -> start.Start:
+def begin(**fields: object) -> start.InitialNetwork:
     recipe = with_overrides(get("digits"), {name.replace("__", "."): value for name, value in fields.items()})
     data = open_data("digits")
-    return start.start_network(recipe, data, model_factory(recipe, data))
+    return start.initial_network(recipe, data, model_factory(recipe, data))
 
 
 def test_a_file_for_other_classes(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_file_for_other_classes(tmp_path: Path) -> None:
     found = begin(model__weights=str(file))
     assert not found.trained
     (note,) = found.notes
-    assert note.startswith(f"weights from {file} (3 classes); ") and "starts anew with 10" in note
+    assert note.startswith(f"weights from {file} (3 classes); ") and "is initialised for 10" in note
     first = next(iter(other.state_dict()))
     assert torch.equal(found.host.state_dict()[first], other.state_dict()[first])
     with pytest.raises(InputError, match="does not fit the network"):
@@ -57,7 +57,7 @@ def test_a_function_that_loads_weights_itself(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(NETS)
     fresh, loaded = begin(model__spec=f"{tmp_path}/nets.py:fresh"), begin(model__spec=f"{tmp_path}/nets.py:loaded")
     assert not fresh.trained and fresh.notes == ()
-    assert loaded.trained and "taken as trained" in loaded.notes[0]
+    assert loaded.trained and "treating the network as pretrained" in loaded.notes[0]
     asked = begin(model__spec=f"{tmp_path}/nets.py:fresh", model__pretrained=True)
     assert asked.trained and asked.notes == ()
     assert asked.host.get_parameter("5.bias").tolist() == [7.0] * 10
@@ -69,7 +69,7 @@ def test_published_weights_with_a_new_head(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(start, "published_weights", lambda spec, in_channels: published)
     found = begin(model__spec="timm:mobilenetv3_small_050.lamb_in1k", model__pretrained=True)
     assert found.notes == (
-        "weights from timm (mobilenetv3_small_050.lamb_in1k) (1,000 classes); classifier starts anew with 10 "
+        "weights from timm (mobilenetv3_small_050.lamb_in1k) (1,000 classes); classifier is initialised for 10 "
         "(--strict refuses this)",
     )
     assert torch.equal(found.host.get_parameter("conv_stem.weight"), original.get_parameter("conv_stem.weight"))

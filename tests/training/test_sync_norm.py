@@ -1,4 +1,4 @@
-"""Synchronised batch norms: PyTorch's own where there is a GPU, ours elsewhere. The sums are tested in tests/faults."""
+"""Synchronised batch norms: PyTorch's own, on GPUs alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.runtime import sync_norm
-from depl0.app.runtime.sync_norm import synced_norms
+from depl0.app.runtime.network import synced_norms
 
 pytestmark = pytest.mark.processes
 
@@ -31,7 +30,6 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[nn.SyncBatchNorm]:
         )
 
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(sync_norm, "_has_kernels_of_torch", lambda images: True)
     monkeypatch.setattr(nn.SyncBatchNorm, "forward", forward)
     return called
 
@@ -87,12 +85,5 @@ def test_evaluation_is_plain(on_a_gpu: list[nn.SyncBatchNorm]) -> None:
 def test_torchs_own_code_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU it comes as far as its refusal of other devices."""
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(sync_norm, "_has_kernels_of_torch", lambda images: True)
     with synced_norms(model := network(), True), pytest.raises(ValueError, match="SyncBatchNorm expected input"):
         model(torch.randn(6, 3, 9, 9))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpu_has_the_kernels() -> None:
-    assert sync_norm._has_kernels_of_torch(torch.zeros(1, device="cuda"))
-    assert not sync_norm._has_kernels_of_torch(torch.zeros(1))

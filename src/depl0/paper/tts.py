@@ -195,7 +195,7 @@ def measured(name: str, seed: int, folder: Path) -> dict[str, Any]:
     run = RunFolder(folder)
     summary = run.summary()
     assert summary is not None, folder
-    epochs = [line for line in run.metrics() if "event" not in line]
+    epochs = [line for line in run.metrics.read() if "event" not in line]
     _check(folder, summary, epochs)
     converged = (summary.get("convergence") or {}).get("epoch")
     search = [line["seconds"] for line in epochs if line["phase"] == "search"]

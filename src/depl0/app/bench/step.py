@@ -30,13 +30,13 @@ from depl0.app.recipes.task import task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import RunFolder, environment
 from depl0.app.runs.progress import Quiet
-from depl0.app.runtime import memory_format
 from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.network import set_channels_last
 from depl0.app.table import markdown_grid
-from depl0.app.training.loop import hand_over, train_step
+from depl0.app.training.loop import prepare_phase, train_step
 from depl0.app.training.phase import Phase
-from depl0.app.training.phases import plain_phase
-from depl0.app.training.search import LearnedSearch
+from depl0.app.training.prune import dense_phase
+from depl0.app.training.search import SearchPhase
 from depl0.app.training.session import Session
 from depl0.app.training.setup import attach_for, gate_config
 from depl0.gated import GatedModel
@@ -120,13 +120,14 @@ class Stepper:
         host = factory(model, CLASSES, *IMAGE_SHAPE[:2])().to(self._engine.device)
         self.plan, self.groups = plan, 0
         if variant.fields is None:
-            self._phase: Phase = plain_phase(session, "dense", host, recipe.search.epochs)
+            self._phase: Phase = dense_phase(session, host)
         else:
             gated = _gated(recipe, host, self._images[:1], plan)
-            self._phase = LearnedSearch(session, gated).phase
+            self._phase = SearchPhase(session, gated)
             self.plan, self.groups = gated.plan, len(gated.plan.groups)
-        memory_format.lay_out(self._phase.model, channels_last)
-        self._wrapped = hand_over(self._engine, self._phase).train()
+        if channels_last:
+            set_channels_last(self._phase.model)
+        self._wrapped = prepare_phase(self._engine, self._phase).train()
         self._taken = 0
 
     @property

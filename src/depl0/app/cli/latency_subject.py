@@ -14,7 +14,7 @@ from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory, image_size
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.runs.folder import find_compact
-from depl0.app.runs.paths import located
+from depl0.app.runs.paths import resolve_paths
 from depl0.app.training.setup import open_data_for
 from depl0.costs.count import cost
 from depl0.errors import InputError
@@ -91,7 +91,7 @@ def run_subject(path: Path, model: str | None, sizes: Sizes, built_small: bool) 
         shape = (sizes.channels, *[sizes.image_size or 32] * 2)
         make = factory(model, sizes.classes, sizes.channels, shape[1])
     elif recipe_file is not None:
-        recipe = located(read_recipe(recipe_file), recipe_file.parent)
+        recipe = resolve_paths(read_recipe(recipe_file), recipe_file.parent)
         info = open_data_for(recipe, "cpu").info
         shape = (info.image_shape[0], *(([sizes.image_size] * 2) if sizes.image_size else info.image_shape[1:]))
         make = factory(recipe.model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]))

@@ -2,8 +2,8 @@
 
 A checkpoint is written aside, flushed to disk and renamed, so that a folder with a final name is whole; then the
 pointer ``newest`` is moved to it, and only then older ones go. Nothing that counts is ever changed in place: whenever a
-save is cut short, the checkpoint before it is still there. A checksum covers both files; what does not have it is
-passed over.
+save is cut short, the checkpoint before it is still there. A checksum covers both files; what does not match it is
+skipped. :class:`BackgroundSaver` writes while training goes on.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, final
 
 from safetensors import SafetensorError
@@ -79,6 +81,65 @@ def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
     return target
 
 
+@final
+class BackgroundSaver:
+    """Writes checkpoints of one folder in a thread, one after the other.
+
+    At most one is on its way: a save waits for the one before it, so that no more than two copies of the state are in
+    memory. What went wrong in the thread (a full disk) is raised by the next :meth:`save` or :meth:`wait`, as the same
+    error that a save in the foreground would have raised.
+
+    >>> import tempfile
+    >>> from depl0.app.runs.checkpoint import load_newest
+    >>> with tempfile.TemporaryDirectory() as name, BackgroundSaver(Path(name), keep=2) as saver:
+    ...     saver.save(7, {"weights": [1.0, 2.0]})
+    ...     saver.wait()
+    ...     load_newest(Path(name))
+    (7, {'weights': [1.0, 2.0]})
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Copy a state, and return while it is being written. The state may change as soon as this returns."""
+        self.wait()
+        snapshot = take_snapshot(step, state)
+        # Not a daemon: at the end of the program Python waits for it, and a checkpoint is finished rather than lost.
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name=f"checkpoint of step {step}")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when nothing is left to be written; raise what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            write_snapshot(self.folder, snapshot, self.keep)
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> BackgroundSaver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish what is being written. Its error is raised only where none is on its way already."""
+        if error is None:
+            self.wait()
+        elif self._thread is not None:
+            self._thread.join()
+
+
 def load_newest(
     folder: Path, note: Callable[[str], None] | None = None, *, mend: bool = False
 ) -> tuple[int, dict[str, Any]] | None:
@@ -94,16 +155,16 @@ def load_newest(
         except (_Damaged, OSError) as error:
             wrong[path] = f"{path.name} ({_reason(error)})"
             if note is not None:
-                note(f"checkpoint {wrong[path]} is not whole and is passed over")
+                note(f"skipping corrupt checkpoint {wrong[path]}")
             continue
         for damaged in wrong if mend else ():
             damaged.rename(folder / f"{_DAMAGED}{damaged.name}")  # the next save removes it
         return found
     if wrong or (folder / POINTER).exists():
-        state = f"none in {folder} is whole: {', '.join(wrong.values())}" if wrong else f"{folder} holds none any more"
+        state = f"all in {folder} are corrupt: {', '.join(wrong.values())}" if wrong else f"{folder} is empty"
         raise FormatError(
-            f"this run has made checkpoints, but {state}.",
-            hint="put one back from a backup; or, to give up what was done, start again with another --out.",
+            f"this run has saved checkpoints, but {state}.",
+            hint="restore one from a backup, or start again with another --out.",
         )
     return None
 

@@ -19,7 +19,6 @@ from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.runs import schema as content
 from depl0.app.runs.checkpoint import fitting, has_checkpoints, load_newest
-from depl0.app.runs.lines import Lines
 from depl0.app.runs.lock import HOLDER, LOCK
 from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
@@ -34,6 +33,68 @@ FREE = (
 PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
 
 
+class Lines:
+    """A file of JSON lines that grows during a run, and is restored where a resumed run continues."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Append one line; a checkpoint counts on it, so it goes to disk at once."""
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except IsADirectoryError as error:
+            raise self._damaged("expected a file, found a folder") from error
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all lines."""
+        found = []
+        for number, line in enumerate(self.text().splitlines(), start=1):
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = None
+            if not isinstance(value, dict):
+                raise self._damaged(f"line {number} is not a JSON object")
+            found.append(value)
+        return found
+
+    def text(self) -> str:
+        """Return the whole file, for a checkpoint; nothing where there is no file."""
+        try:
+            return self._bytes().decode()
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"byte {error.start:,} is not UTF-8") from error
+
+    def restore(self, text: str) -> None:
+        """Make the file what it was when :meth:`text` was asked for."""
+        if text:
+            write_whole(self.path, text.encode())
+        elif self.path.is_dir():
+            raise self._damaged("expected a file, found a folder")
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def _bytes(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except IsADirectoryError as error:
+            raise self._damaged("expected a file, found a folder") from error
+        except OSError as error:
+            raise self._damaged(error.strerror or str(error)) from error
+
+    def _damaged(self, reason: str) -> FormatError:
+        return FormatError(
+            f"{self.path} cannot be used: {reason}.",
+            hint="move it out of the way; --resume brings it back from the last checkpoint.",
+        )
+
+
 class RunFolder:
     """Reads and writes the files of a run. Whole files are written aside and renamed."""
 
@@ -41,7 +102,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.compact = path / "compact"
-        self._metrics = Lines(path / "metrics.jsonl")
+        self.metrics = Lines(path / "metrics.jsonl")
         self.gates = Lines(path / "gates.jsonl")
 
     @property
@@ -57,27 +118,11 @@ class RunFolder:
         self._write("metrics.jsonl", "")
         self.gates.restore("")
 
-    def add_metrics(self, line: dict[str, Any]) -> None:
-        """Append one line to ``metrics.jsonl``; a checkpoint counts on it, so it goes to disk at once."""
-        self._metrics.add(line)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return all lines of ``metrics.jsonl``."""
-        return self._metrics.read()
-
-    def metrics_text(self, lines: int | None = None) -> str:
-        """Return ``metrics.jsonl`` as it is, for a checkpoint; or its first lines, which is what older ones counted."""
-        return "".join(self._metrics.text().splitlines(keepends=True)[:lines])
-
-    def restore(self, recipe: str, metrics: str, gates: str | None = None) -> None:
-        """Put files back to what they were at a checkpoint: later lines come from steps that are done again.
-
-        ``gates`` is the text of ``gates.jsonl``; None leaves the file alone, for checkpoints that do not have it.
-        """
+    def restore(self, recipe: str, metrics: str, gates: str) -> None:
+        """Put files back to what they were at a checkpoint: later lines come from steps that are done again."""
         self._write("recipe.toml", recipe)
         self._write("metrics.jsonl", metrics)
-        if gates is not None:
-            self.gates.restore(gates)
+        self.gates.restore(gates)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is done."""
@@ -115,7 +160,7 @@ class RunFolder:
                     f"it from: {error.message}",
                     hint="copy the folder compact again from a backup; or train again with another --out.",
                 ) from error
-            note(f"the result is not whole and is made again from the last checkpoint: {error.message}")
+            note(f"incomplete result; rebuilding from the last checkpoint: {error.message}")
             return None
         return summary
 

@@ -23,12 +23,12 @@ def started_in(run: Path) -> dict[str, str]:
         return {}
 
 
-def located(recipe: Recipe, run: Path) -> Recipe:
+def resolve_paths(recipe: Recipe, run: Path) -> Recipe:
     """Return a run's recipe as seen from here: files that are not here are looked for where the run was started."""
     try:
         kept = json.loads(io.read_bounded(run / "environment.json", io.MAX_JSON))
         base = run.absolute() / str(kept[STARTED_IN])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, io.TooLarge):  # an older or damaged run
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, io.TooLarge):  # a damaged run
         return recipe
     model, data, task = recipe.model, recipe.data, recipe.task
     return dataclasses.replace(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import sys
 import time
+from pathlib import Path
 from typing import Any, final
 
 from rich.console import Console
@@ -156,6 +157,53 @@ class Live(Reporter):
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+
+@final
+class Logged(Reporter):
+    """Writes ``log.txt``, with the time, beside another reporter: notes, epochs, and a line now and then in between."""
+
+    def __init__(self, shown: Reporter, path: Path) -> None:
+        self._shown, self._path = shown, path
+        self._phase, self._epochs, self._metric = "", 0, ACCURACY
+        self._last = time.monotonic()
+
+    def note(self, text: str) -> None:
+        """Write and say something."""
+        self._write(text)
+        self._shown.note(text)
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
+        """Write that a phase begins."""
+        self._phase, self._epochs, self._metric = phase, epochs, metric
+        if epochs:
+            self._write(f"{phase}: {epochs} epochs of {steps:,} steps" + (f", {done:,} of them done" if done else ""))
+        self._shown.begin(phase, epochs, steps, done, metric)
+
+    def step(self) -> None:
+        """Pass a step on."""
+        self._shown.step()
+
+    def progress(self, line: dict[str, Any]) -> None:
+        """Write a line inside an epoch, every so often."""
+        if time.monotonic() - self._last >= EVERY_SECONDS:
+            self._write(f"{self._phase} {describe_step(line, self._metric)}")
+        self._shown.progress(line)
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Write an epoch."""
+        self._write(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}")
+        self._shown.epoch(line)
+
+    def end(self) -> None:
+        """Pass the end of a phase on."""
+        self._shown.end()
+
+    def _write(self, text: str) -> None:
+        self._last = time.monotonic()
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{stamp}  {line}\n" for line in text.splitlines())
 
 
 def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:

@@ -7,12 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-import torch
-from torch import Tensor
-
-from depl0.gated import FIXED, GONE, PRESENT
-from depl0.search.search import Convergence
-
 
 @dataclass(frozen=True)
 class FreezingRecord:
@@ -25,7 +19,7 @@ class FreezingRecord:
     """gates that the budget closed although the evaluation rule had them open"""
     statistics: str
     """"renewed" or "kept\""""
-    split: str = "test"
+    split: str
     """the images that the metric is of: "validation" or "test\""""
 
     def to_dict(self, metric: str) -> dict[str, Any]:
@@ -82,9 +76,9 @@ class RunState:
     def from_tree(cls, tree: Mapping[str, Any]) -> RunState:
         """Read a state back."""
         values = dict(tree)
-        freezing = values.get("freezing")
+        freezing = values["freezing"]
         values["freezing"] = None if freezing is None else FreezingRecord(**freezing)
-        values["compactions"] = [CompactionRecord(**entry) for entry in values.get("compactions", [])]
+        values["compactions"] = [CompactionRecord(**entry) for entry in values["compactions"]]
         return cls(**values)
 
 
@@ -92,68 +86,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(entry) for entry in value]
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-
-
-# -- checkpoints of 0.1.0 before states were typed -------------------------------------------------------------------
-
-
-def from_history(checkpoint: dict[str, Any], steps_per_epoch: int) -> RunState:
-    """Read the state of an older checkpoint, whose dict ``history`` it was; what the network lacks is added to it."""
-    history: Mapping[str, Any] = checkpoint["history"]
-    in_search = checkpoint["phase"] == "search"
-    freezing = history.get("freezing")
-    gates = history.get("gates")
-    state = RunState(
-        has_dense_score="dense_accuracy" in history,
-        dense_score=history.get("dense_accuracy"),
-        channels_last=history.get("channels_last"),
-        frozen_gates=gates,
-        freezing=None
-        if freezing is None
-        else FreezingRecord(
-            freezing["accuracy_before"],
-            freezing["accuracy_after"],
-            freezing["gates_closed"],
-            freezing["statistics"],
-        ),
-        latency=history.get("latency"),
-        convergence=history.get("convergence"),
-        compactions=[CompactionRecord(**entry) for entry in history.get("compactions", [])],
-        record=history.get("record"),
-        rollbacks=list(history.get("rollbacks", [])),
-    )
-    if in_search or gates is not None:
-        state.search = _search_state(checkpoint, history, steps_per_epoch)
-    sums = checkpoint["sums"]
-    has_any = bool(sums[3] > 0)  # loss, task loss, correct, count
-    checkpoint["sums"] = {"losses": sums[[0, 1, 3]], "measured": sums[2:].double()} if has_any else None
-    model = checkpoint["model"]
-    if in_search or (checkpoint["phase"] == "finetune" and state.record is None):
-        model |= _gate_tensors(history, model)
-    return state
-
-
-def _search_state(checkpoint: Mapping[str, Any], history: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    convergence, stay = history.get("convergence"), history.get("stay")
-    return {
-        "done": int(checkpoint["epoch"]) * steps + int(checkpoint["step"]),
-        "released": bool(history.get("released")),
-        "frozen": "gates" in history,
-        "looks_below": history.get("looks_below"),
-        "stay": None if stay is None else {"open_gates": stay["open_gates"], "since": round(stay["since"] * steps)},
-        "convergence": None
-        if convergence is None
-        else dataclasses.asdict(
-            Convergence(round(convergence["epoch"] * steps), round(convergence["since_epoch"] * steps))
-        ),
-    }
-
-
-def _gate_tensors(history: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return what older gated networks did not save of themselves: gates that are fixed, and those that are gone."""
-    found: dict[str, Tensor] = {}
-    if "cut" in history:
-        found |= {GONE: history["cut"]["gone"], PRESENT: history["cut"]["present"]}
-    if "gates" in history:
-        found[FIXED] = torch.tensor(history["gates"])
-    return found

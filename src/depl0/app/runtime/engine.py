@@ -106,10 +106,10 @@ def rng_states(engine: Accelerator) -> list[dict[str, Any]]:
 
 
 def prepare(
-    engine: Accelerator, model: nn.Module, optimizers: Sequence[Any], some_unused: bool
+    engine: Accelerator, model: nn.Module, optimizers: Sequence[Any], find_unused_parameters: bool
 ) -> tuple[nn.Module, list[Any]]:
-    """Return a network and its optimizers as the engine runs them; ``some_unused``: not all always get gradients."""
-    engine.ddp_handler.find_unused_parameters = some_unused
+    """Return a network and its optimizers as the engine runs them."""
+    engine.ddp_handler.find_unused_parameters = find_unused_parameters
     wrapped, *prepared = engine.prepare(model, *optimizers)
     return wrapped, prepared
 
@@ -122,7 +122,7 @@ def any_process(engine: Accelerator, *flags: bool) -> list[bool]:
     return [count > 0 for count in counts.tolist()]
 
 
-def take_back(engine: Accelerator, model: nn.Module) -> None:
+def restore(engine: Accelerator, model: nn.Module) -> None:
     """Undo what the engine did to a network: it holds on to it, marks it, and puts mixed precision on its forward."""
     engine.free_memory()
     for name in ("forward", "_original_forward", "_is_accelerate_prepared"):

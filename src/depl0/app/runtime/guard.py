@@ -1,6 +1,6 @@
-"""Non-finite values: noticed at the next look, with the step and the cause, and never saved.
+"""Non-finite values: noticed at the next check, with the step and the cause, and never saved.
 
-Every step leaves a few numbers on the device; nobody waits for them before the next look.
+Every step leaves a few numbers on the device; nobody waits for them before the next check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from depl0.gated import GatedModel
 
 
 class NumberGuard:
-    """Keeps the losses and the largest gradients of every step until somebody looks."""
+    """Keeps the losses and the largest gradients of every step until the next check."""
 
     def __init__(self) -> None:
         self._unseen: list[Tensor] = []
@@ -34,8 +34,8 @@ class NumberGuard:
             numbers.append(_largest(gradients, torch.zeros_like(numbers[0])))
         self._unseen.append(torch.stack(numbers))
 
-    def look(self, engine: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
-        """Raise if anything since the last look is not finite. All processes call this together."""
+    def check(self, engine: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
+        """Raise if anything since the last check is not finite. All processes call this together."""
         seen = torch.stack(self._unseen).tolist() if self._unseen else []
         self._unseen.clear()
         check(engine, _first_wrong(seen, step, names) or wrong_parameter(model, step), where)

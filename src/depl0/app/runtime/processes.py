@@ -25,7 +25,7 @@ _LOST = re.compile(
     r"|socket|no longer (alive|running)|distributed",
     re.IGNORECASE,
 )
-GO_ON = "go on with the same command and --resume."
+CONTINUE = "re-run with --resume to continue."
 
 
 def check_same(engine: Accelerator, what: str, content: str) -> None:
@@ -38,12 +38,12 @@ def check_same(engine: Accelerator, what: str, content: str) -> None:
     if others:
         raise TrainingError(
             f"the processes do not agree on {what}: process {others[0]} has another one than process 0.",
-            hint=f"use the same machines and versions for all processes, then {GO_ON}",
+            hint=f"use the same machines and versions for all processes, then {CONTINUE}",
         )
 
 
 @contextmanager
-def alone_in(folder: Path, engine: Accelerator) -> Iterator[None]:
+def exclusive(folder: Path, engine: Accelerator) -> Iterator[None]:
     """Hold the lock of a run folder: the first process does, and tells the others if it cannot."""
     with ExitStack() as stack:
         refused: Depl0Error | None = None
@@ -59,20 +59,20 @@ def alone_in(folder: Path, engine: Accelerator) -> Iterator[None]:
 
 
 @contextmanager
-def explained(engine: Accelerator, folder: Path) -> Iterator[None]:
-    """Turn what days bring (a full disk, a lost process, a signal) into a message and a way to go on."""
+def explain_failures(engine: Accelerator, folder: Path) -> Iterator[None]:
+    """Translate environment failures (a full disk, a lost process, a signal) into actionable errors."""
     try:
         with _sigterm_interrupts():
             yield
     except KeyboardInterrupt as error:
-        raise RunInterruptedError(f"interrupted at once; {folder} has the last checkpoint.", hint=GO_ON) from error
+        raise RunInterruptedError(f"interrupted at once; {folder} has the last checkpoint.", hint=CONTINUE) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES):
             raise
         place = f" ({error.filename})" if error.filename else ""
         raise TrainingError(
             f"{folder} cannot be written to: {error.strerror}{place}. The last checkpoint in it is intact.",
-            hint=f"make room or mend the disk, then {GO_ON}",
+            hint=f"make room or mend the disk, then {CONTINUE}",
         ) from error
     except RuntimeError as error:
         if engine.num_processes == 1 or not (isinstance(error, _distributed_error()) or _LOST.search(str(error))):
@@ -80,7 +80,7 @@ def explained(engine: Accelerator, folder: Path) -> Iterator[None]:
         raise TrainingError(
             f"process {engine.process_index} of {engine.num_processes} has lost another one, and stops; {folder} has "
             "the last checkpoint.",
-            hint=f"{GO_ON} The other one's own message says why it ended. This one saw: {_short(str(error))}",
+            hint=f"{CONTINUE} The other one's own message says why it ended. This one saw: {_short(str(error))}",
         ) from error
 
 

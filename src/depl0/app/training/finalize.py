@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import depl0.surgery.files as files
 from depl0.app.runs.gate_log import settled_epoch
-from depl0.app.runs.paths import located
+from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
-from depl0.app.runtime import memory_format
+from depl0.app.runtime.network import set_contiguous
 from depl0.app.runtime.processes import check_same
 from depl0.app.training.evaluate import final_scores
 from depl0.app.training.session import Session
@@ -24,15 +24,15 @@ from depl0.search.latency_budget import measured_share
 from depl0.surgery.record import CompactRecord, record_of
 
 
-def conclude(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
+def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
     """Evaluate and measure the compact network, save it, and return the summary that was written beside it."""
     engine, state = session.engine, session.state
     record = record_for(compact)
     check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
     for network in (compact, gated.host):  # measured as they are when they come from a file
-        memory_format.set_contiguous(network)
+        set_contiguous(network)
     scores = final_scores(engine, compact, session.data, session.task)
-    dense = model_factory(located(session.recipe, session.folder.path), session.data)().to(engine.device)
+    dense = model_factory(resolve_paths(session.recipe, session.folder.path), session.data)().to(engine.device)
     more, faster = measured(dense, compact, example)
     figures = {
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
@@ -107,5 +107,5 @@ def record_for(compact: nn.Module) -> CompactRecord:
     """Return how a network that was extracted became compact."""
     record = record_of(compact)
     if record is None:
-        raise InputError("the network is no compact network.")
+        raise InputError(f"expected a compact network, got {type(compact).__name__} instead.")
     return record

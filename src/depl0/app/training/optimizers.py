@@ -1,25 +1,96 @@
-"""The paper's two optimizers: SGD with momentum for the weights, Adam for the gates, fused where torch can."""
+"""The paper's two optimizers, SGD with momentum for the weights and Adam for the gates, and their learning rates.
+
+Learning rates are functions of progress alone, so that a resumed run needs no scheduler state.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 from torch import nn
 
 from depl0.app.recipes.recipe import Recipe
-from depl0.app.training.phase import Scheduled
-from depl0.app.training.schedules import Schedule, make_schedule
 from depl0.gated import GatedModel
 from depl0.search.rates import gate_learning_rate
 
 
+@final
+@dataclass(frozen=True)
+class Schedule:
+    """A factor on the initial learning rate from the number of epochs passed, fractions included.
+
+    Args:
+        name: "constant", "step", "cosine" or "one-cycle".
+        epochs: the length of "cosine" and "one-cycle".
+        milestones: the epochs after which "step" multiplies by ``factor``.
+        factor: of "step".
+        warmup_epochs: the length of a linear warm-up at the start.
+        passed: epochs of the schedule that lie before its first use.
+
+    Example:
+        >>> step = Schedule("step", 300, milestones=(60, 120), factor=0.2)
+        >>> [round(step(epoch), 3) for epoch in (0, 59.9, 60, 130)]
+        [1.0, 1.0, 0.2, 0.04]
+    """
+
+    name: str
+    epochs: float
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+    warmup_epochs: float = 0.0
+    passed: int = 0
+
+    def __call__(self, epoch: float) -> float:
+        """Return the factor after so many epochs."""
+        epoch = self.passed + epoch
+        warm = min(1.0, (epoch + 1e-3) / self.warmup_epochs) if self.warmup_epochs > 0 else 1.0
+        return warm * self._shape(epoch)
+
+    def _shape(self, epoch: float) -> float:
+        fraction = min(epoch / max(self.epochs, 1e-9), 1.0)
+        if self.name == "constant":
+            return 1.0
+        if self.name == "step":
+            return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
+        if self.name == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * fraction))
+        if self.name == "one-cycle":
+            return _one_cycle(fraction)
+        raise KeyError(self.name)
+
+
+def _one_cycle(fraction: float, peak_at: float = 0.3, first: float = 0.04) -> float:
+    """Rise from ``first`` to 1 on a cosine, then fall to nearly nothing."""
+    if fraction < peak_at:
+        return first + (1 - first) * 0.5 * (1 - math.cos(math.pi * fraction / peak_at))
+    return 0.5 * (1 + math.cos(math.pi * (fraction - peak_at) / (1 - peak_at)))
+
+
+@dataclass
+class Scheduled:
+    """An optimizer with its initial learning rate and its schedule."""
+
+    name: str
+    optimizer: Any
+    lr: float
+    schedule: Schedule
+
+    def set_rate(self, epoch: float) -> None:
+        """Set the learning rate for a point in time, in epochs."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * self.schedule(epoch)
+
+
 def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -> list[Scheduled]:
-    """Return the optimizers of a search."""
-    epochs, gates, generator = recipe.search.epochs, recipe.gate_optimizer, gated.generator
+    """Return the optimizers of a search: the weights' and the gates'."""
+    epochs, gates, parameters = recipe.search.epochs, recipe.gate_optimizer, list(gated.generator.parameters())
     lr = gates.lr if gates.lr is not None else gate_learning_rate(gated, epochs * steps_per_epoch, gates.betas)
-    adam = torch.optim.Adam(list(generator.parameters()), lr=lr, betas=gates.betas, fused=_can_fuse(generator))
-    schedule = make_schedule(gates.schedule, epochs, gates.milestones, gates.factor)
+    adam = torch.optim.Adam(parameters, lr=lr, betas=gates.betas, fused=_can_fuse(parameters))
+    schedule = Schedule(gates.schedule, epochs, gates.milestones, gates.factor)
     return [weight_optimizer(recipe, gated.weight_parameters(), epochs), Scheduled("gate", adam, lr, schedule)]
 
 
@@ -34,10 +105,9 @@ def finetune_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter]) -> Sched
     """Return SGD as fine-tuning uses it."""
     settings, lr = recipe.finetune, recipe.finetune_lr
     if recipe.has_one_curve:
-        whole = _weight_schedule(recipe, recipe.search_epochs)
-        schedule: Schedule = lambda epoch: whole(recipe.search_epochs + epoch)  # noqa: E731
+        schedule = replace(_weight_schedule(recipe, recipe.search_epochs), passed=recipe.search_epochs)
     else:
-        schedule = make_schedule(settings.schedule, recipe.finetune_epochs, settings.milestones, settings.factor)
+        schedule = Schedule(settings.schedule, recipe.finetune_epochs, settings.milestones, settings.factor)
     return Scheduled("weight", _sgd(recipe, weights, lr, recipe.finetune_weight_decay), lr, schedule)
 
 
@@ -46,9 +116,7 @@ def _weight_schedule(recipe: Recipe, epochs: int) -> Schedule:
     settings = recipe.weight_optimizer
     if recipe.has_one_curve and epochs == recipe.search_epochs:
         epochs += recipe.finetune_epochs
-    return make_schedule(
-        settings.schedule, epochs, settings.milestones, settings.factor, warmup_epochs=settings.warmup_epochs
-    )
+    return Schedule(settings.schedule, epochs, settings.milestones, settings.factor, settings.warmup_epochs)
 
 
 def _sgd(recipe: Recipe, weights: Iterable[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.SGD:
@@ -59,9 +127,9 @@ def _sgd(recipe: Recipe, weights: Iterable[nn.Parameter], lr: float, weight_deca
         momentum=settings.momentum,
         nesterov=settings.nesterov,
         weight_decay=weight_decay,
-        fused=all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters),
+        fused=_can_fuse(parameters),
     )
 
 
-def _can_fuse(module: nn.Module) -> bool:
-    return all(p.device.type in ("cpu", "cuda") for p in module.parameters())
+def _can_fuse(parameters: list[nn.Parameter]) -> bool:
+    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)

@@ -1,38 +1,24 @@
-"""One stretch of training, described: what is trained, by which optimizers, for how long, with which loss."""
+"""One stretch of training: what is trained, by which optimizers, for how long, with which loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from torch import Tensor, nn
 
+from depl0.app.tasks import Task
 from depl0.app.training.ema import Average
-from depl0.app.training.schedules import Schedule
+from depl0.app.training.optimizers import Scheduled
 from depl0.search.recovery.distillation import DistillationLoss
 
 PhaseName: TypeAlias = Literal["dense", "search", "finetune"]
 PHASES: tuple[PhaseName, ...] = ("dense", "search", "finetune")
 
 
-@dataclass
-class Scheduled:
-    """An optimizer with its first learning rate and its schedule."""
-
-    name: str
-    optimizer: Any
-    lr: float
-    schedule: Schedule
-
-    def set_rate(self, epoch: float) -> None:
-        """Set the learning rate for a point in time, in epochs."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr * self.schedule(epoch)
-
-
 class Losses(NamedTuple):
-    """What one batch gives."""
+    """The losses of one batch."""
 
     total: Tensor
     """to minimise"""
@@ -43,48 +29,59 @@ class Losses(NamedTuple):
 
 
 @dataclass
-class Phase:
-    """One stretch of training."""
+class Phase(abc.ABC):
+    """One stretch of training; the loop calls its methods. Subclasses say how the loss is computed."""
 
     name: PhaseName
     model: nn.Module
     optimizers: list[Scheduled]
     """the weights' first"""
     epochs: int
-    loss: Callable[[Any, Any], Losses]
-    """(what the network gave, targets) -> losses"""
-    before_step: Callable[[], bool] = lambda: False
-    """is called before every step; tells whether parameters were replaced, so that the network must be wrapped anew"""
-    after_epoch: Callable[[], None] = lambda: None
-    """is called after an epoch's last step, before the network is evaluated and saved"""
-    describe: Callable[[], dict[str, Any]] = dict
-    """more to write down after an epoch"""
-    gates: Callable[[], dict[str, Any]] | None = None
-    """what goes to ``gates.jsonl`` at the start and after an epoch"""
-    state: Callable[[], dict[str, Any]] | None = None
-    """gives the search's own state, for checkpoints"""
-    load_state: Callable[[dict[str, Any]], None] | None = None
-    """takes it back, after the model's was loaded"""
+    task: Task
     clip_norm: float | None = None
     """of the weights' gradient"""
     average: Average | None = None
     distillation: DistillationLoss | None = None
-    some_unused: bool = False
-    """whether there are steps in which not every parameter gets a gradient"""
-    run: nn.Module | None = None
-    """what a step calls, where that is not the model itself but something around it"""
+    find_unused_parameters: bool = False
+    """whether there are steps in which some parameters get no gradient"""
 
     @property
     def called(self) -> nn.Module:
-        """Return what a step calls."""
-        return self.run if self.run is not None else self.model
+        """Return what a step calls: the model, or a module around it."""
+        return self.model
+
+    @abc.abstractmethod
+    def losses(self, outputs: Any, targets: Any) -> Losses:
+        """Return the losses of a batch from what :attr:`called` returned for it."""
+
+    def before_step(self) -> bool:
+        """Prepare the next step; returns True if parameters were replaced, so that the network must be re-wrapped."""
+        return False
+
+    def after_epoch(self) -> None:  # noqa: B027 - most phases have nothing to do
+        """Run after the last step of an epoch, before the network is evaluated and saved."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return more entries for an epoch's line of ``metrics.jsonl``."""
+        return {}
+
+    def gates_line(self) -> dict[str, Any] | None:
+        """Return a line for ``gates.jsonl``, written at the start and after each epoch."""
+        return None
+
+    def search_state(self) -> dict[str, Any] | None:
+        """Return the state of the search, for checkpoints."""
+        return None
+
+    def load_search_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most phases have none
+        """Restore the state of the search, after the model's."""
 
 
-def plain_losses(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Losses]:
-    """Return the losses of training without gates."""
+@final
+class PlainPhase(Phase):
+    """Training with the task's loss alone: the dense network, or what is left after pruning."""
 
-    def losses(outputs: Any, targets: Any) -> Losses:
-        value = loss(outputs, targets)
-        return Losses(value, value, outputs)
-
-    return losses
+    def losses(self, outputs: Any, targets: Any) -> Losses:
+        """Return the task's loss."""
+        loss = self.task.loss(outputs, targets)
+        return Losses(loss, loss, outputs)

@@ -1,10 +1,11 @@
-"""The whole job: search with gates, freeze, extract, fine-tune, evaluate, write down what happened."""
+"""The whole job: search with gates, freeze, extract, fine-tune, and write the summary."""
 
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,61 +15,73 @@ import depl0.surgery.files as files
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.task import distill_share
 from depl0.app.runs.folder import RunFolder, open_run
-from depl0.app.runs.paths import located
-from depl0.app.runs.progress import Reporter
+from depl0.app.runs.paths import resolve_paths
+from depl0.app.runs.progress import Quiet, Reporter
 from depl0.app.runtime.engine import make_engine
 from depl0.app.training.evaluate import final_scores
-from depl0.app.training.finalize import conclude, record_for
-from depl0.app.training.header import header, time_left
+from depl0.app.training.finalize import finalize, record_for
 from depl0.app.training.loop import run_phase
-from depl0.app.training.phases import finetune, plain_phase
-from depl0.app.training.rollback import roll_back
-from depl0.app.training.rounding import choose_rounding
-from depl0.app.training.run_context import open_session
-from depl0.app.training.search import note_cut, search
-from depl0.app.training.session import Session
+from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
+from depl0.app.training.phase import PlainPhase
+from depl0.app.training.preflight import choose_layout, choose_rounding, header, time_estimate
+from depl0.app.training.search import record_cut, search
+from depl0.app.training.session import Session, open_session, roll_back
 from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for
 from depl0.errors import DivergedError
 from depl0.gated import GatedModel
 from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.search import Cut
 from depl0.surgery.record import apply_record, remember
+from depl0.surgery.shrink import carry_over
 
 
 def prune(
     recipe: Recipe, out: str | None = None, *, resume: bool = False, reporter: Reporter | None = None
 ) -> tuple[RunFolder, dict[str, Any]]:
-    """Carry out a recipe in a run folder; return the folder and the summary that was written there."""
+    """Carry out a recipe in a run folder; return the folder and the summary that was written there.
+
+    Args:
+        recipe: what to do.
+        out: the run folder; None: a new folder in ``runs/``.
+        resume: whether to continue the run in the folder, if there is one.
+        reporter: shows progress.
+
+    Raises:
+        InputError: the recipe does not fit the network, the data or the folder.
+        TrainingError: training was interrupted or diverged; the folder holds the last checkpoint.
+    """
     folder, goes_on = open_run(out, recipe, resume)
-    done = folder.finished(reporter.note if reporter else lambda text: None) if goes_on else None
+    said = reporter or Quiet()
+    done = folder.finished(said.note) if goes_on else None
     if done is not None:
         return folder, done
     engine = make_engine(recipe, folder.path)
-    written, recipe = recipe, located(recipe, folder.path)  # a run may be continued from another folder
-    say = reporter.note if reporter and engine.is_main_process else lambda text: None
-    say(f"opening {recipe.data.spec} …")
+    said = said if engine.is_main_process else Quiet()
+    written, recipe = recipe, resolve_paths(recipe, folder.path)  # a run may be resumed from another folder
+    said.note(f"opening {recipe.data.spec} …")
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
     make_host = model_factory(recipe, data)
-    say(f"analysing {recipe.model.spec} …")
+    said.note(f"analysing {recipe.model.spec} …")
     gated, example, start = gated_network(recipe, engine, data, make_host)
-    host, macs = gated.host, gated.dense_cost.macs
-    with open_session(
-        written, engine, data, folder, host, macs, goes_on=goes_on, resume=resume, reporter=reporter
-    ) as session:
+    with open_session(written, engine, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
         session.trained = start.trained
-        session.reporter.note(header(session, gated))
-        for note in (*start.notes, *budget_warnings(recipe, gated)):
+        choose_layout(session, gated.host, gated.dense_cost.macs)
+        for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
-        session.distillation = _teacher(session, host)
-        time_needed = time_left(session, host)
+        session.distillation = _teacher(session, gated.host)
+        time_needed = time_estimate(session, gated.host)
         if time_needed is not None:
             session.reporter.note(time_needed)
         while True:
             try:
                 choose_rounding(session, gated)
                 _measure_dense(session, gated.host)
-                compact = _search_and_finetune(session, gated, make_host)
-                return folder, conclude(session, gated, compact, example)
+                if not session.is_past("search"):
+                    search(session, gated)
+                    compact = _extract_and_finetune(session, gated)
+                else:
+                    compact = _finetune_from_checkpoint(session, gated, make_host)
+                return folder, finalize(session, gated, compact, example)
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
                 gated, example, _ = gated_network(recipe, engine, data, make_host)
@@ -95,7 +108,7 @@ def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:
-    """Write down what the dense network is worth: as it comes, or trained for as long as the whole job takes."""
+    """Measure the dense network: as it comes, or trained for as long as the whole job takes."""
     recipe, state, metric = session.recipe, session.state, session.task.metric
     if session.is_past("dense") or state.has_dense_score:
         return
@@ -106,55 +119,79 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         session.reporter.note(f"dense network: {split}{metric.label} {metric.show(shown)}")
     elif recipe.search.dense_baseline and recipe.search.epochs + recipe.finetune.epochs > 0:
         dense = copy.deepcopy(host)
-        run_phase(session, plain_phase(session, "dense", dense, recipe.search.epochs + recipe.finetune.epochs))
+        run_phase(session, dense_phase(session, dense))
         scores = final_scores(session.engine, dense, session.data, session.task)
     if scores is not None:
         state.dense_score, state.dense_validation = scores
     state.has_dense_score = True
 
 
-def _search_and_finetune(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
-    """Return the compact network: searched, cut and fine-tuned, or what is left to do of that."""
+def dense_phase(session: Session, host: nn.Module) -> PlainPhase:
+    """Return training without gates, for as long as search and fine-tuning take together."""
     recipe = session.recipe
-    searched = session.is_past("search")
-    if not searched:
-        search(session, gated)
-    if recipe.finetune.gated or recipe.run.compact == "never":
-        return _finetune_gated(session, gated, searched)
-    compact = _rebuilt(session, make_host) if searched else _extracted(session, gated)
-    finetune(session, compact, compact)
-    return compact
+    epochs = recipe.search.epochs + recipe.finetune.epochs
+    optimizers = [weight_optimizer(recipe, host.parameters(), epochs)]
+    return PlainPhase("dense", host, optimizers, epochs, session.task, clip_norm=recipe.search.clip_norm)
 
 
-def _finetune_gated(session: Session, gated: GatedModel, searched: bool) -> nn.Module:
-    """Train the gated network with its gates frozen, and extract afterwards."""
+def _extract_and_finetune(session: Session, gated: GatedModel) -> nn.Module:
+    """Return the compact network of a search that has just ended."""
+    if not _finetunes_gated(session.recipe):
+        compact = gated.extract()
+        session.state.record = json.dumps(files.record_to_json(record_for(compact)))
+        finetune(session, compact, compact)
+        return compact
     gates = torch.tensor(session.state.frozen_gates)
-    if not searched:
-        if session.recipe.run.compact != "never":
-            _cut_closed(session, gated, gates == 0)
-        gated.fix_gates(gates)
+    closed = gates == 0
+    if session.recipe.run.compact != "never" and bool((closed & ~gated.gone).any()):
+        gated.close(closed)
+        gated.shrink()
+        share = gated.cost_without(gated.gone).macs / gated.dense_cost.macs
+        record_cut(session, Cut(session.global_step, share, int(gated.gone.sum())), "finetune", 0.0)
+    gated.fix_gates(gates)
     finetune(session, gated, gated.host)
     return gated.extract()
 
 
-def _cut_closed(session: Session, gated: GatedModel, closed: torch.Tensor) -> None:
-    if bool((closed & ~gated.gone).any()):
-        gated.close(closed)
-        gated.shrink()
-        share = gated.cost_without(gated.gone).macs / gated.dense_cost.macs
-        note_cut(session, Cut(session.global_step, share, int(gated.gone.sum())), "finetune", 0.0)
-
-
-def _extracted(session: Session, gated: GatedModel) -> nn.Module:
-    compact = gated.extract()
-    session.state.record = json.dumps(files.record_to_json(record_for(compact)))
+def _finetune_from_checkpoint(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
+    """Return the compact network of a run whose search was finished before the checkpoint we continue from."""
+    if _finetunes_gated(session.recipe):
+        finetune(session, gated, gated.host)
+        return gated.extract()
+    compact = _rebuild(session, make_host)
+    finetune(session, compact, compact)
     return compact
 
 
-def _rebuilt(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
-    """Cut a fresh network as it was cut before the run stopped; its values come from the checkpoint."""
+def _finetunes_gated(recipe: Recipe) -> bool:
+    return recipe.finetune.gated or recipe.run.compact == "never"
+
+
+def _rebuild(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
+    """Cut a new network as it was cut before the run stopped; its values come from the checkpoint."""
     compact = make_host().to(session.engine.device)
     record = files.record_from_json(json.loads(session.state.record or "{}"), session.folder.path)
     apply_record(compact, record)
     remember(compact, record)
     return compact
+
+
+def finetune(session: Session, model: nn.Module, trained: nn.Module) -> None:
+    """Train on with the structure fixed. ``trained`` is what has the weights: the host, where ``model`` is gated."""
+    recipe = session.recipe
+    if recipe.finetune_epochs == 0:
+        return
+    scheduled = finetune_optimizer(recipe, trained.parameters())
+    if isinstance(model, GatedModel):  # a checkpoint may bring it to a smaller size
+        model.when_shrunk(partial(carry_over, scheduled.optimizer))
+    phase = PlainPhase(
+        "finetune",
+        model,
+        [scheduled],
+        recipe.finetune_epochs,
+        session.task,
+        clip_norm=recipe.search.clip_norm,
+        distillation=session.distillation,
+        find_unused_parameters=trained is not model,
+    )
+    run_phase(session, phase)

@@ -1,34 +1,42 @@
-"""The search of a run: :class:`depl0.Search` in our own loop, with what it does written down."""
+"""The search of a run: which channels stay, learned with gates or chosen by scores, and the record of it.
+
+:class:`depl0.Search` decides about the gates; :class:`SearchRecorder` writes down what it does, and
+:class:`SearchPhase` drives it from the loop. The search holds the recorder and the phase holds both; neither holds the
+phase.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any, final
 
 import torch
+from torch import Tensor, nn
 
+from depl0._util.distributed import mean_of_all
 from depl0.app.methods import Scored
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.runs.gate_log import dependency_of, describe_gates, gates_line
 from depl0.app.runs.state import CompactionRecord, FreezingRecord
+from depl0.app.runtime.guard import diverged
 from depl0.app.runtime.processes import check_same
 from depl0.app.training.ema import Average
 from depl0.app.training.evaluate import evaluate
 from depl0.app.training.loop import run_phase
-from depl0.app.training.optimizers import search_optimizers
-from depl0.app.training.penalised import Penalised
-from depl0.app.training.phase import Losses, Phase, PhaseName, Scheduled
-from depl0.app.training.scored import final_scores, scored_phase
+from depl0.app.training.optimizers import search_optimizers, weight_optimizer
+from depl0.app.training.phase import Losses, Phase, PhaseName
 from depl0.app.training.session import Session
 from depl0.app.training.setup import method_of
+from depl0.config import PenaltyKind, PenaltyScale
 from depl0.gated import GatedModel
 from depl0.gates.threshold import COSTS
 from depl0.search.calibration import MOST_BATCHES, Calibration
 from depl0.search.freezing import Freezing, freeze_network
 from depl0.search.search import Convergence, Cut, Search, SearchConfig, SearchListener
+from depl0.select.freeze import open_within
 
 _SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
 """epoch numbers that no training reaches: their batches are for calibration"""
@@ -42,177 +50,145 @@ def search(session: Session, gated: GatedModel) -> None:
     method = method_of(session.recipe)
     if isinstance(method, Scored):
         _search_by_scores(session, gated, method)
-        return
-    learned = LearnedSearch(session, gated)
-    run_phase(session, learned.phase)
-    learned.end()
-
-
-def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> None:
-    """Train as the method wants, score every channel, and keep the best."""
-    recipe = session.recipe
-    gated.fix_gates(torch.ones(gated.plan.num_gates))
-    if recipe.search_epochs > 0:
-        phase = scored_phase(session, gated, method)
-        phase.describe = lambda: describe_gates(gated, None)
+    else:
+        phase = SearchPhase(session, gated)
         run_phase(session, phase)
-    data = calibration(session)
-    scores = final_scores(session, gated, method, data.pairs(data.scores))
-    with written_down(session, gated, recipe.search_epochs) as write:
-        gated.free_gates()
-        write(
-            freeze_network(
-                gated,
-                recipe.target.budget,
-                recipe.target.of,
-                scores=scores,
-                calibration=data,
-                compensated=recipe.recovery.compensate,
-                renewed=recipe.recovery.renew_statistics,
-            )
-        )
+        if not phase.search.is_frozen:
+            phase.search.freeze()
+
+
+# -- gates that are learned ------------------------------------------------------------------------------------------
 
 
 @final
-class LearnedSearch(SearchListener):
-    """The paper's algorithm: weights and gates are trained together, and cost closes gates.
-
-    :class:`depl0.Search` decides about the gates; this writes down what it does, and gives the loop its phase.
-    """
+class SearchPhase(Phase):
+    """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
 
     def __init__(self, session: Session, gated: GatedModel) -> None:
-        recipe, steps = session.recipe, session.data.train.steps
-        self._session, self._gated, self._is_over = session, gated, False
-        optimizers = search_optimizers(recipe, gated, steps)
-        decay = recipe.search.ema_decay
-        self._average = Average(gated.host, decay) if decay is not None else None
-        if self._average is not None:
-            gated.when_shrunk(self._average.carry_over)
-        self.engine = Search(
-            gated,
-            recipe.search.epochs * steps,
-            optimizers=[optimizers[0].optimizer],
-            calibrate=calibration(session),
-            config=search_config(recipe, steps, session.trained),
-            listener=self,
-        )
-        self.phase = self._make_phase(optimizers)
-
-    def _make_phase(self, optimizers: list[Scheduled]) -> Phase:
-        recipe, target, gated = self._session.recipe, self._session.recipe.target, self._gated
-        has_penalty = target.penalty_weight is not None
-        return Phase(
+        recipe, target, steps = session.recipe, session.recipe.target, session.data.train.steps
+        average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
+        super().__init__(
             "search",
             gated,
-            optimizers,
+            search_optimizers(recipe, gated, steps),
             recipe.search.epochs,
-            self._losses,
-            before_step=self._before_step,
-            describe=lambda: describe_gates(gated, target.penalty_weight),
-            gates=lambda: gates_line(gated),
-            state=self.engine.state_dict,
-            load_state=self.engine.load_state_dict,
+            session.task,
             clip_norm=recipe.search.clip_norm,
-            average=self._average,
-            distillation=self._session.distillation,
-            some_unused=recipe.search.gate_warmup > 0,
-            run=Penalised(gated, target.penalty, target.penalty_scale) if has_penalty else None,
+            average=average,
+            distillation=session.distillation,
+            find_unused_parameters=recipe.search.gate_warmup > 0,
         )
-
-    def _before_step(self) -> bool:
-        rebuilt = self.engine.step()
-        if rebuilt and self.engine.is_frozen:
-            self.phase.some_unused = True  # the generator has nothing to do any more
-        return rebuilt
-
-    def _losses(self, outputs: Any, targets: Any) -> Losses:
-        weight, loss = self._session.recipe.target.penalty_weight, self._session.task.loss
-        if weight is None:
-            task = loss(outputs, targets)
-            return Losses(task, task, outputs)
-        outputs, penalty = outputs
-        task = loss(outputs, targets)
-        counts = self.engine.is_released and not self.engine.is_frozen
-        return Losses(task + weight * penalty if counts else task, task, outputs)
-
-    def end(self) -> None:
-        """Freeze the gates, unless that was done when the search converged."""
-        self._is_over = True
-        if not self.engine.is_frozen:
-            self.engine.freeze()
+        if average is not None:
+            gated.when_shrunk(average.carry_over)
+        self.gated, self.penalty_weight = gated, target.penalty_weight
+        self.search = Search(
+            gated,
+            recipe.search.epochs * steps,
+            optimizers=[self.optimizers[0].optimizer],
+            calibrate=calibration(session),
+            config=search_config(recipe, steps, session.trained),
+            listener=SearchRecorder(session, gated, average),
+        )
+        has_penalty = self.penalty_weight is not None
+        self._penalised = Penalised(gated, target.penalty, target.penalty_scale) if has_penalty else None
 
     @property
-    def _epoch(self) -> float:
-        if self._is_over:
-            return self._session.recipe.search_epochs
-        return _in_epochs(self.engine.done, self._session.data.train.steps)
+    def called(self) -> nn.Module:
+        """Return the gated network, together with its penalty where there is one."""
+        return self.model if self._penalised is None else self._penalised
 
-    # -- what the search tells -----------------------------------------------------------------------------------------
+    def losses(self, outputs: Any, targets: Any) -> Losses:
+        """Return the task's loss, with the penalty once the gates move and until they are frozen."""
+        if self.penalty_weight is None:
+            task = self.task.loss(outputs, targets)
+            return Losses(task, task, outputs)
+        outputs, penalty = outputs
+        task = self.task.loss(outputs, targets)
+        counts = self.search.is_released and not self.search.is_frozen
+        return Losses(task + self.penalty_weight * penalty if counts else task, task, outputs)
+
+    def before_step(self) -> bool:
+        """Advance the search; returns True if the network shrank."""
+        rebuilt = self.search.step()
+        if rebuilt and self.search.is_frozen:
+            self.find_unused_parameters = True  # the generator gets no gradients any more
+        return rebuilt
+
+    def describe(self) -> dict[str, Any]:
+        """Return the state of the gates."""
+        return describe_gates(self.gated, self.penalty_weight)
+
+    def gates_line(self) -> dict[str, Any]:
+        """Return the open probability of every gate."""
+        return gates_line(self.gated)
+
+    def search_state(self) -> dict[str, Any]:
+        """Return the state of the search."""
+        return self.search.state_dict()
+
+    def load_search_state(self, state: dict[str, Any]) -> None:
+        """Restore the state of the search."""
+        self.search.load_state_dict(state)
+
+
+@final
+class SearchRecorder(SearchListener):
+    """Writes what a search does to the run's state, ``metrics.jsonl`` and the reporter."""
+
+    def __init__(self, session: Session, gated: GatedModel, average: Average | None) -> None:
+        self._session, self._gated, self._average = session, gated, average
+        self._score_before = 0.0
 
     def converged(self, convergence: Convergence) -> None:
-        """Write it down."""
-        session, steps = self._session, self._session.data.train.steps
-        epoch, since = _in_epochs(convergence.step, steps), _in_epochs(convergence.since, steps)
+        """Record since when the open gates have stayed."""
+        session = self._session
+        epoch, since = self._in_epochs(convergence.step), self._in_epochs(convergence.since)
         session.state.convergence = {"epoch": epoch, "step": session.global_step, "since_epoch": since}
-        session.note_event("convergence", epoch, since_epoch=since)
+        session.log_event("convergence", epoch, since_epoch=since)
         session.reporter.note(f"the search has converged: the open gates have stayed since epoch {since:.4g}")
 
     @contextmanager
     def freezing(self) -> Iterator[None]:
-        """Measure before and after, with the running mean as weights where there is one and training goes on."""
-        average = None if self._is_over else self._average
-        mean = average.swapped_in() if average is not None else nullcontext()
-        with mean, written_down(self._session, self._gated, self._epoch) as self._write:
+        """Measure the network before its gates are frozen, with averaged weights while training goes on."""
+        is_training = self._session.epoch < self._session.recipe.search.epochs
+        average = self._average if is_training else None  # at the end the network has them already
+        with average.swapped_in() if average is not None else nullcontext():
+            self._score_before = score_before_freezing(self._session, self._gated)
             yield
 
     def frozen(self, freezing: Freezing) -> None:
-        """Write it down."""
-        self._write(freezing)
+        """Record the frozen gates."""
+        record_freezing(self._session, self._gated, freezing, self._score_before)
 
     def cut(self, cut: Cut) -> None:
-        """Write it down."""
-        note_cut(self._session, cut, "search", self._epoch)
+        """Record that the network shrank."""
+        record_cut(self._session, cut, "search", self._in_epochs(cut.step))
+
+    def _in_epochs(self, step: int) -> float:
+        epoch, rest = divmod(step, self._session.data.train.steps)
+        return epoch + rest / self._session.data.train.steps
 
 
-def _in_epochs(step: int, steps_per_epoch: int) -> float:
-    epoch, rest = divmod(step, steps_per_epoch)
-    return epoch + rest / steps_per_epoch
+@final
+class Penalised(nn.Module):
+    """Calls a gated network and its penalty together.
 
+    Asked one after the other, each would run the generator for itself, forward and backward. Inside one module both are
+    also seen by whatever the engine puts around a network: gradient synchronisation and compilation.
+    """
 
-def note_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:
-    """Write down that the network has become smaller."""
-    session.state.compactions.append(CompactionRecord(epoch, session.global_step, cut.macs_share))
-    session.note_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_gone)
-    session.reporter.note(f"network made smaller: {cut.macs_share:.1%} of the MACs to train")
+    def __init__(self, gated: GatedModel, kind: PenaltyKind, scale: PenaltyScale) -> None:
+        super().__init__()
+        self.gated = gated
+        self.kind, self.scale = kind, scale
 
-
-@contextmanager
-def written_down(session: Session, gated: GatedModel, epoch: float) -> Iterator[Callable[[Freezing], None]]:
-    """Measure the network before its gates are frozen, and give what is called with the result afterwards."""
-    task, target, state = session.task, session.recipe.target, session.state
-    state.dependency = dependency_of(gated).get("dependency")
-    before = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
-
-    def write(freezing: Freezing) -> None:
-        after = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
-        state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
-        check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
-        renewed = "renewed" if freezing.statistics_renewed else "kept"
-        if freezing.compensation is not None:
-            renewed = "compensated"
-            for refused in freezing.compensation.refused:
-                session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
-        state.freezing = FreezingRecord(before, after, freezing.forced, renewed, session.data.split)
-        session.note_event("freezing", epoch, **state.freezing.to_dict(task.metric.name))
-        share = gated.share_of(freezing.gates, target.of)
-        value = f"{task.metric.label} {task.metric.show(after)}"
-        session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[target.of]} left, {value}")
-
-    yield write
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+        """Return the host's outputs and the expected cost."""
+        return self.gated.with_penalty(self.kind, *args, scale=self.scale, **kwargs)
 
 
 def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> SearchConfig:
-    """Return what a recipe says about its search."""
+    """Return the search configuration of a recipe."""
     search = recipe.search
     has_learned = trained or (search.gate_warmup > 0 and search.epochs > 0)
     return SearchConfig(
@@ -228,13 +204,114 @@ def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> Search
     )
 
 
+# -- channels that are scored ----------------------------------------------------------------------------------------
+
+
+def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> None:
+    """Train as the method wants, score every channel, and keep the best."""
+    recipe = session.recipe
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
+    if recipe.search_epochs > 0:
+        run_phase(session, ScoredPhase(session, gated, method))
+    data = calibration(session)
+    rng = torch.Generator().manual_seed(recipe.run.seed)
+    scores = mean_of_all(method.scores(gated, data.pairs(data.scores), session.task.loss, rng))
+    if not bool(scores.isfinite().all()):
+        raise diverged(f"the scores of the gates are not finite at step {session.global_step}.")
+    before = score_before_freezing(session, gated)
+    gated.free_gates()
+    freezing = freeze_network(
+        gated,
+        recipe.target.budget,
+        recipe.target.of,
+        scores=method.comparable(gated.plan, scores),
+        calibration=data,
+        compensated=recipe.recovery.compensate,
+        renewed=recipe.recovery.renew_statistics,
+    )
+    record_freezing(session, gated, freezing, before)
+
+
+@final
+class ScoredPhase(Phase):
+    """Training of the dense network before its channels are scored, with what the method adds to the loss."""
+
+    def __init__(self, session: Session, gated: GatedModel, method: Scored) -> None:
+        recipe, host = session.recipe, gated.host
+        clip_norm, decay = recipe.search.clip_norm, recipe.search.ema_decay
+        super().__init__(
+            "search",
+            host,
+            [weight_optimizer(recipe, host.parameters(), recipe.search_epochs)],
+            recipe.search_epochs,
+            session.task,
+            clip_norm=method.clip_norm if clip_norm is None else clip_norm,
+            average=Average(host, decay) if decay is not None else None,
+            distillation=session.distillation,
+        )
+        weight = recipe.gates.method_weight
+        self.gated, self.method, self.weight = gated, method, method.weight if weight is None else weight
+        self._target = recipe.target
+
+    def losses(self, outputs: Any, targets: Any) -> Losses:
+        """Return the task's loss and what the method adds to it."""
+        task, term = self.task.loss(outputs, targets), self.method.term(self.gated)
+        return Losses(task if term is None else task + self.weight * term, task, outputs)
+
+    def after_epoch(self) -> None:
+        """Let the method change the weights."""
+        self.method.after_epoch(self.gated, self._best)
+
+    def _best(self, scores: Tensor) -> Tensor:
+        assert self._target.budget is not None  # a recipe has one where its method gives scores
+        return open_within(self.gated, scores, self._target.budget, self._target.of)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the state of the gates."""
+        return describe_gates(self.gated, None)
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+
+def score_before_freezing(session: Session, gated: GatedModel) -> float:
+    """Measure the network, and the dependency of its gates, before they are frozen."""
+    session.state.dependency = dependency_of(gated).get("dependency")
+    return evaluate(session.engine, gated, session.data.for_choices.epoch(0), session.task)
+
+
+def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, before: float) -> None:
+    """Measure the network after its gates were frozen, and write down what that changed."""
+    task, target, state = session.task, session.recipe.target, session.state
+    after = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
+    state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
+    check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
+    statistics = "renewed" if freezing.statistics_renewed else "kept"
+    if freezing.compensation is not None:
+        statistics = "compensated"
+        for refused in freezing.compensation.refused:
+            session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
+    state.freezing = FreezingRecord(before, after, freezing.forced, statistics, session.data.split)
+    session.log_event("freezing", session.epoch, **state.freezing.to_dict(task.metric.name))
+    share = gated.share_of(freezing.gates, target.of)
+    value = f"{task.metric.label} {task.metric.show(after)}"
+    session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[target.of]} left, {value}")
+
+
+def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:
+    """Write down that the network shrank."""
+    session.state.compactions.append(CompactionRecord(epoch, session.global_step, cut.macs_share))
+    session.log_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_gone)
+    session.reporter.note(f"network shrunk to {cut.macs_share:.1%} of the MACs")
+
+
+# -- calibration -----------------------------------------------------------------------------------------------------
+
+
 def calibration(session: Session) -> Calibration:
     """Return training data for scores and statistics; other batches for each."""
-
-    def batches(epoch: int) -> Any:
-        return _Epoch(session, epoch)
-
-    return Calibration(batches(_SCORES_EPOCH), batches(_STATISTICS_EPOCH), batches(_JUDGING_EPOCH), session.task.loss)
+    scores, statistics, judging = (_Epoch(session, n) for n in (_SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH))
+    return Calibration(scores, statistics, judging, session.task.loss)
 
 
 @final

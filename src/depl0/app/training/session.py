@@ -1,8 +1,12 @@
-"""What all phases of a run share, and how a run is taken up again."""
+"""What all phases of a run share: opened once, resumed from a checkpoint, and rolled back after a divergence."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,17 +14,21 @@ from accelerate import Accelerator
 
 from depl0.app.data import Data
 from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.background import BackgroundSaver
-from depl0.app.runs.checkpoint import fitting, load_newest
-from depl0.app.runs.folder import RunFolder
-from depl0.app.runs.progress import Reporter
-from depl0.app.runs.state import RunState, from_history
+from depl0.app.recipes.sanity import warnings_for
+from depl0.app.recipes.task import task_of
+from depl0.app.runs.checkpoint import BackgroundSaver, fitting, load_newest, save_checkpoint
+from depl0.app.runs.folder import RunFolder, open_run
+from depl0.app.runs.paths import resolve_paths
+from depl0.app.runs.progress import Logged, Quiet, Reporter
+from depl0.app.runs.state import RunState
 from depl0.app.runtime.guard import NumberGuard
-from depl0.app.runtime.processes import check_same
+from depl0.app.runtime.processes import check_same, exclusive, explain_failures
 from depl0.app.tasks import Task
 from depl0.app.training.phase import PHASES, PhaseName
+from depl0.errors import DivergedError
 from depl0.search.recovery.distillation import DistillationLoss
+
+MAX_ROLLBACKS = 3
 
 
 @dataclass
@@ -40,17 +48,19 @@ class Session:
     saver: BackgroundSaver | None = None
     """writes checkpoints while training goes on; the first process has one"""
     state: RunState = field(default_factory=RunState)
-    """results of what is done already; goes into every checkpoint"""
+    """results so far; part of every checkpoint"""
     resumed: dict[str, Any] | None = None
-    """the checkpoint to continue from, until the phase it belongs to has taken it up"""
+    """the checkpoint to continue from, until its phase has restored it"""
     global_step: int = 0
+    epoch: float = 0
+    """of the present phase, fractions included"""
     seconds_before: float = 0.0
     started: float = field(default_factory=time.monotonic)
     last_saved: float = field(default_factory=time.monotonic)
     stop_asked: bool = False
     guard: NumberGuard = field(default_factory=NumberGuard)
-    next_look: int = 0
-    last_look: tuple[int, float] = (0, 0.0)
+    next_check: int = 0
+    last_check: tuple[int, float] = (0, 0.0)
     """step and time"""
 
     def wait_until_saved(self) -> None:
@@ -63,55 +73,139 @@ class Session:
         """Return the seconds spent on this run, earlier parts included."""
         return self.seconds_before + time.monotonic() - self.started
 
+    @property
+    def rate_factor(self) -> float:
+        """Return what learning rates are multiplied by: a half for every rollback."""
+        return 0.5 ** len(self.state.rollbacks)
+
     def resume(self) -> None:
-        """Look for a checkpoint to continue from."""
+        """Continue from the newest checkpoint, or from the beginning if there is none."""
         main = self.engine.is_main_process
         found = load_newest(self.folder.checkpoints, self.reporter.note, mend=main)
-        check_same(self.engine, "the checkpoint to go on from", str(found and found[0]))
+        check_same(self.engine, "the checkpoint to resume from", str(found and found[0]))
         if found is None:
-            self.reporter.note("nothing to resume: there is no whole checkpoint yet; starting from the beginning")
+            self.reporter.note("nothing to resume: no checkpoint yet; starting from the beginning")
             if main:
                 self.folder.begin(self.recipe)
             return
         self.global_step, self.resumed = found
         with fitting(self.folder.checkpoints, self.global_step):
             PHASES.index(self.resumed["phase"])
-            self.state = state_of(self.resumed, self.data.train.steps)
+            self.state = RunState.from_tree(self.resumed["run"])
             self.seconds_before = float(self.resumed["seconds"])
-            recipe = str(self.resumed.get("recipe", write_recipe(self.recipe)))
-            if "metrics" not in self.resumed:  # a checkpoint of 0.1.0
-                self.resumed["metrics"] = self.folder.metrics_text(int(self.resumed["metrics_lines"]))
-            metrics, gates = str(self.resumed["metrics"]), self.resumed.get("gates")
-            gates_lines = int(self.resumed.get("gates_lines", 0))
+            texts = [str(self.resumed[name]) for name in ("recipe", "metrics", "gates")]
         if main:
-            self.folder.restore(recipe, metrics, None if gates is None else str(gates))
-            missing = self.folder.gates.cut(gates_lines) if gates is None else 0
-            if missing:
-                self.reporter.note(f"gates.jsonl lacks {missing} lines that cannot be brought back")
+            self.folder.restore(*texts)
         self.reporter.note(f"resumed from step {self.global_step}")
-
-    @property
-    def rate_factor(self) -> float:
-        """Return what learning rates are multiplied by: a half for every rollback."""
-        return 0.5 ** len(self.state.rollbacks)
 
     def is_past(self, phase: PhaseName) -> bool:
         """Tell whether a phase was finished before the checkpoint we continue from."""
         return self.resumed is not None and PHASES.index(self.resumed["phase"]) > PHASES.index(phase)
 
-    def state_for(self, phase: PhaseName) -> dict[str, Any] | None:
-        """Return the checkpoint if it was made in this phase."""
+    def checkpoint_of(self, phase: PhaseName) -> dict[str, Any] | None:
+        """Return the checkpoint to continue from if it was made in this phase."""
         return self.resumed if self.resumed is not None and self.resumed["phase"] == phase else None
 
-    def note_event(self, event: str, epoch: float, phase: PhaseName = "search", **more: Any) -> None:
-        """Write a line about something that happens once to ``metrics.jsonl``, with the seconds of the run so far."""
+    def log_event(self, event: str, epoch: float, phase: PhaseName = "search", **more: Any) -> None:
+        """Write a line about a single event to ``metrics.jsonl``, with the seconds of the run so far."""
         line = {"event": event, "phase": phase, "epoch": epoch, "step": self.global_step, **more}
         if self.engine.is_main_process:
-            self.folder.add_metrics({**line, "seconds": self.seconds})
+            self.folder.metrics.add({**line, "seconds": self.seconds})
 
 
-def state_of(checkpoint: dict[str, Any], steps_per_epoch: int) -> RunState:
-    """Return the run's state in a checkpoint, of today or older."""
-    if "history" in checkpoint:
-        return from_history(checkpoint, steps_per_epoch)
-    return RunState.from_tree(checkpoint["run"])
+@contextmanager
+def open_session(
+    recipe: Recipe,
+    engine: Accelerator,
+    data: Data,
+    folder: RunFolder,
+    *,
+    goes_on: bool,
+    resume: bool,
+    reporter: Reporter | None,
+) -> Iterator[Session]:
+    """Open a run folder for this run alone, resuming it if it ``goes_on``; trackers and checkpoints end with it."""
+    with exclusive(folder.path, engine), explain_failures(engine, folder.path):
+        shown: Reporter = reporter if reporter and engine.is_main_process else Quiet()
+        if engine.is_main_process:
+            shown = Logged(shown, folder.path / "log.txt")
+        session = Session(recipe, engine, data, task_of(resolve_paths(recipe, folder.path)), folder, shown)
+        if goes_on:
+            session.resume()
+        else:
+            _begin(session, resume)
+        for warning in warnings_for(recipe, data):
+            session.reporter.note(f"warning: {warning}")
+        engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
+        try:
+            with BackgroundSaver(folder.checkpoints, recipe.run.keep_checkpoints) as saver:
+                session.saver = saver if engine.is_main_process else None
+                yield session
+        finally:
+            engine.end_training()
+
+
+def _begin(session: Session, resume: bool) -> None:
+    """Write the recipe to the folder, unless another process did so since we looked."""
+    folder = session.folder
+    if session.engine.is_main_process:
+        open_run(str(folder.path), session.recipe, resume=False)
+        folder.begin(session.recipe)
+    if resume:  # said after the folder has begun: the log is in it
+        session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
+
+
+def roll_back(session: Session, trouble: DivergedError) -> Session:
+    """Return the session of a run that continues from its last good checkpoint with halved learning rates.
+
+    The checkpoint is written once more, with the rollback in its state: what follows is a resumed run, and one that is
+    killed now knows of it too.
+
+    Raises:
+        DivergedError: the recipe does not ask for it, there is no checkpoint, or it was done too often.
+    """
+    run = session.recipe.run
+    if run.on_nan != "rollback":
+        raise trouble
+    session.wait_until_saved()
+    session.engine.wait_for_everyone()
+    found = load_newest(session.folder.checkpoints)
+    if found is None:
+        raise trouble
+    step, state = found
+    with fitting(session.folder.checkpoints, step):
+        before, metrics = RunState.from_tree(state["run"]), str(state["metrics"])
+    number = len(before.rollbacks) + 1
+    if number > MAX_ROLLBACKS:
+        raise DivergedError(
+            f"{trouble.message} The run has already been rolled back {MAX_ROLLBACKS} times.",
+            hint="start again with lower learning rates (--lr, --gate-lr), or set search.clip_norm.",
+        ) from trouble
+    event = {
+        "event": "rollback",
+        "phase": state["phase"],
+        "epoch": state["epoch"] + state["step"] / session.data.train.steps,
+        "step": step,
+        "cause": trouble.message,
+        "noticed_at_step": session.global_step,
+        "rate_factor": 0.5**number,
+    }
+    state["run"] = dataclasses.replace(before, rollbacks=[*before.rollbacks, event]).to_tree()
+    state["metrics"] = f"{metrics}{json.dumps(event)}\n"
+    if session.engine.is_main_process:
+        save_checkpoint(session.folder.checkpoints, step, state, run.keep_checkpoints)
+    session.engine.wait_for_everyone()
+    session.reporter.note(f"{trouble.message} Back to step {step}, with learning rates times {event['rate_factor']:g}.")
+    again = Session(
+        session.recipe,
+        session.engine,
+        session.data,
+        session.task,
+        session.folder,
+        session.reporter,
+        session.distillation,
+        session.trained,
+        session.saver,
+    )
+    again.resume()
+    return again

@@ -1,9 +1,11 @@
-"""What a recipe describes: data, network, gates and loss."""
+"""What a recipe describes, built: data, the dense network with its initial weights, and its gates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from accelerate import Accelerator
@@ -12,12 +14,13 @@ from torch import Tensor, nn
 from depl0._util.random import seed_everything
 from depl0.app.data import Data, open_data
 from depl0.app.methods import METHODS, Method, Scored
+from depl0.app.models.pretrained import has_published, names_weights, published_weights
 from depl0.app.models.spec import factory, image_size
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.task import task_of
-from depl0.app.runtime.sync_norm import check_norms
+from depl0.app.runtime.network import check_norms
 from depl0.app.tasks import check_network
-from depl0.app.training.initial_weights import Start, start_network
+from depl0.app.weights import NewHead, fill, load_weights
 from depl0.config import GateConfig
 from depl0.gated import GatedModel, attach
 from depl0.select.freeze import check_budget
@@ -35,14 +38,81 @@ def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:
     return factory(recipe.model.spec, data.info.num_outputs, channels, image_size(height, width))
 
 
+# -- initial weights -------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class InitialNetwork:
+    """A network before the first step."""
+
+    host: nn.Module
+    trained: bool
+    """whether it solves its task already; one with a new head does not"""
+    notes: tuple[str, ...] = ()
+    """what users should know of it"""
+
+
+def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Module]) -> InitialNetwork:
+    """Build the network of a recipe with its initial weights: random by the run's seed, from a file, or pretrained."""
+    model, info = recipe.model, data.info
+    is_users = ":" in model.spec and not has_published(model.spec)
+    if is_users and model.pretrained:
+        make_host = factory(
+            model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]), pretrained=True
+        )
+    loads_itself = is_users and not model.weights and comes_trained(make_host, recipe.run.seed)
+    seed_everything(recipe.run.seed)
+    host = make_host()
+    if model.weights:
+        return _loaded(model.weights, host, load_weights(host, model.weights, strict=model.strict))
+    if model.pretrained and not is_users:
+        published = published_weights(model.spec, info.image_shape[0])
+        return _loaded(published.source, host, fill(host, published.tensors, published.source, strict=model.strict))
+    if loads_itself and not model.pretrained:
+        note = f"weights of {model.spec} do not depend on the seed; treating the network as pretrained"
+        return InitialNetwork(host, True, (note,))
+    if names_weights(model.spec):
+        unused = f"warning: {model.spec} starts untrained; --pretrained starts from the weights of that name"
+        return InitialNetwork(host, False, (unused,))
+    return InitialNetwork(host, model.pretrained)
+
+
+def comes_trained(make_host: Callable[[], nn.Module], seed: int) -> bool:
+    """Tell whether a function gives weights that no seed changes: it loads them.
+
+    Values that are all alike (the scales of a fresh batch norm) say nothing.
+    """
+    built = []
+    for number in (seed + 1, seed + 2):
+        seed_everything(number % 2**32)
+        built.append(dict(make_host().named_parameters()))
+    first, second = built
+    varied = [name for name, value in first.items() if value.numel() > 1 and bool((value != value.flatten()[0]).any())]
+    same = sum(first[name].numel() for name in varied if name in second and torch.equal(first[name], second[name]))
+    return 2 * same > sum(first[name].numel() for name in varied)
+
+
+def _loaded(source: str, host: nn.Module, head: NewHead | None) -> InitialNetwork:
+    if head is None:
+        return InitialNetwork(host, True)
+    layers = ", ".join(head.layers)
+    was = "no head" if head.before is None else f"{head.before:,} classes"
+    note = f"weights from {source} ({was}); {layers} is initialised for {head.now:,} (--strict refuses this)"
+    return InitialNetwork(host, False, (note,))
+
+
+# -- gates -----------------------------------------------------------------------------------------------------------
+
+
 def gated_network(
     recipe: Recipe, engine: Accelerator, data: Data, make_host: Callable[[], nn.Module]
-) -> tuple[GatedModel, Tensor, Start]:
+) -> tuple[GatedModel, Tensor, InitialNetwork]:
     """Build the network of a recipe with its gates, the same in all processes; with one image of the data."""
-    start = start_network(recipe, data, make_host)
+    start = initial_network(recipe, data, make_host)
     host = start.host.to(engine.device)
     if recipe.run.sync_bn:
-        check_norms(host)
+        check_norms(host, engine)
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
     check_network(task_of(recipe), host, example, data.info)
     # Where layers are timed, one process does it and the others read what it has kept.
@@ -67,16 +137,16 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
 
 
 def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
-    """Return what has to be said about a budget before hours are spent on it."""
+    """Return warnings about a budget that will cost most of the accuracy."""
     budget, of = recipe.target.budget, recipe.target.of
     found = None if budget is None else warning_for(gated, budget, of)
     return [] if found is None else [f"warning: {found}"]
 
 
 def gate_config(recipe: Recipe) -> GateConfig:
-    """Return how a recipe puts gates on its network."""
+    """Return the gate configuration of a recipe."""
     gates, target = recipe.gates, recipe.target
-    # "auto" is decided with the run's state at hand, so that a run that goes on does not measure anew.
+    # "auto" is decided with the run's state at hand, so that a resumed run does not measure anew.
     round_to = 1 if target.round_to == "auto" else target.round_to
     shared = GateConfig(groups=gates.groups, round_to=round_to, remove_blocks=target.remove_blocks)
     if isinstance(method_of(recipe), Scored):  # nothing is generated: one number for each gate, which becomes its score

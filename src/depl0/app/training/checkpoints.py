@@ -1,0 +1,128 @@
+"""Everything a phase needs to continue to the bit: saved in a checkpoint, and restored from one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from depl0._util.random import seed_everything, set_random_state
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runs.checkpoint import fitting
+from depl0.app.runtime.engine import rng_states
+from depl0.app.runtime.guard import check, wrong_parameter
+from depl0.app.runtime.network import match_state_layout
+from depl0.app.training.phase import Phase
+from depl0.app.training.session import Session
+
+
+class Sums(NamedTuple):
+    """Sums over the steps of an epoch, on the device; read when the epoch is over."""
+
+    losses: Tensor
+    """loss and task loss, times the number of examples, and that number"""
+    measured: Tensor
+    """the metric's own sums, exact"""
+
+    def plus(self, other: Sums | None) -> Sums:
+        """Return both together."""
+        return self if other is None else Sums(other.losses + self.losses, other.measured + self.measured)
+
+    def over_processes(self, engine: Accelerator) -> Sums:
+        """Return the sums over the processes of a run; all of them call this together."""
+        return Sums(engine.reduce(self.losses, reduction="sum"), engine.reduce(self.measured, reduction="sum"))
+
+
+def is_step_to_save(session: Session) -> bool:
+    """Tell whether ``run.checkpoint_steps`` wants a checkpoint after this step."""
+    steps = session.recipe.run.checkpoint_steps
+    return steps is not None and session.global_step % steps == 0
+
+
+def is_checkpoint_due(session: Session) -> bool:
+    """Tell whether it is time for a checkpoint, by steps or by the clock."""
+    if session.recipe.run.checkpoint_steps is not None:
+        return is_step_to_save(session)
+    return time.monotonic() - session.last_saved >= 60 * session.recipe.run.checkpoint_minutes
+
+
+def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | None) -> None:
+    """Write a checkpoint, unless a value is not finite. All processes call this together."""
+    check(session.engine, wrong_parameter(phase.model, session.global_step), phase.name)
+    search = phase.search_state()
+    if search is not None:
+        session.state.search = search
+    state = {
+        "phase": phase.name,
+        "epoch": epoch,
+        "step": step,
+        "sums": None if sums is None else _sums_of_all(session.engine, sums),
+        "model": phase.model.state_dict(),
+        "optimizers": [scheduled.optimizer.state_dict() for scheduled in phase.optimizers],
+        "rates": [scheduled.lr / session.rate_factor for scheduled in phase.optimizers],
+        "average": phase.average.state() if phase.average is not None else None,
+        "scaler": session.engine.scaler.state_dict() if session.engine.scaler is not None else None,
+        "rng": rng_states(session.engine),
+        "run": session.state.to_tree(),
+        "seconds": session.seconds,
+        "recipe": write_recipe(session.recipe),
+        "metrics": session.folder.metrics.text(),
+        "gates": session.folder.gates.text(),
+    }
+    if session.saver is not None:
+        session.saver.save(session.global_step, state)
+    session.last_saved = time.monotonic()
+
+
+def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None]:
+    """Restore a phase from the session's checkpoint; return epoch, step and the epoch's sums so far."""
+    state = session.checkpoint_of(phase.name)
+    if state is None:
+        return 0, 0, None
+    engine = session.engine
+    with fitting(session.folder.checkpoints, session.global_step):
+        phase.model.load_state_dict(state["model"])
+        if session.state.search is not None:
+            phase.load_search_state(session.state.search)
+        for scheduled, saved, rate in zip(phase.optimizers, state["optimizers"], state["rates"], strict=True):
+            scheduled.optimizer.load_state_dict(saved)
+            match_state_layout(scheduled.optimizer)
+            scheduled.lr = float(rate)
+        if phase.average is not None:
+            phase.average.load_state(state["average"])
+        if engine.scaler is not None and state["scaler"] is not None:
+            engine.scaler.load_state_dict(state["scaler"])
+        _restore_random(session, state["rng"])
+        session.resumed = None
+        return int(state["epoch"]), int(state["step"]), _restored_sums(engine, state["sums"])
+
+
+def _sums_of_all(engine: Accelerator, sums: Sums) -> list[dict[str, Tensor]]:
+    """Return the sums of every process: added up in another order they would be rounded otherwise."""
+    own = {name: value.cpu() for name, value in sums._asdict().items()}
+    return [own] if engine.num_processes == 1 else list(gather_object([own]))
+
+
+def _restored_sums(engine: Accelerator, saved: list[dict[str, Tensor]] | None) -> Sums | None:
+    if saved is None:
+        return None
+    if len(saved) == engine.num_processes:
+        return Sums(*(saved[engine.process_index][name].to(engine.device) for name in Sums._fields))
+    share = 1 if engine.is_main_process else 0  # of another number of processes: all in the first one's
+    totals = (torch.stack([one[name] for one in saved]).sum(0) for name in Sums._fields)
+    return Sums(*(share * total.to(engine.device) for total in totals))
+
+
+def _restore_random(session: Session, states: list[dict[str, Any]]) -> None:
+    engine = session.engine
+    if len(states) == engine.num_processes:
+        set_random_state(states[engine.process_index])
+        return
+    session.reporter.note(
+        f"this run had {len(states)} processes and now has {engine.num_processes}: it continues, but not bit for bit"
+    )
+    seed_everything(session.recipe.run.seed + session.global_step + engine.process_index)

@@ -1,0 +1,138 @@
+"""What is decided and said before the first step: layout of weights, rounding of channels, plan and time.
+
+Decisions are made once and kept with the run's state, because a resumed run must continue with the same ones.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+from depl0._util.distributed import from_first, is_first
+from depl0._util.random import isolated_random
+from depl0.app.runs.progress import duration
+from depl0.app.runtime.network import check_channels_last, is_faster_channels_last, set_channels_last
+from depl0.app.training.session import Session
+from depl0.gated import GatedModel
+from depl0.gated.multiples import choose_multiple
+from depl0.gates.threshold import COSTS
+from depl0.host.network import evaluation_mode
+from depl0.latency.multiples import Runtime
+
+MIN_STEPS, MIN_MACS = 400, 1e12
+"""a training shorter than this (about a minute on one core) does not pay for measuring layouts"""
+TIMED_IMAGES = 16
+STEP_PER_PASS = 3.0
+"""a training step takes about three forward passes"""
+
+
+def choose_layout(session: Session, host: nn.Module, macs: int) -> None:
+    """Decide whether weights lie channels last, and lay the host out. ``macs``: for one image."""
+    state = session.state
+    if state.channels_last is None:
+        state.channels_last = _wants_channels_last(session, host, macs)
+    if state.channels_last:
+        set_channels_last(host)
+
+
+def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
+    recipe, data, wanted = session.recipe, session.data, session.recipe.run.channels_last
+    if wanted == "on":
+        check_channels_last(session.engine, host, data.info.image_shape)
+        return True
+    steps = data.train.steps * (recipe.search.epochs + recipe.finetune.epochs)
+    if wanted == "off" or steps < MIN_STEPS or steps * recipe.data.batch_size * macs < MIN_MACS:
+        return False
+    batch = max(1, recipe.data.batch_size // session.engine.num_processes)
+    faster = is_faster_channels_last(session.engine, host, (batch, *data.info.image_shape))
+    session.reporter.note(f"channels last is {'faster' if faster else 'not faster'} here")
+    return faster
+
+
+def choose_rounding(session: Session, gated: GatedModel) -> None:
+    """Decide ``target.round_to = "auto"`` in the first process, and tell the gates.
+
+    It is measured in what will run the compact network: ONNX Runtime where the recipe ends in a deployed file, else
+    PyTorch.
+    """
+    target, state = session.recipe.target, session.state
+    if target.round_to != "auto":
+        return
+    if state.round_to is None:
+        runtime: Runtime = "onnxruntime" if session.recipe.deploy.then == "int8" else "pytorch"
+        multiple = choose_multiple(gated, target.budget, target.of, runtime) if is_first() else 0
+        state.round_to = int(from_first(torch.tensor([multiple], device=gated.device)))
+        in_words = f"rounded to multiples of {state.round_to}" if state.round_to > 1 else "not rounded"
+        where = "in ONNX Runtime on this device" if runtime == "onnxruntime" else "on this device"
+        session.reporter.note(f"channels are {in_words}: fastest {where}")
+    gated.config = gated.config.changed(round_to=state.round_to)
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+def header(session: Session, gated: GatedModel) -> str:
+    """Return network, data, device, folder and plan of a run, one line each."""
+    recipe, info, engine = session.recipe, session.data.info, session.engine
+    images = f"{info.train_size:,} training and {info.test_size:,} test images"
+    shape = "×".join(map(str, info.image_shape))
+    classes = "" if info.num_classes is None else f", {info.num_classes:,} classes"
+    processes = "" if engine.num_processes == 1 else f", {engine.num_processes} processes"
+    rows = {
+        "network": f"{recipe.model.spec}: {gated.dense_cost}",
+        "data": f"{recipe.data.spec}: {images} of {shape}{classes}",
+        "device": f"{engine.device}, {recipe.run.precision}{processes}",
+        "folder": str(session.folder.path),
+        "plan": _plan(session),
+    }
+    return "\n".join(f"{title:<8} {text}" for title, text in rows.items())
+
+
+def _plan(session: Session) -> str:
+    recipe, steps, target = session.recipe, session.data.train.steps, session.recipe.target
+    parts = [
+        _long("search", recipe.search_epochs),
+        f"penalty λ = {target.penalty_weight:g}"
+        if target.budget is None
+        else f"cut to {target.budget:g} of the {COSTS[target.of]}",
+        _long("fine-tuning", recipe.finetune_epochs),
+    ]
+    if _trains_dense(session):
+        parts.insert(0, _long("dense training", recipe.search.epochs + recipe.finetune.epochs))
+    epochs = _epochs(session)
+    number = f"{epochs * steps:,} steps of {recipe.data.batch_size}" if epochs else "no training"
+    return f"{', '.join(filter(None, parts))}: {number}"
+
+
+def time_estimate(session: Session, host: nn.Module) -> str | None:
+    """Estimate the time of a new training from a short forward pass; None where nothing is trained."""
+    epochs = _epochs(session)
+    if not epochs or session.resumed is not None:
+        return None
+    images = next(iter(session.data.test.epoch(0)))[0][:TIMED_IMAGES]
+    seconds = 0.0
+    with evaluation_mode(host), torch.no_grad(), isolated_random(), session.engine.autocast():
+        for _ in range(2):  # the first one also finds its algorithms
+            start = time.perf_counter()
+            host(images)
+            if images.is_cuda:
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - start
+    passes = epochs * (STEP_PER_PASS * session.data.train.size + session.data.test.size)
+    return f"time     {duration(seconds / len(images) * passes)} of training, less as channels are cut out"
+
+
+def _long(what: str, epochs: int) -> str:
+    return f"{epochs} epoch{'s' if epochs > 1 else ''} of {what}" if epochs else ""
+
+
+def _epochs(session: Session) -> int:
+    recipe = session.recipe
+    dense = recipe.search.epochs + recipe.finetune.epochs if _trains_dense(session) else 0
+    return recipe.search_epochs + recipe.finetune_epochs + dense
+
+
+def _trains_dense(session: Session) -> bool:
+    return session.recipe.search.dense_baseline and not session.trained
