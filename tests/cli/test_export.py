@@ -20,7 +20,8 @@ from tests.cli.conftest import Type
 pytestmark = [pytest.mark.integrations, pytest.mark.usefixtures("remembered_plans")]
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-MAKE = f"{GOLDEN / 'network.py'}:TinyDigits"
+NETWORKS = Path(__file__).parents[1] / "networks"
+MAKE = f"{NETWORKS / 'golden.py'}:TinyDigits"
 CHANNELS, BLOCKS = GOLDEN / "v1" / "channels", GOLDEN / "v1" / "blocks"
 
 

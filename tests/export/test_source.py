@@ -16,12 +16,13 @@ from depl0.app.recipes.toml import with_overrides, write_recipe
 pytestmark = pytest.mark.integrations
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+NETWORKS = Path(__file__).parents[1] / "networks"
 RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}
 
 
 def write_run(folder: Path, summary: dict[str, Any]) -> Path:
     shutil.copytree(GOLDEN / "v1" / "channels", folder / "compact")
-    recipe = with_overrides(catalog.get("digits"), {"model.spec": f"{GOLDEN / 'network.py'}:TinyDigits"})
+    recipe = with_overrides(catalog.get("digits"), {"model.spec": f"{NETWORKS / 'golden.py'}:TinyDigits"})
     (folder / "recipe.toml").write_text(write_recipe(recipe))
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder

@@ -30,7 +30,8 @@ from tests.torchvision_shim import import_torchvision
 pytestmark = pytest.mark.integrations
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TINY = f"{GOLDEN / 'network.py'}:TinyDigits"
+NETWORKS = Path(__file__).parents[1] / "networks"
+TINY = f"{NETWORKS / 'golden.py'}:TinyDigits"
 FILES = ["README.md", "config.json", "model.py", "model.safetensors"]
 
 # Where the installed torchvision does not fit the installed torch.
@@ -86,11 +87,11 @@ def error_without_depl0(source: Source, folder: Path, tmp_path: Path) -> float:
 def test_network_of_ours_loads_without_depl0(tmp_path: Path) -> None:
     source = compact_source("resnet20", (3, 32, 32), tmp_path)
     done = export_folder(source, tmp_path / "out")
-    assert sorted(path.name for path in done.path.iterdir()) == FILES
+    assert sorted(path.name for path in done.path.iterdir()) == sorted([*FILES, "network.py"])
     assert done.size == sum(path.stat().st_size for path in done.path.iterdir())
-    code = (done.path / "model.py").read_text()
+    code = (done.path / "model.py").read_text() + (done.path / "network.py").read_text()
     assert "import depl0" not in code and "from depl0" not in code and str(tmp_path) not in code
-    assert "def resnet20(" in code and "def resnet56(" not in code
+    assert "from network import resnet20\n" in code and "def resnet20(" in code
     assert error_without_depl0(source, done.path, tmp_path) < 1e-4
 
 
@@ -107,13 +108,14 @@ def test_network_without_a_block_and_its_card(tmp_path: Path) -> None:
     source = open_source(GOLDEN / "v1" / "blocks", TINY)
     metric = {"name": "accuracy", "unit": "%", "higher_is_better": True}
     summary = {"metric": metric, "dense": {"accuracy": 97.5}, "compact": {"accuracy": 96.25}, "budget": 0.5}
-    metadata = {**source.metadata, "depl0.app.data": "digits", "depl0.class_names": '["a: b", "c"]'}
+    metadata = {**source.metadata, "depl0.data": "digits", "depl0.class_names": '["a: b", "c"]'}
     source = Source(**{**vars(source), "summary": {**summary, "budget_of": "macs"}, "metadata": metadata})
     done = export_folder(source, tmp_path / "out", 'my "net"')
     config = json.loads((done.path / "config.json").read_text())
-    assert config["constants"].keys() == {"first.conv1", "first.conv2"} and config["identities"] == ["first.bn2"]
+    assert config["replaced"]["constant"].keys() == {"first.conv1", "first.conv2"}
+    assert config["identities"] == ["first.bn2"]
     card = (done.path / "README.md").read_text()
-    assert str(GOLDEN) not in card and "network.py:TinyDigits" in card
+    assert str(NETWORKS) not in card and "golden.py:TinyDigits" in card
     assert "| accuracy | 97.50 % | 96.25 % |" in card and "- budget: 0.5 of the MACs" in card
     parsed = huggingface_hub.ModelCard(card).data
     assert parsed.library_name == "pytorch" and parsed.datasets == ["digits"]
@@ -154,7 +156,7 @@ class Scaled(nn.Module):
 '''
 
 
-def test_code_of_several_files_becomes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_user_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "layers", raising=False)
     (tmp_path / "nets.py").write_text(USER)
@@ -163,15 +165,43 @@ def test_code_of_several_files_becomes_one(tmp_path: Path, monkeypatch: pytest.M
     source = compact_source(spec, (1, 8, 8), tmp_path)
     assert structure_of(source.module, source.make()).positions.keys() == {"0.scale", "2.scale"}
     done = export_folder(source, tmp_path / "out")
-    code = (done.path / "model.py").read_text()
-    assert "UNUSED" not in code and "import math" not in code and "WIDTHS.append(6)" in code
+    assert sorted(path.name for path in done.path.iterdir()) == sorted([*FILES, "nets.py", "layers.py"])
+    assert (done.path / "nets.py").read_text() == USER and (done.path / "layers.py").read_text() == LAYERS
     assert error_without_depl0(source, done.path, tmp_path) < 1e-5
 
-    (tmp_path / "nets2.py").write_text(USER.replace("Layer(*WIDTHS)", "whole.Scaled(*WIDTHS)"))
-    other = Source(**{**vars(source), "spec": f"{tmp_path / 'nets2.py'}:make"})
-    with pytest.raises(ExportError, match=r"cannot be put in one file: .* imports the module layers as a whole"):
+    (tmp_path / "model.py").write_text(USER)
+    other = Source(**{**vars(source), "spec": f"{tmp_path / 'model.py'}:make"})
+    with pytest.raises(ExportError, match=r"model.py cannot be copied: the folder has a model.py of its own"):
         export_folder(other, tmp_path / "out2")
     assert not (tmp_path / "out2").exists()
+
+
+def test_package_of_the_user_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "my_own_nets"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "layers.py").write_text(LAYERS)
+    (package / "unused.py").write_text("")
+    code = USER.replace("import layers as whole", "from . import layers as whole").replace(
+        "from layers", "from .layers"
+    )
+    (package / "nets.py").write_text(code)
+    source = compact_source("my_own_nets.nets:make", (1, 8, 8), tmp_path)
+    done = export_folder(source, tmp_path / "out")
+    assert sorted(path.name for path in (done.path / "my_own_nets").iterdir()) == [
+        "__init__.py",
+        "layers.py",
+        "nets.py",
+    ]
+    assert error_without_depl0(source, done.path, tmp_path) < 1e-5
+
+
+def test_single_file_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(AT_ONCE)
+    source = compact_source(f"{tmp_path / 'model.py'}:AtOnce", (1, 8, 8), tmp_path)
+    done = export_folder(source, tmp_path / "out")
+    assert (done.path / "network.py").read_text() == AT_ONCE
 
 
 MIXED = """
@@ -210,8 +240,9 @@ def test_norms_attention_numbers_and_standardised_filters_need_no_depl0(tmp_path
     source = compact_source(f"{tmp_path / 'mixed.py'}:Mixed", (1, 8, 8), tmp_path)
     done = export_folder(source, tmp_path / "out")
     config = json.loads((done.path / "config.json").read_text())
-    assert config["norms"].keys() == {"norm", "last"} and config["attentions"].keys() == {"attention"}
-    assert config["standardised"].keys() == {"second"} and len(config["attributes"][""]["sizes"]) == 2
+    replaced = {kind: set(modules) for kind, modules in config["replaced"].items()}
+    assert replaced == {"norm": {"norm", "last"}, "attention": {"attention"}, "standardised_conv": {"second"}}
+    assert len(config["attributes"][""]["sizes"]) == 2
     code = (done.path / "model.py").read_text()
     assert "import depl0" not in code and "from depl0" not in code and "def recognise" not in code
     request = Request(source.module, source.example)
@@ -261,8 +292,8 @@ def test_modules_that_look_at_all_channels_at_once_need_no_depl0(tmp_path: Path)
     assert isinstance(source.module.channels.conv, FullWidth) and isinstance(source.module.places, FullWidth)
     done = export_folder(source, tmp_path / "out")
     config = json.loads((done.path / "config.json").read_text())
-    assert config["full_width"].keys() == {"channels.conv", "places"}
-    assert len(config["full_width"]["places"]["places"]) == source.module.first.out_channels < 12
+    assert config["replaced"]["full_width"].keys() == {"channels.conv", "places"}
+    assert len(config["replaced"]["full_width"]["places"]["kept_channels"]) == source.module.first.out_channels < 12
     code = (done.path / "model.py").read_text()
     assert "import depl0" not in code and "from depl0" not in code
     assert error_without_depl0(source, done.path, tmp_path) < 1e-5
@@ -285,7 +316,8 @@ def test_attention_in_windows_needs_no_depl0(tmp_path: Path, monkeypatch: pytest
     source = compact_source(f"{tmp_path / 'windows.py'}:Windows", (3, 16, 16), tmp_path)
     done = export_folder(source, tmp_path / "out")
     config = json.loads((done.path / "config.json").read_text())
-    assert {spec["form"] for spec in config["windows"].values()} == {"cosine windows"} and len(config["windows"]) == 4
+    windows = config["replaced"]["window_attention"]
+    assert {spec["form"] for spec in windows.values()} == {"cosine windows"} and len(windows) == 4
     code = (done.path / "model.py").read_text()
     assert "import depl0" not in code and "from depl0" not in code and "def described" not in code
     assert done.max_error < 1e-5
@@ -296,7 +328,7 @@ def test_nothing_is_left_when_something_fails(tmp_path: Path) -> None:
     with largest_file(1000), pytest.raises(ExportError, match=r"is full: out needs [\d,]+ bytes\. Nothing is left"):
         export_folder(source, tmp_path / "out")
     assert not list(tmp_path.iterdir())
-    other = Source(**{**vars(source), "spec": f"{GOLDEN / 'network.py'}:Block", "sizes": {}})
+    other = Source(**{**vars(source), "spec": f"{NETWORKS / 'golden.py'}:Block", "sizes": {}})
     with pytest.raises(ExportError, match="cannot be used by a process without depl0, and is removed"):
         export_folder(other, tmp_path / "out")
     (tmp_path / "full").mkdir()
@@ -330,7 +362,7 @@ def test_upload_to_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert push_to_hub(tmp_path, "me/small") == "https://huggingface.co/me/small"
     created, uploaded = hub.seen
     assert created == ("create", "secret", {"repo_id": "me/small", "private": True, "exist_ok": True})
-    assert uploaded == ("upload", FILES, "me/small")
+    assert uploaded == ("upload", sorted([*FILES, "*.py"]), "me/small")
 
     def fail(**options: Any) -> None:
         raise ConnectionError("nobody answers")

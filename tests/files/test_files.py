@@ -167,9 +167,10 @@ CHANGES: dict[str, Any] = {
     "certificate": {"max_error": 0.0, "dtype": "float64", "inputs": 99},
     "inputs": [[1, 3, 9, 9]],
     "proof": None,
-    "removed": [{"layer": "one", "norm": None, "silent": True}],
+    "replaced": {"one": {"kind": "constant", "layer": "one", "norm": None, "silent": True}},
     "dense_shapes": {},
     "keep": {},
+    "numbers": {"one": {"0": 1}},
     "sha256": "0" * 64,
 }
 
@@ -211,7 +212,7 @@ def test_header_that_is_no_header(folder: Path, text: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("version", "text"),
     [
-        (3, r"format version 3, but this depl0 reads versions up to 2.*\nhint: install a newer depl0"),
+        (3, r"format version 3, but this depl0 reads versions up to 1.*\nhint: install a newer depl0"),
         ("1", "format version '1'"),
         (0, "format version 0"),
         (None, "format version None"),

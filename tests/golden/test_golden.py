@@ -27,7 +27,7 @@ def network_of(name: str) -> type[nn.Module]:
 
 
 def test_every_version_of_the_format_has_its_folders() -> None:
-    assert {"v1/blocks", "v1/channels", "v2/norms"} <= set(FOLDERS)
+    assert {"v1/blocks", "v1/channels", "v1/norms"} <= set(FOLDERS)
     assert {int(name[1]) for name in FOLDERS} == set(range(1, VERSION + 1))
 
 
@@ -46,8 +46,7 @@ def test_golden_folder_gives_its_outputs(name: str) -> None:
 def test_golden_folder_is_written_again_as_it_is(name: str, tmp_path: Path) -> None:
     again = depl0.save(depl0.load(HERE / name, network_of(name)), tmp_path / "again")
     before, after = (json.loads((folder / "compact.json").read_text()) for folder in (HERE / name, again))
-    assert after.get("norms") == before.get("norms") and after["version"] == before["version"]
-    for field in ("network", "cost", "certificate", "inputs", "removed", "dense_shapes", "keep"):
+    for field in before.keys() - {"proof", "sha256"}:
         assert after[field] == before[field]
     old, new = (load_file(folder / "compact.safetensors") for folder in (HERE / name, again))
     assert old.keys() == new.keys() and all(torch.equal(old[key], new[key]) for key in old)
@@ -65,12 +64,3 @@ def test_version_of_the_future_is_refused(tmp_path: Path) -> None:
     (folder / "compact.json").write_text(json.dumps({**header, "version": VERSION + 1}))
     with pytest.raises(depl0.FormatError, match=rf"version {VERSION + 1}, .* up to {VERSION}.\nhint: install a newer"):
         depl0.load(folder, TinyDigits)
-
-
-def test_folder_without_the_shapes_of_inputs_is_read(tmp_path: Path) -> None:
-    """They were added to version 1 without a new number: a reader does without them."""
-    from depl0.surgery.files import record_from_json
-
-    header = json.loads((HERE / "v1" / "channels" / "compact.json").read_text())
-    del header["inputs"]
-    assert record_from_json(header, tmp_path).inputs == ()

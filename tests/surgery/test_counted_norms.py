@@ -54,7 +54,7 @@ def test_what_is_left_is_normalised_as_with_zeros(name: str, dtype: torch.dtype)
     for parameter in module.parameters():
         nn.init.uniform_(parameter, 0.5, 1.5)
     spec = recognise(module, dim % len(shape), len(shape), WIDTH, [None, 0.01, 1e-5, 1e-6, 0.1])
-    assert spec is not None and spec.kind == name.split(" ")[0].strip(",") and spec.width == WIDTH
+    assert spec is not None and spec.form == name.split(" ")[0].strip(",") and spec.width == WIDTH
     module = module.to(dtype)
     kept = torch.randn(shape, dtype=dtype).index_select(dim, KEPT) + 2
     dense = torch.zeros(shape, dtype=dtype).index_copy(dim, KEPT, kept)
@@ -111,7 +111,7 @@ def test_cutting_goes_on_where_it_was_begun() -> None:
     compact = gated.extract().eval()
     assert len(compact.norm.weight) < 6 and compact.norm.spec.width == 8
     again, smaller = pruned(compact, x, seed=4)
-    assert again.plan.num_gates < gated.plan.num_gates and set(again.plan.norms) == {"norm", "last"}
+    assert again.plan.num_gates < gated.plan.num_gates and set(again.plan.replacements) == {"norm", "last"}
     assert smaller.norm.spec.width == 8 and distance(call(again, x), call(smaller, x)) < 1e-5
 
 
@@ -126,7 +126,7 @@ def test_norms_that_lose_nothing_are_left_alone() -> None:
 def test_plan_says_what_takes_the_place_of_norms() -> None:
     plan = depl0.plan(SmallStream(), torch.randn(2, 5, 6))
     assert "2 norms over all channels still count removed channels, as zeros, in the compact network" in str(plan)
-    assert plan.to_dict()["counted_norms"] == ["norm", "last"]
+    assert plan.to_dict()["replaced"] == {"norm": ["norm", "last"]}
 
 
 def test_saved_loaded_and_deployed(tmp_path: Path) -> None:
@@ -134,7 +134,6 @@ def test_saved_loaded_and_deployed(tmp_path: Path) -> None:
     x = image(batch=1)
     _, compact = pruned(liven(ImageStream(), x), x)
     folder = depl0.save(compact, tmp_path / "compact")
-    assert json.loads((folder / "compact.json").read_text())["version"] == 2
     loaded = depl0.load(folder, ImageStream).eval()
     assert isinstance(loaded.response, CountedNorm) and isinstance(loaded.plain, CountedNorm)
     other = torch.randn(1, 3, 8, 8)
@@ -148,7 +147,7 @@ def test_damaged_description_of_a_norm(tmp_path: Path) -> None:
     x = torch.randn(2, 5, 6)
     folder = depl0.save(pruned(SmallStream(), x)[1], tmp_path)
     header = json.loads((folder / "compact.json").read_text())
-    header["norms"]["norm"]["kind"] = "other"
+    header["replaced"]["norm"]["form"] = "other"
     (folder / "compact.json").write_text(json.dumps(header))
     with pytest.raises(depl0.FormatError, match=r"is damaged: ValueError .*describes no norm"):
         depl0.load(folder, SmallStream)

@@ -38,7 +38,7 @@ def test_cut_in_training_saved_loaded_and_deployed(tmp_path: Path) -> None:
     torch.manual_seed(0)
     x, other = image(batch=1), torch.randn(1, 3, 8, 8)
     gated = depl0.attach(liven(AttendsToChannels(), x), x).eval()
-    assert gated.plan.to_dict()["full_width"] == ["where", "near.conv", "map"]
+    assert gated.plan.to_dict()["replaced"]["full_width"] == ["where", "near.conv", "map"]
     assert "3 modules that look at all channels at once get zeros for removed ones (FullWidth)" in str(gated.plan)
     first = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     first[[0, 5, 9]] = True
@@ -51,23 +51,31 @@ def test_cut_in_training_saved_loaded_and_deployed(tmp_path: Path) -> None:
     gated.fix_gates(gates)
     compact = gated.extract().eval()
     folder = depl0.save(compact, tmp_path / "compact")
-    assert json.loads((folder / "compact.json").read_text())["version"] == 2
     loaded = depl0.load(folder, AttendsToChannels)
     assert torch.equal(call(compact, other), call(loaded, other))
     session = onnxruntime.InferenceSession(export_onnx(loaded, x, tmp_path / "compact.onnx"))
     assert distance(call(compact, other), torch.from_numpy(session.run(None, {"input": other.numpy()})[0])) < 1e-5
     again, smaller = pruned(loaded, x, seed=4)
-    assert again.plan.full_width["where"].width == 8
+    assert again.plan.replacements["where"].spec.width == 8
     assert distance(call(again, other), call(smaller, other)) < 1e-5
     reloaded = depl0.load(depl0.save(smaller, tmp_path / "smaller"), AttendsToChannels)
     assert torch.equal(call(smaller, other), call(reloaded, other))
 
 
-@pytest.mark.parametrize(("key", "value"), [("width", 0), ("dim", "1"), ("keep", [9])])
+@pytest.mark.parametrize(("key", "value"), [("width", 0), ("dim", "1"), ("kind", "other")])
 def test_damaged_description_of_a_width(key: str, value: object, tmp_path: Path) -> None:
     folder = depl0.save(pruned(AttendsToChannels(), image())[1], tmp_path)
     header = json.loads((folder / "compact.json").read_text())
-    header["full_width"]["where"][key] = value
+    header["replaced"]["where"][key] = value
+    (folder / "compact.json").write_text(json.dumps(header))
+    with pytest.raises(depl0.FormatError, match="is damaged"):
+        depl0.load(folder, AttendsToChannels)
+
+
+def test_damaged_positions_of_channels(tmp_path: Path) -> None:
+    folder = depl0.save(pruned(AttendsToChannels(), image())[1], tmp_path)
+    header = json.loads((folder / "compact.json").read_text())
+    header["keep"]["where.(channels)"]["0"] = [9]
     (folder / "compact.json").write_text(json.dumps(header))
     with pytest.raises(depl0.FormatError, match="is damaged"):
         depl0.load(folder, AttendsToChannels)

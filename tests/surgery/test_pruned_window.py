@@ -15,8 +15,7 @@ from torch import Tensor, nn
 import depl0
 from depl0.export import export_onnx
 from depl0.replacements.attention import AttentionSpec
-from depl0.replacements.attentions import recognise_attention
-from depl0.replacements.window import PrunedWindowAttention
+from depl0.replacements.window import PrunedWindowAttention, WindowReplacement
 
 import_torchvision()
 from torchvision.models import swin_transformer as swin  # noqa: E402
@@ -57,8 +56,8 @@ class Windows(nn.Module):
 @pytest.mark.parametrize("shift", [[0, 0], [2, 1], [0, 1]])
 def test_is_recognised_by_what_it_computes(kind: str, shift: list[int]) -> None:
     module = attention(kind, shift)
-    assert recognise_attention(module) == AttentionSpec(kind, 3, 4, 0.5 if kind == "windows" else 1.0)
-    spec = recognise_attention(module)
+    assert WindowReplacement.recognise(module) == AttentionSpec(kind, 3, 4, 0.5 if kind == "windows" else 1.0)
+    spec = WindowReplacement.recognise(module)
     other = PrunedWindowAttention(module, spec)
     for height, width in ((8, 6), (9, 7), (4, 2), (3, 1), (4, 8)):
         x = torch.randn(2, height, width, 12)
@@ -72,7 +71,7 @@ class OtherScale(swin.ShiftedWindowAttention):
 
 
 def test_what_computes_something_else_is_left_alone() -> None:
-    assert recognise_attention(OtherScale(12, [2, 2], [0, 0], 3)) is None
+    assert WindowReplacement.recognise(OtherScale(12, [2, 2], [0, 0], 3)) is None
 
 
 @EVERY
@@ -120,5 +119,5 @@ def test_whole_networks() -> None:
         x = torch.randn(1, 3, 32, 32)
         gated, compact = pruned(liven(make(**options), x), x)
         assert gated.plan.least() < 0.01
-        assert "attention modules are replaced where they lose channels (PrunedAttention)" in str(gated.plan)
+        assert "attention modules are replaced where they lose channels (PrunedWindowAttention)" in str(gated.plan)
         assert depl0.info(compact).certificate.covered[-1] == "training mode"

@@ -145,7 +145,7 @@ def _remove_blocks(gated: depl0.GatedModel) -> int:
     if not gated.reacts(gates):
         return 0
     gated.fix_gates(gates)
-    return len(record_of(gated.extract(remove_blocks=True)).removals)
+    return len(record_of(gated.extract(remove_blocks=True)).removed)
 
 
 def _flat(outputs: Any) -> torch.Tensor:

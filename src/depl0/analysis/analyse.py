@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,10 +15,7 @@ import depl0.analysis.rules.parts
 import depl0.analysis.rules.products
 import depl0.analysis.rules.scores
 import depl0.analysis.rules.streams  # noqa: F401 - they register rules
-from depl0.analysis.attention import attention_call, attentions_called, attentions_of_plan
-from depl0.analysis.full_width import modules_widened, to_be_widened, wide_call, widths_of_plan
 from depl0.analysis.labels import Reason
-from depl0.analysis.norms import modules_called, norm_call, norms_of_plan
 from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan, Product
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
@@ -29,21 +27,25 @@ from depl0.analysis.values import Opaque, Stored, Value
 from depl0.analysis.zeros import Sites, place_sites
 from depl0.errors import NothingToPruneError
 
+if TYPE_CHECKING:
+    from depl0.replacements.base import Replacement
+
 
 class Analysis:
     """Labels and gate sites of one network. More channels can be frozen later, and a new plan made."""
 
-    def __init__(self, model: nn.Module, graphs: list[Graph]) -> None:
+    def __init__(self, model: nn.Module, graphs: list[Graph], kinds: Sequence[type[Replacement]]) -> None:
+        """``kinds`` are the kinds of modules that are analysed as a whole (:func:`depl0.replacements.base.kinds`)."""
         self.graphs = graphs
         self.state = Propagation(model)
         for graph in graphs:
-            _walk(self.state, graph)
-        widened = to_be_widened(self.state)
-        if widened:
+            _walk(self.state, graph, kinds)
+        second_pass = {kind.kind: kind.second_pass(self.state) for kind in kinds}
+        if any(second_pass.values()):
             self.state = Propagation(model, self.state)
-            self.state.widened = widened
+            self.state.second_pass = second_pass
             for graph in graphs:
-                _walk(self.state, graph)
+                _walk(self.state, graph, kinds)
         for axis, reason in self.state.fixed.items():
             if axis in self.state.axes:
                 self.state.labels.freeze(self.state.axes[axis], reason)
@@ -63,19 +65,16 @@ class Analysis:
         return _number(self.state, self.graphs, self.sites, choice)
 
 
-def _walk(state: Propagation, graph: Graph) -> None:
+def _walk(state: Propagation, graph: Graph, kinds: Sequence[type[Replacement]]) -> None:
     """Visit the operators in order of execution. One that is not understood freezes what goes into it."""
     shares_memory: dict[fx.Node, fx.Node] = {}
     position = {node: index for index, node in enumerate(graph.nodes)}
-    calls, attentions, widened = modules_called(graph), attentions_called(state, graph), modules_widened(state, graph)
+    modules = [(kind, {call[1][0]: call for call in kind.calls(state, graph)}) for kind in kinds]
     understood: set[fx.Node] = set()
     for node in graph.nodes:
-        if node in calls and norm_call(state, graph, calls[node]) is not None:
-            understood.update(calls[node])
-        if node in attentions and attention_call(state, graph, *attentions[node]):
-            understood.update(attentions[node][1])
-        if node in widened and node not in understood and wide_call(state, graph, *widened[node]):
-            understood.update(widened[node][1])
+        for kind, calls in modules:
+            if node in calls and node not in understood:
+                understood.update(kind.enter(state, graph, *calls[node]))
         if node in understood:
             continue
         if node.op == "placeholder":
@@ -87,10 +86,6 @@ def _walk(state: Propagation, graph: Graph) -> None:
         else:
             name = operator_name(node)
             rule = RULES.get(name) or (pointwise_rule if is_pointwise(node) else unknown_rule)
-            weight = state.standardised_weight(graph.layer[node])
-            if weight is not None and name not in CONVOLUTIONS:
-                state.values[node] = weight  # on the way there
-                continue
             if not all(has_known_size(n) for n in (node, *node.all_input_nodes)):
                 rule = value_sized_rule
             state.values[node] = rule(state, graph, node)
@@ -169,15 +164,23 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         sites={axis: layer for axis, layer in sites.axes.items() if axis in axes},
         uses=tuple(use for use in state.layers if use.mode == "evaluation"),
         norm_after=_norms_after_layers(graphs),
-        norms=norms_of_plan(state, set(gate_of)),
-        attentions=attentions_of_plan(state, axes),
-        full_width=widths_of_plan(state, set(gate_of)),
+        replacements=_replacements(state, axes, set(gate_of)),
         products=tuple(Product(gates(labels.roots(p.labels)), p.macs) for p in state.products),
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )
     if not groups:
         raise NothingToPruneError(_nothing_to_prune(plan), hint=_what_next(choice, plan))
     return plan
+
+
+def _replacements(state: Propagation, axes: dict[Axis, Tensor], gated: set[int]) -> dict[str, Replacement]:
+    """Return the modules that need another in their place because they may lose channels."""
+    return {
+        path: found.replacement
+        for path, found in state.replaced.items()
+        if any(axis in axes for axis in found.axes)
+        or any(gated.intersection(state.labels.roots(labels).tolist()) for labels in found.labels)
+    }
 
 
 def _output_axes(state: Propagation) -> dict[str, Axis]:

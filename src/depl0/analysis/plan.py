@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from depl0.analysis.propagate import Axis, LayerUse
-from depl0.replacements.attention import AttentionSpec
-from depl0.replacements.full_width import WidthSpec
-from depl0.replacements.norm import NormSpec
+
+if TYPE_CHECKING:
+    from depl0.replacements.base import Replacement
 
 FROZEN = -1
 """The gate number of a position that has no gate."""
@@ -84,12 +84,8 @@ class Plan:
     """sites whose gates multiply and cut nothing (:mod:`depl0.analysis.alone`) -> gate number of every position"""
     uncut_filters: Mapping[Axis, Tensor] = field(default_factory=dict)
     """output axes of the layers that such gates belong to -> gate number of every position"""
-    norms: Mapping[str, NormSpec] = field(default_factory=dict)
-    """norms over all channels; where channels are cut, one that counts those that are gone takes their place"""
-    attentions: Mapping[str, AttentionSpec] = field(default_factory=dict)
-    """self-attention modules; where channels are cut, one whose widths are independent takes their place"""
-    full_width: Mapping[str, WidthSpec] = field(default_factory=dict)
-    """small modules that look at all channels at once; they get zeros for channels that are cut"""
+    replacements: Mapping[str, Replacement] = field(default_factory=dict)
+    """modules that need another in their place where channels are cut"""
     products: tuple[Product, ...] = ()
     """what the attention scores and their use cost"""
     covered: tuple[str, ...] = ()
@@ -129,8 +125,15 @@ class Plan:
 
     @property
     def works_in_float32(self) -> bool:
-        """Return whether norms go down to float32 by themselves, so that float64 would show their rounding."""
-        return any(spec.single for spec in self.norms.values())
+        """Whether modules go down to float32 by themselves, so that float64 would show their rounding."""
+        return any(replacement.in_float32 for replacement in self.replacements.values())
+
+    def replaced(self) -> dict[type[Replacement], list[str]]:
+        """Return the modules that need another in their place, by the kind of it."""
+        found: dict[type[Replacement], list[str]] = {}
+        for path, replacement in self.replacements.items():
+            found.setdefault(type(replacement), []).append(path)
+        return dict(sorted(found.items(), key=lambda entry: entry[0].kind))
 
     def frozen(self) -> dict[str, int]:
         """Return the reasons for frozen channels and how many channels each holds, most first."""
@@ -148,9 +151,7 @@ class Plan:
             "prunable_channels": self.prunable_channels,
             "covered": list(self.covered),
             "not_covered": list(self.refused),
-            "counted_norms": list(self.norms),
-            "pruned_attentions": list(self.attentions),
-            "full_width": list(self.full_width),
+            "replaced": {kind.kind: paths for kind, paths in self.replaced().items()},
             "least_macs": self.least("macs"),
             "least_params": self.least("params"),
             "groups": [
@@ -173,21 +174,7 @@ class Plan:
         if self.least_cost is not None:
             least = f"{self.least('macs'):.1%} of the MACs, {self.least('params'):.1%} of the parameters"
             lines.append(f"the least that can be reached: {least}")
-        if self.norms:
-            kinds = f"{len(self.norms)} norms over all channels" if len(self.norms) > 1 else next(iter(self.norms))
-            verb = "count" if len(self.norms) > 1 else "counts"
-            lines.append(f"{kinds} still {verb} removed channels, as zeros, in the compact network (CountedNorm)")
-        if self.attentions:
-            several = len(self.attentions) > 1
-            kinds = f"{len(self.attentions)} attention modules are" if several else "attention is"
-            they = "they lose" if several else "it loses"
-            lines.append(f"{kinds} replaced where {they} channels (PrunedAttention)")
-        if self.full_width:
-            several = len(self.full_width) > 1
-            what = f"{len(self.full_width)} modules that look" if several else f"{next(iter(self.full_width))} looks"
-            lines.append(
-                f"{what} at all channels at once {'get' if several else 'and gets'} zeros for removed ones (FullWidth)"
-            )
+        lines += [line for kind, paths in self.replaced().items() if (line := kind.describe(paths))]
         if self.covered:
             lines.append(f"tried on {', '.join(self.covered)}")
         if self.refused:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, fx, nn
 
 from depl0.analysis.labels import Labels, Reason
 from depl0.analysis.recording import Graph, shape_of
 from depl0.analysis.values import Channels, Derived, Normed, Opaque, Stored, Value, labels_along, varying_dims
-from depl0.replacements.attention import AttentionSpec
-from depl0.replacements.full_width import WidthSpec
-from depl0.replacements.norm import NormSpec
-from depl0.replacements.standardised import Standardisation, standardisation_of
 
 if TYPE_CHECKING:
-    from depl0.analysis.attention import AttentionCall
-    from depl0.analysis.full_width import WideCall
-    from depl0.analysis.norms import NormCall
     from depl0.analysis.rules.scores import ScoreCall
+    from depl0.replacements.base import Replacement
 
 Axis: TypeAlias = tuple[str, int]
 """One dimension of one parameter or buffer."""
+
+
+def channel_axis(path: str) -> Axis:
+    """Name the channels that go into a module, like an axis of a parameter."""
+    return f"{path}.(channels)", 0
+
+
+def is_channel_axis(name: str) -> bool:
+    """Whether a name is one that :func:`channel_axis` gives, and not that of a tensor."""
+    return name.endswith(".(channels)")
 
 
 @dataclass(frozen=True)
@@ -54,18 +58,41 @@ class WeighedProduct:
     macs: float
 
 
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module that is analysed as a whole, and where gates go so that a closed channel is zero."""
+
+    path: str
+    source: fx.Node
+    """what goes in; closed channels must be zero there"""
+    otherwise: Axis | Reason
+    """where they cannot be made zero: the input axis to gate instead, or why they are unprunable"""
+    zero_sources: tuple[fx.Node, ...] | None
+    """what must be zero for closed channels of the result to be zero; None: they cannot be made zero"""
+    out_axes: tuple[Axis, ...] = ()
+    """what gates of the result multiply"""
+    inner_axes: tuple[Axis, ...] = ()
+    """what gates of channels inside the module multiply"""
+
+
+@dataclass(frozen=True)
+class ReplacedModule:
+    """A module that needs another in its place if any of these axes or labels loses channels."""
+
+    replacement: Replacement
+    axes: tuple[Axis, ...] = ()
+    labels: list[Tensor] = field(default_factory=list)
+
+
 class Propagation:
     """Labels of all tensors of all graphs of one network; parameters tie the graphs together."""
 
     def __init__(self, model: nn.Module, before: Propagation | None = None) -> None:
+        """``before`` is the state after a first pass: modules are recognised once."""
         self.labels = Labels()
         self.modules = dict(model.named_modules())
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.parameters = set(self._names.values())
-        self.standardised: dict[str, Standardisation] = (
-            _standardised(self.modules) if before is None else before.standardised
-        )
-        """convolutions with standardised filters, by path"""
         self.values: dict[fx.Node, Value] = {}
         self.axes: dict[Axis, Tensor] = {}
         self.fixed: dict[Axis, Reason] = {}
@@ -75,38 +102,30 @@ class Propagation:
         self.added_to_shortcut: list[Tensor] = []
         self.sized_by_code: list[tuple[Graph, fx.Node]] = []
         """nodes whose sizes may be literals in the user's code; only a trial run can tell"""
-        self.norms: dict[str, NormSpec] = {}
-        """module that is a norm over all channels -> what it computes"""
-        self.normed: dict[str, list[Tensor]] = {}
-        """such a module -> the channels of each of its calls"""
-        self.norm_calls: dict[fx.Node, NormCall] = {}
-        """result of such a call -> the call"""
-        self._attentions: dict[str, AttentionSpec | None] = {} if before is None else before._attentions
-        self.attended: dict[str, tuple[str, str]] = {}
-        """self-attention module -> its first and its last weight"""
-        self.attention_calls: dict[fx.Node, AttentionCall] = {}
+        self.replaced: dict[str, ReplacedModule] = {}
+        """modules that were analysed as a whole"""
+        self.module_calls: dict[fx.Node, ModuleCall] = {}
         """result of a call of such a module -> the call"""
+        self.second_pass: dict[str, set[str]] = {}
+        """kind of replacement -> the modules that it takes in a second pass"""
+        self._recognised: dict[tuple[str, str], Any] = {} if before is None else before._recognised
         self.products: list[WeighedProduct] = []
         self.score_calls: dict[fx.Node, ScoreCall] = {}
         """products of activations that have channels"""
         self.blocking: dict[str, set[str]] = {}
         """modules in which channels are frozen by what is done to them there -> the layers that gave the channels"""
-        self.widened: set[str] = set()
-        """modules that are to be run at their full width"""
-        self.wide: dict[str, WidthSpec] = {}
-        """those of them that are"""
-        self.wide_calls: dict[fx.Node, WideCall] = {}
-        """result of a call of such a module -> the call"""
 
     def name_of(self, parameter: nn.Parameter) -> str:
         """Return the first name of a parameter."""
         return self._names[id(parameter)]
 
-    def attention_of(self, path: str, recognise: Callable[[nn.Module], AttentionSpec | None]) -> AttentionSpec | None:
-        """Return what a module computes if it is self-attention; every module is looked at once."""
-        if path not in self._attentions:
-            self._attentions[path] = recognise(self.modules[path])
-        return self._attentions[path]
+    def recognised(self, kind: str, path: str, recognise: Callable[[nn.Module], Any]) -> Any:
+        """Return what ``recognise`` says of a module; every module is asked about once."""
+        if path not in self.modules:
+            return None
+        if (kind, path) not in self._recognised:
+            self._recognised[kind, path] = recognise(self.modules[path])
+        return self._recognised[kind, path]
 
     # -- used by the rules ---------------------------------------------------------------------------------------
 
@@ -187,13 +206,6 @@ class Propagation:
             for name, dim, _ in value.axes:
                 self.fixed.setdefault((name, dim), reason)
 
-    def standardised_weight(self, path: str) -> Normed | None:
-        """Return the weight of a convolution with standardised filters; None where a module is no such."""
-        found = self.standardised.get(path)
-        if found is None or f"{path}.weight" not in self.parameters:
-            return None
-        return Normed(f"{path}.weight", None if found.gain is None else f"{path}.{found.gain}", 0)
-
     def vector_dim(self, node: fx.Node) -> int | None:
         """Return the one dimension of a stored vector's view that is longer than one."""
         dims = [dim for dim, size in enumerate(shape_of(node)) if size > 1]
@@ -202,11 +214,6 @@ class Propagation:
     def channel_inputs(self, node: fx.Node) -> list[fx.Node]:
         """Return the inputs of a node that are tensors with channels."""
         return [n for n in node.all_input_nodes if isinstance(self.values.get(n), Channels)]
-
-
-def _standardised(modules: dict[str, nn.Module]) -> dict[str, Standardisation]:
-    found = {path: standardisation_of(module) for path, module in modules.items()}
-    return {path: each for path, each in found.items() if each is not None and path}
 
 
 def tensor_inputs(node: fx.Node) -> list[fx.Node]:

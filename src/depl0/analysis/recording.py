@@ -174,14 +174,19 @@ def _inline_regions(module: fx.GraphModule) -> None:
         module.graph.erase_node(node)
 
 
+def stack_of(node: fx.Node) -> list[tuple[str, str]]:
+    """Return the modules that a node was called in, outermost first: a key for each call, and the module's path."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [
+        (str(key), str(name).removeprefix("L['self']").removeprefix(".").split("@")[0])
+        for key, (name, _) in stack.items()
+    ]
+
+
 def module_path(node: fx.Node) -> str:
     """Return the path of the innermost module that a node was called in."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ""
-    path = str(list(stack.values())[-1][0])
-    path = path.removeprefix("L['self']").removeprefix(".")
-    return path.split("@")[0]
+    stack = stack_of(node)
+    return stack[-1][1] if stack else ""
 
 
 def user_frame(error: BaseException) -> str:

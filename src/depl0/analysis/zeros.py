@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from depl0.analysis.attention import has_channels
-from depl0.analysis.full_width import freeze_unsilenced_width
 from depl0.analysis.labels import Reason
-from depl0.analysis.norms import freeze_unsilenced
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.operators import (
@@ -81,27 +78,17 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
             else:
                 sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
         for node in graph.nodes:
-            attention = state.attention_calls.get(node)
-            if attention is None:
-                continue
-            for axis in attention.inner_axes:
-                sites.axes.setdefault(axis, attention.path)
-            if has_channels(state, attention):
-                if silenceable[attention.source]:
-                    _mark(attention.source, sources, marked)
-                else:
-                    sites.axes.setdefault(attention.in_axis, attention.path)
-        for node in graph.nodes:  # a norm that counts removed channels as zeros must get zeros
-            call = state.norm_calls.get(node)
-            if call is not None and silenceable[call.source]:
-                _mark(call.source, sources, marked)
-            elif call is not None:
-                freeze_unsilenced(state, call)
-            wide = state.wide_calls.get(node)
-            if wide is not None and silenceable[wide.source]:
-                _mark(wide.source, sources, marked)
-            elif wide is not None:
-                freeze_unsilenced_width(state, wide)
+            call = state.module_calls.get(node)
+            if call is not None:
+                for axis in call.inner_axes:
+                    sites.axes.setdefault(axis, call.path)
+                given = state.values[call.source]
+                if silenceable[call.source]:
+                    _mark(call.source, sources, marked)
+                elif isinstance(call.otherwise, Reason):
+                    state.freeze_value(given, call.otherwise)
+                elif isinstance(given, Channels):
+                    sites.axes.setdefault(call.otherwise, call.path)
             scores = state.score_calls.get(node)
             if scores is not None and scores.summed:
                 _silence_one_of(state, graph, scores.summed, sources, silenceable, marked)
@@ -173,10 +160,8 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     name = operator_name(node)
     if not isinstance(state.values[node], Channels):
         return []
-    if node in state.attention_calls:
-        return list(state.attention_calls[node].out_axes)
-    if node in state.norm_calls:
-        return list(state.norm_calls[node].axes)
+    if node in state.module_calls:
+        return list(state.module_calls[node].out_axes)
     if name in {"expand", "repeat"}:  # of a parameter, which then is all there is to silence
         return [_own_axis(state, n) for n in tensor_inputs(node) if isinstance(state.values[n], Stored)]
     if name == "embedding":
@@ -208,14 +193,9 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
     """
     name = operator_name(node)
     value = state.values.get(node)
-    if node in state.attention_calls:
-        return []  # its last layer is where the gate goes
-    call = state.norm_calls.get(node)
+    call = state.module_calls.get(node)
     if call is not None and isinstance(value, Channels):
-        return ([call.source] if call.keeps_zeros else []) if call.can_be_silenced else None
-    wide = state.wide_calls.get(node)
-    if wide is not None and isinstance(value, Channels):
-        return [wide.source] if wide.keeps_zeros else None
+        return None if call.zero_sources is None else list(call.zero_sources)
     scores = state.score_calls.get(node)
     if scores is not None and isinstance(value, Channels):
         return [factor for factor in scores.factors if silenceable[factor]][:1] or None

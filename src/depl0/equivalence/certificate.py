@@ -31,8 +31,8 @@ from depl0.errors import CertificateError, Depl0Error
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy, untouched
 from depl0.host.inputs import ExampleInputs, output_tensors
+from depl0.replacements.base import exact_tensors
 from depl0.replacements.constant import Removal, remove
-from depl0.replacements.standardised import exact_sums
 from depl0.replacements.weight_norm import exact_lengths
 
 
@@ -68,7 +68,10 @@ def certify(
     in its precision: a norm that is folded into a constant is rounded to the network's own precision, which is no
     difference between the two.
     """
-    exact = {**exact_lengths(host, scaled, positions), **exact_sums(host, positions)}
+    exact = {
+        **exact_lengths(host, scaled, positions),
+        **exact_tensors(host, positions, plan.replacements if plan else {}),
+    }
     with untouched(host):
         try:
             single = plan is not None and plan.works_in_float32

@@ -28,6 +28,7 @@ from depl0.host.network import check_host
 from depl0.planning.cause import freeze_cause
 from depl0.planning.trace_cases import check_modes, look_at
 from depl0.planning.trial import Trial
+from depl0.replacements.base import kinds
 from depl0.surgery.slicing import kept_gates
 
 __all__ = ["plan"]
@@ -45,7 +46,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
     with isolated_random():
         copy = check_modes(private_copy(model))
         seen = look_at(model, copy, example)
-        analysis = Analysis(copy, list(seen.graphs))
+        analysis = Analysis(copy, list(seen.graphs), kinds())
         with untouched(model):
             trial = Trial(copy, seen.cases)
             while True:

@@ -7,54 +7,53 @@ names, and with the scale of the dense network as a number. Every head loses the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, final, get_args
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-Form = Literal["torch", "timm", "windows", "cosine windows"]
-"""``nn.MultiheadAttention`` on one input; modules with linear layers ``qkv`` and ``proj``, as timm's; attention in
-shifted windows, as torchvision's Swin; the same by the angle between queries and keys, as its Swin V2"""
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import Axis, LayerUse, ModuleCall, Propagation, ReplacedModule, WeighedProduct
+from depl0.analysis.recording import Graph, operator_name, shape_of
+from depl0.analysis.rules.rulebook import layer_name
+from depl0.analysis.values import Opaque
+from depl0.host.copies import private_copy
+from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives, replace_module
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
     """What a self-attention module computes."""
 
-    form: Form
+    form: Literal["torch", "timm", "windows", "cosine windows"]
+    """``nn.MultiheadAttention`` on one input; modules with linear layers ``qkv`` and ``proj``, as timm's; attention in
+    shifted windows, as torchvision's Swin; the same by the angle between queries and keys, as its Swin V2"""
     heads: int
     head_dim: int
     scale: float
 
     @property
     def weight(self) -> str:
-        """Return the parameter that gives queries, keys and values, in that order, head by head."""
+        """The parameter that gives queries, keys and values, in that order, head by head."""
         return "in_proj_weight" if self.form == "torch" else "qkv.weight"
 
     @property
     def bias(self) -> str:
-        """Return its bias, which need not be there."""
+        """Its bias, which need not be there."""
         return "in_proj_bias" if self.form == "torch" else "qkv.bias"
 
     @property
     def out(self) -> str:
-        """Return the layer that reads the heads."""
+        """The layer that reads the heads."""
         return "out_proj" if self.form == "torch" else "proj"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> AttentionSpec:
-        """Read plain data back; a ValueError says what is wrong."""
-        spec = cls(**data)
-        whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in (spec.heads, spec.head_dim))
-        if spec.form not in get_args(Form) or not whole or not isinstance(spec.scale, float):
-            raise ValueError(f"{str(data)[:100]} describes no attention")
-        return spec
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.head_dim < 1:
+            raise ValueError(f"{self} has no heads")
 
 
 @final
@@ -130,12 +129,18 @@ class PrunedAttention(nn.Module):
         total: Tensor | None = None
         batch, length = x.shape[:2]
         if mask is not None:
-            total = _additive(mask, x)
+            total = self._additive(mask, x)
             total = total.view(batch, self.spec.heads, length, length) if total.dim() == 3 else total
         if padding is not None:
-            added = _additive(padding, x).view(batch, 1, 1, length)
+            added = self._additive(padding, x).view(batch, 1, 1, length)
             total = added if total is None else total + added
         return total
+
+    @staticmethod
+    def _additive(mask: Tensor, x: Tensor) -> Tensor:
+        if mask.dtype != torch.bool:
+            return mask.to(x.dtype)
+        return torch.zeros_like(mask, dtype=x.dtype).masked_fill(mask, float("-inf"))
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Turn (batch, length, rows of all heads) into queries, keys and values, each (batch, heads, length, dim)."""
@@ -164,29 +169,227 @@ class PrunedAttention(nn.Module):
         return f"heads={self.spec.heads}, values={self.value_dim} of {self.spec.head_dim}, scale={self.spec.scale:.4g}"
 
 
-def _additive(mask: Tensor, x: Tensor) -> Tensor:
-    if mask.dtype != torch.bool:
-        return mask.to(x.dtype)
-    return torch.zeros_like(mask, dtype=x.dtype).masked_fill(mask, float("-inf"))
+def rebuild_attention(network: nn.Module, path: str, given: dict[str, Any]) -> None:
+    """Put attention of any width in the place of a dense module."""
+    replace_module(network, path, PrunedAttention(network.get_submodule(path), AttentionSpec(**given)))
 
 
-def described(module: nn.Module) -> AttentionSpec | None:
-    """Return what a module would have to compute, by its parts."""
-    if type(module) is nn.MultiheadAttention:
-        plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
-        return AttentionSpec("torch", module.num_heads, module.head_dim, module.head_dim**-0.5) if plain else None
-    parts = dict(module.named_children())
-    if module._parameters or not {"qkv", "proj", "attn_drop", "proj_drop"} <= parts.keys():
-        return None
-    heads = getattr(module, "num_heads", None)
-    qkv, proj, known = parts["qkv"], parts["proj"], (nn.Dropout, nn.Identity)
-    if type(qkv) is not nn.Linear or type(proj) is not nn.Linear or not isinstance(heads, int):
-        return None
-    if any(type(part) not in known for name, part in parts.items() if name not in {"qkv", "proj"}):
-        return None
-    if type(parts["attn_drop"]) is not nn.Dropout or qkv.out_features != 3 * proj.in_features:
-        return None
-    head_dim = proj.in_features // heads
-    scale = getattr(module, "scale", None)
-    scale = scale if isinstance(scale, float) else head_dim**-0.5
-    return AttentionSpec("timm", heads, head_dim, scale) if head_dim * heads == proj.in_features else None
+# -- the kind --------------------------------------------------------------------------------------------------------
+
+
+class SelfAttention(Replacement):
+    """Self-attention modules are analysed as a whole: every head loses the same places.
+
+    Queries and keys meet place by place, so those go together; values go with the inputs of the layer that reads them.
+    A closed place of a query is a zero in every score, and one of a value a zero that the last layer reads.
+    """
+
+    spec: AttentionSpec
+    spec_type: ClassVar[type] = AttentionSpec
+    module_type: ClassVar[type[Any]]
+    """made of a module and a spec; ``measure()`` tells it that it was sliced"""
+
+    @classmethod
+    @abstractmethod
+    def described(cls, module: nn.Module) -> AttentionSpec | None:
+        """Return what a module would have to compute, by its parts."""
+
+    @classmethod
+    @abstractmethod
+    def inputs(cls, module: nn.Module, spec: AttentionSpec) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Give sizes of inputs, channels apart, to try a module on, and how often it is given each of them."""
+
+    @classmethod
+    @abstractmethod
+    def batch_and_length(cls, shape: tuple[int, ...], spec: AttentionSpec, module: nn.Module) -> tuple[int, int]:
+        """Return how many sequences there are in an input, and their length."""
+
+    @classmethod
+    def recognise(cls, module: nn.Module) -> AttentionSpec | None:
+        """Return what a self-attention module computes, or None if it is none that can be pruned.
+
+        It must give the same values as its replacement, in float64, on random inputs.
+        """
+        if isinstance(module, cls.module_type):
+            spec: AttentionSpec | None = module.spec
+            return spec
+        spec = cls.described(module)
+        if spec is None:
+            return None
+        rng = torch.Generator().manual_seed(0)
+        try:
+            tried = private_copy(module).double().eval()
+            for child in tried.modules():
+                if isinstance(child, nn.Dropout):
+                    child.p = 0.0
+            width = tried.get_parameter(spec.weight).shape[1]
+            with torch.no_grad():
+                for parameter in tried.parameters():
+                    noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
+                    parameter.copy_(noise / (width**0.5 if parameter.dim() > 1 else 2))
+                pruned, both = cls.module_type(tried, spec).eval(), []
+                for sizes, times in cls.inputs(tried, spec):
+                    args = [torch.randn(*sizes, width, generator=rng, dtype=torch.float64)] * times
+                    both.append((tried(*args), pruned(*args)))
+        except Exception:  # it wants something else than one input, so it is something else
+            return None
+        return spec if all(_same(wanted, found) for wanted, found in both) else None
+
+    @classmethod
+    def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
+        """Return the calls of self-attention modules."""
+
+        def wanted(path: str, node: fx.Node) -> bool:
+            known = state.recognised(cls.kind, path, cls.recognise) is not None
+            return known and not _gives_bias(graph, node, path)
+
+        return outermost_calls(graph, wanted)
+
+    @classmethod
+    def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
+        """Give a call of a self-attention module the values that it has."""
+        module, spec = state.modules[path], state.recognised(cls.kind, path, cls.recognise)
+        sources, results = reads_and_gives(graph, nodes)
+        biases = {n for n in sources if _gives_bias(graph, n, path)}
+        sources -= biases
+        products = {"scaled_dot_product_attention", "matmul", "bmm", "baddbmm"}
+        if len(sources) != 1 or len(results) != 1 or not any(operator_name(n) in products for n in nodes):
+            return ()
+        if not all(bias in state.values for bias in biases):  # not computed before the rest
+            return ()
+        source, result = sources.pop(), results[0]
+        before, after, last = shape_of(source), shape_of(result), len(shape_of(source)) - 1
+        weight, out = module.get_parameter(spec.weight), module.get_parameter(f"{spec.out}.weight")
+        if before[:-1] != after[:-1] or before[-1] != weight.shape[1] or after[-1] != len(out):
+            return ()
+        name, out_name = state.name_of(weight), state.name_of(out)
+        layer, out_layer = layer_name(name), layer_name(out_name)
+        incoming = state.channels_at(source, last, layer)
+        rows, read = _inner_labels(state, spec, (name, weight), (out_name, out), layer)
+        outgoing = state.labels.mint(len(out), out_layer)
+        state.bind(name, {0: rows, 1: incoming}, 2, layer)
+        state.bind(out_name, {0: outgoing, 1: read}, 2, out_layer)
+        inner, outer = [(name, 0)], [(out_name, 0)]
+        for bias, labels, axes in ((spec.bias, rows, inner), (f"{spec.out}.bias", outgoing, outer)):
+            owner, _, attribute = bias.rpartition(".")
+            parameter = module.get_submodule(owner)._parameters.get(attribute)
+            if parameter is not None:
+                state.bind(state.name_of(parameter), {0: labels}, 1, path)
+                axes.append((state.name_of(parameter), 0))
+        batch, length = cls.batch_and_length(before, spec, module)
+        called = (layer, out_layer) if spec.form == "timm" else (path, path)
+        for use, axis, made, given, by in (
+            (layer, name, rows, incoming, called[0]),
+            (out_layer, out_name, outgoing, read, called[1]),
+        ):
+            sizes = (len(made), len(given), batch * length)
+            state.layers.append(LayerUse(use, (axis, 0), (axis, 1), *sizes, graph.mode, by))
+        if graph.mode == "evaluation":  # scores and their use: half of the rows of queries and keys, and of the values
+            each = batch * length * length / 2
+            state.products += [WeighedProduct(rows, each), WeighedProduct(read, each)]
+        for added in biases:
+            state.freeze_value(state.values[added], Reason("are the heads of an attention", path))
+        for node in nodes:
+            state.values[node] = Opaque(Reason("is inside of an attention", path))
+        state.values[result] = state.output_of(outgoing, last, out_layer)
+        axes_that_count = tuple((tensor, dim) for tensor in (name, out_name) for dim in (0, 1))
+        state.replaced[path] = ReplacedModule(cls(spec), axes_that_count)
+        state.module_calls[result] = ModuleCall(path, source, (name, 1), (), tuple(outer), tuple(inner))
+        return nodes
+
+    @classmethod
+    def describe(cls, paths: Sequence[str]) -> str:
+        """Say what is replaced."""
+        several = len(paths) > 1
+        kinds = f"{len(paths)} attention modules are" if several else "attention is"
+        they = "they lose" if several else "it loses"
+        return f"{kinds} replaced where {they} channels ({cls.module_type.__name__})"
+
+    def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
+        """Replace an attention module that has lost channels, and tell one that was replaced before."""
+        module, spec = model.get_submodule(path), self.spec
+        if isinstance(module, self.module_type):
+            module.measure()
+            return
+        weight, out = module.get_parameter(spec.weight), module.get_parameter(f"{spec.out}.weight")
+        width = spec.heads * spec.head_dim
+        narrower = len(weight) < 3 * width or out.shape[1] < width
+        # the code of torch's and torchvision's modules takes the width of its input for that of its heads
+        if narrower or (spec.form != "timm" and (weight.shape[1] < width or len(out) < width)):
+            replace_module(model, path, self.module_type(module, spec))
+
+    @classmethod
+    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
+        """Return the spec of a pruned attention."""
+        return vars(module.spec) if isinstance(module, cls.module_type) else None
+
+
+@final
+class AttentionReplacement(SelfAttention):
+    """Attention over a sequence."""
+
+    kind: ClassVar[str] = "attention"
+    module_type: ClassVar[type[Any]] = PrunedAttention
+    exported = (AttentionSpec, PrunedAttention, rebuild_attention)
+    rebuild = rebuild_attention
+
+    @classmethod
+    def described(cls, module: nn.Module) -> AttentionSpec | None:
+        """Return what a module would have to compute, if it has the parts of torch's or timm's attention."""
+        if type(module) is nn.MultiheadAttention:
+            plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
+            return AttentionSpec("torch", module.num_heads, module.head_dim, module.head_dim**-0.5) if plain else None
+        parts = dict(module.named_children())
+        if module._parameters or not {"qkv", "proj", "attn_drop", "proj_drop"} <= parts.keys():
+            return None
+        heads = getattr(module, "num_heads", None)
+        qkv, proj, known = parts["qkv"], parts["proj"], (nn.Dropout, nn.Identity)
+        if type(qkv) is not nn.Linear or type(proj) is not nn.Linear or not isinstance(heads, int):
+            return None
+        if any(type(part) not in known for name, part in parts.items() if name not in {"qkv", "proj"}):
+            return None
+        if type(parts["attn_drop"]) is not nn.Dropout or qkv.out_features != 3 * proj.in_features:
+            return None
+        head_dim = proj.in_features // heads
+        scale = getattr(module, "scale", None)
+        scale = scale if isinstance(scale, float) else head_dim**-0.5
+        return AttentionSpec("timm", heads, head_dim, scale) if head_dim * heads == proj.in_features else None
+
+    @classmethod
+    def inputs(cls, module: nn.Module, spec: AttentionSpec) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Give one sequence: torch's module is given it as query, key and value."""
+        yield (2, 5), 3 if spec.form == "torch" else 1
+
+    @classmethod
+    def batch_and_length(cls, shape: tuple[int, ...], spec: AttentionSpec, module: nn.Module) -> tuple[int, int]:
+        """Return the sizes before the channels, in the module's own order."""
+        if len(shape) == 2:
+            return 1, shape[0]
+        batch_first = spec.form == "timm" or bool(module.batch_first)
+        return (shape[0], shape[1]) if batch_first else (shape[1], shape[0])
+
+
+def _gives_bias(graph: Graph, node: fx.Node, path: str) -> bool:
+    """Tell whether a node belongs to layers that compute what is added to the scores: they are looked at as others."""
+    return graph.layer[node].startswith(f"{path}.cpb_mlp.")
+
+
+def _inner_labels(
+    state: Propagation, spec: AttentionSpec, first: tuple[str, Tensor], last: tuple[str, Tensor], layer: str
+) -> tuple[Tensor, Tensor]:
+    """Return labels for the rows of queries, keys and values, and for what the last layer reads."""
+    known, read = state.axes.get((first[0], 0)), state.axes.get((last[0], 1))
+    if known is not None and read is not None:  # another graph, or another call
+        return known, read
+    value_dim = last[1].shape[1] // spec.heads
+    inner = (len(first[1]) // spec.heads - value_dim) // 2
+    queries = state.labels.mint(inner, layer).repeat(spec.heads)
+    values = state.labels.mint(value_dim, f"{layer}.values").repeat(spec.heads)
+    return torch.cat([queries, queries, values]), values
+
+
+def _same(wanted: Any, found: Any) -> bool:
+    if isinstance(wanted, tuple) and isinstance(found, tuple):
+        return len(wanted) == len(found) and all(_same(a, b) for a, b in zip(wanted, found, strict=True))
+    same_shape = isinstance(wanted, Tensor) and isinstance(found, Tensor) and wanted.shape == found.shape
+    return same_shape and bool(torch.allclose(wanted, found, rtol=1e-9, atol=1e-10))

@@ -1,4 +1,4 @@
-"""Take out whole branches whose gates are all closed.
+"""Whole branches whose gates are all closed: their last layer becomes a constant.
 
 If every input channel of a layer is closed, its output is its bias, whatever comes in: the layer becomes a constant,
 and the batch norm behind it is folded into that constant. The layers that produced the closed channels need not be
@@ -8,18 +8,20 @@ computed any more: they become a single channel of zeros. The host's class stays
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from depl0.analysis.propagate import Axis
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import module_stack, path_of
+from depl0.replacements.base import Replacement, replace_module
 
 if TYPE_CHECKING:
     from depl0.analysis.plan import Plan
@@ -32,15 +34,11 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class ConstantLayer(nn.Module):
     """A layer whose output does not depend on its input: one trainable number per output channel."""
 
-    def __init__(self, layer: nn.Module, constant: Tensor, trainable: bool = True) -> None:
+    def __init__(self, channels: int, spatial: list[list[int]] | None) -> None:
+        """``spatial`` has kernel, stride, padding and dilation of a convolution, for each dimension."""
         super().__init__()
-        self.spatial: tuple[tuple[int, ...], ...] | None = None
-        if isinstance(layer, _ConvNd):
-            pads = _padding(layer)
-            self.spatial = tuple(
-                (k, s, p, d) for k, s, p, d in zip(layer.kernel_size, layer.stride, pads, layer.dilation, strict=True)
-            )
-        self.constant = nn.Parameter(constant.detach().clone(), requires_grad=trainable)
+        self.spatial = spatial
+        self.constant = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the constant in the shape that the layer would have given."""
@@ -59,12 +57,9 @@ class ConstantLayer(nn.Module):
         return f"{len(self.constant)}"
 
 
-def _padding(layer: _ConvNd) -> list[int]:
-    """Return the padding of both ends together, per spatial dimension."""
-    if isinstance(layer.padding, str):
-        reach = [d * (k - 1) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
-        return reach if layer.padding == "same" else [0] * len(reach)
-    return [2 * pad for pad in layer.padding]
+def rebuild_constant(network: nn.Module, path: str, given: dict[str, Any]) -> None:
+    """Put a constant in the place of a layer."""
+    replace_module(network, path, ConstantLayer(given["channels"], given["spatial"]))
 
 
 @dataclass(frozen=True)
@@ -74,6 +69,71 @@ class Removal:
     layer: str
     norm: str | None
     silent: bool
+
+
+@final
+class ConstantReplacement(Replacement):
+    """A layer that closed gates have made constant. No analysis of the host finds these: the gates decide."""
+
+    spec: Removal
+    kind: ClassVar[str] = "constant"
+    spec_type: ClassVar[type] = Removal
+    rank: ClassVar[int] = 2  # what is left of a layer after all else
+    removes_layer: ClassVar[bool] = True
+    exported = (ConstantLayer, rebuild_constant)
+    rebuild = rebuild_constant
+
+    def dense_names(self, path: str, name: str) -> list[str] | None:
+        """A constant is the output of the layer and norm that it replaced."""
+        if name != f"{path}.constant":
+            return None
+        names = [f"{path}.{vector}" for vector in ("weight", "bias")]
+        norm = [f"{self.spec.norm}.{vector}" for vector in ("weight", "bias", "running_mean", "running_var")]
+        return [*names, *(norm if self.spec.norm is not None else [])]
+
+    @torch.no_grad()
+    def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
+        """Replace the layer in a model that has been folded and sliced."""
+        layer = model.get_submodule(path)
+        weight, bias = layer.weight, layer.bias
+        assert isinstance(weight, Tensor)
+        constant = bias if isinstance(bias, Tensor) and not self.spec.silent else weight.new_zeros(len(weight))
+        if self.spec.norm is not None:
+            norm = model.get_submodule(self.spec.norm)
+            assert isinstance(norm, _BatchNorm)
+            constant = _through_norm(norm, constant)
+            replace_module(model, self.spec.norm, nn.Identity())
+        replaced = ConstantLayer(len(constant), _spatial(layer))
+        trainable = weight.requires_grad and not self.spec.silent
+        replaced.constant = nn.Parameter(constant.detach().clone(), requires_grad=trainable)
+        replace_module(model, path, replaced)
+
+    @classmethod
+    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
+        """Return the sizes of a constant."""
+        if not isinstance(module, ConstantLayer):
+            return None
+        return {"channels": len(module.constant), "spatial": module.spatial}
+
+
+def remove(model: nn.Module, removals: Sequence[Removal]) -> None:
+    """Replace layers, in place, in a model that has been folded and sliced."""
+    for removal in removals:
+        ConstantReplacement(removal).cut(model, removal.layer, {})
+
+
+def _spatial(layer: nn.Module) -> list[list[int]] | None:
+    if not isinstance(layer, _ConvNd):
+        return None
+    return [list(sizes) for sizes in zip(layer.kernel_size, layer.stride, _padding(layer), layer.dilation, strict=True)]
+
+
+def _padding(layer: _ConvNd) -> list[int]:
+    """Return the padding of both ends together, per spatial dimension."""
+    if isinstance(layer.padding, str):
+        reach = [d * (k - 1) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
+        return reach if layer.padding == "same" else [0] * len(reach)
+    return [2 * pad for pad in layer.padding]
 
 
 def removable(plan: Plan, model: nn.Module, open_gates: Tensor) -> list[Removal]:
@@ -124,40 +184,9 @@ def _all_closed(plan: Plan, axis: tuple[str, int], open_gates: Tensor) -> bool:
     return gates is not None and bool((gates >= 0).all()) and not bool(open_gates[gates].any())
 
 
-@torch.no_grad()
-def remove(model: nn.Module, removals: Sequence[Removal]) -> None:
-    """Replace the layers, in place, in a model that has been folded and sliced."""
-    modules = dict(model.named_modules())
-    for removal in removals:
-        layer = modules[removal.layer]
-        weight, bias = layer.weight, layer.bias
-        assert isinstance(weight, Tensor)
-        constant = torch.zeros_like(weight[:, 0].reshape(len(weight), -1)[:, 0]) if bias is None else bias
-        assert isinstance(constant, Tensor)
-        if removal.silent:
-            constant = torch.zeros_like(constant)
-        if removal.norm is not None:
-            norm = modules[removal.norm]
-            assert isinstance(norm, _BatchNorm)
-            constant = _through_norm(norm, constant)
-            replace_module(model, removal.norm, nn.Identity())
-        trainable = weight.requires_grad and not removal.silent
-        replace_module(model, removal.layer, ConstantLayer(layer, constant, trainable))
-
-
 def _through_norm(norm: _BatchNorm, constant: Tensor) -> Tensor:
     assert norm.running_mean is not None and norm.running_var is not None
     scaled = (constant.double() - norm.running_mean.double()) / (norm.running_var.double() + norm.eps).sqrt()
     if norm.affine:
         scaled = scaled * norm.weight.double() + norm.bias.double()
     return scaled.to(constant.dtype)
-
-
-def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
-    """Put a module where another one is, under all its names."""
-    replaced = model.get_submodule(path)
-    module.train(replaced.training)
-    for other, found in list(model.named_modules(remove_duplicate=False)):
-        if found is replaced:
-            parent, _, name = other.rpartition(".")
-            setattr(model.get_submodule(parent), name, module)

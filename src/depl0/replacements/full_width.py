@@ -1,4 +1,4 @@
-"""Small modules that look at all channels at once: they get the channels that are gone as the zeros that they were.
+"""Small modules that look at all channels at once: they get zeros for the channels that were removed.
 
 A mean or a maximum over channels, or a convolution along them (ECA, CBAM), is another function of fewer channels. Where
 such a module costs next to nothing, the compact network runs it at its full width: zeros are put in the places of
@@ -8,14 +8,24 @@ that it was, with all its names; only its class becomes one that does this.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
-_PLACES = "_depl0_places"
-_SPEC = "_depl0_width"
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import Axis, ModuleCall, Propagation, ReplacedModule, channel_axis
+from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name, shape_of
+from depl0.analysis.rules.operators import LAYERS
+from depl0.analysis.values import Channels, Opaque
+from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives
+
+_SMALL = 512
+"""a module is small if its weights, vectors apart, have no more entries"""
 
 
 @dataclass(frozen=True)
@@ -31,70 +41,151 @@ class WidthSpec:
     keeps_zeros: bool
     """whether a channel that comes in as zeros comes out as zeros"""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> WidthSpec:
-        """Read plain data back; a ValueError says what is wrong."""
-        spec = cls(**data)
-        numbers = (spec.width, spec.dim, 0 if spec.out_dim is None else spec.out_dim)
-        whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
-        if not whole or spec.width < 1 or not isinstance(spec.keeps_zeros, bool):
-            raise ValueError(f"{str(data)[:100]} describes no width")
-        return spec
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.dim < 0 or (self.out_dim or 0) < 0:
+            raise ValueError(f"{self} is no width of a module")
 
 
 class FullWidth:
     """Marks modules that are run at their full width."""
 
-
-def spec_of(module: nn.Module) -> WidthSpec | None:
-    """Return the width at which a module is run; None for all others."""
-    found = vars(module).get(_SPEC)
-    return found if isinstance(found, WidthSpec) else None
+    depl0_width: WidthSpec
+    depl0_kept: Tensor
+    """where the channels that are left were in the dense network"""
 
 
-def places_of(module: nn.Module) -> Tensor:
-    """Return where the channels that are left were in the dense network, for a module that has a width."""
-    places: Tensor = vars(module)[_PLACES]
-    return places
+@cache
+def full_width_class(base: type[nn.Module]) -> type[nn.Module]:
+    """Return the class that a module gets: its own, with zeros put in the places of removed channels."""
 
-
-def keep_full_width(module: nn.Module, spec: WidthSpec, keep: Tensor) -> None:
-    """Let a module see only these of its channels from now on, in place, and take the others for zeros."""
-    known = vars(module).get(_PLACES)
-    places = torch.arange(spec.width) if known is None else known
-    if known is None:
-        base = type(module)
-        module.__class__ = _CLASSES.setdefault(base, _class_for(base))
-        vars(module)[_SPEC] = spec
-    vars(module)[_PLACES] = places[keep.to(places.device)]
-
-
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
-"""class of a module -> the class that it gets"""
-
-
-def _class_for(base: type[nn.Module]) -> type[nn.Module]:
-    def forward(self: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        spec, places = vars(self)[_SPEC], vars(self)[_PLACES].to(x.device)
-        outputs = base.forward(self, _with_zeros(x, spec, places), *args, **kwargs)
+    def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        spec, places = self.depl0_width, self.depl0_kept.to(x.device)
+        source = torch.full((spec.width,), x.shape[spec.dim], device=x.device)  # the channel of zeros at the end
+        source = source.scatter(0, places, torch.arange(len(places), device=x.device))
+        zeros = torch.zeros_like(x.narrow(spec.dim, 0, 1))
+        x = torch.cat([x, zeros], spec.dim).index_select(spec.dim, source)
+        outputs = base.forward(self, x, *args, **kwargs)
         return outputs if spec.out_dim is None else outputs.index_select(spec.out_dim, places)
 
-    def extra_repr(self: nn.Module) -> str:
-        spec, places = vars(self)[_SPEC], vars(self)[_PLACES]
+    def extra_repr(self: Any) -> str:
         said = base.extra_repr(self)
-        return f"{said}{', ' if said else ''}{len(places)} of {spec.width} channels, the others are zeros"
+        kept = f"{len(self.depl0_kept)} of {self.depl0_width.width} channels, the others are zeros"
+        return f"{said}{', ' if said else ''}{kept}"
 
     members = {"forward": forward, "extra_repr": extra_repr, "__doc__": base.__doc__, "__module__": __name__}
     return type(f"FullWidth{base.__name__}", (FullWidth, base), members)
 
 
-def _with_zeros(x: Tensor, spec: WidthSpec, places: Tensor) -> Tensor:
-    """Put channels in their places, and zeros in all others."""
-    source = torch.full((spec.width,), x.shape[spec.dim], device=x.device)  # the channel of zeros at the end
-    source = source.scatter(0, places, torch.arange(len(places), device=x.device))
-    zeros = torch.zeros_like(x.narrow(spec.dim, 0, 1))
-    return torch.cat([x, zeros], spec.dim).index_select(spec.dim, source)
+def keep_full_width(module: nn.Module, spec: WidthSpec, keep: Tensor) -> None:
+    """Let a module see only these of its channels from now on, in place, and take the others for zeros."""
+    if not isinstance(module, FullWidth):
+        module.__class__ = full_width_class(type(module))  # type: ignore[arg-type]
+        vars(module).update(depl0_width=spec, depl0_kept=torch.arange(spec.width))
+    places = vars(module)["depl0_kept"]
+    vars(module)["depl0_kept"] = places[keep.to(places.device)]
+
+
+def rebuild_full_width(network: nn.Module, path: str, given: dict[str, Any]) -> None:
+    """Run a module of the dense network at its full width."""
+    keep = torch.tensor(given["kept_channels"])
+    keep_full_width(network.get_submodule(path), WidthSpec(**given["spec"]), keep)
+
+
+@final
+class FullWidthReplacement(Replacement):
+    """Modules that hold channels back are run at their full width, if they are small and the channels come in as zeros.
+
+    What comes out is what the dense network has there, whatever the module does.
+    """
+
+    spec: WidthSpec
+    kind: ClassVar[str] = "full_width"
+    spec_type: ClassVar[type] = WidthSpec
+    rank: ClassVar[int] = 1  # only where nothing else is known
+    exported = (WidthSpec, FullWidth, full_width_class, keep_full_width, rebuild_full_width)
+    rebuild = rebuild_full_width
+
+    @classmethod
+    def second_pass(cls, state: Propagation) -> set[str]:
+        """Return the small modules that hold back channels from outside, the innermost of those around an operator."""
+        found = {path for path, module in state.modules.items() if isinstance(module, FullWidth)}
+        for path, owners in state.blocking.items():
+            for candidate in (path, path.rpartition(".")[0]):
+                outside = any(owner != candidate and not owner.startswith(f"{candidate}.") for owner in owners)
+                if candidate and outside and _is_small(state.modules.get(candidate)):
+                    found.add(candidate)
+                    break
+        return {path for path in found if not any(path.startswith(f"{other}.") for other in found)}
+
+    @classmethod
+    def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
+        """Return the calls of the modules that the second pass takes."""
+        wanted = state.second_pass.get(cls.kind, set())
+        return outermost_calls(graph, lambda path, _: path in wanted) if wanted else ()
+
+    @classmethod
+    def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
+        """Give a call of a module the values that it has at its full width."""
+        sources, results = reads_and_gives(graph, nodes)
+        if len(sources) != 1 or len(results) != 1 or not isinstance(results[0].meta.get("val"), Tensor):
+            return ()
+        if any(is_in_place(node) or not has_known_size(node) for node in nodes):
+            return ()
+        source, result = sources.pop(), results[0]
+        value = state.values[source]
+        if not isinstance(value, Channels):
+            return ()
+        whole = Reason("is run with all channels", path)
+        for node in nodes:
+            state.values[node] = Opaque(whole)
+            if operator_name(node) in LAYERS:
+                channels = shape_of(node)[-1 if operator_name(node) == "linear" else 1]
+                state.refused.setdefault(graph.layer[node], (len(state.layers), channels, whole))
+            for stored in node.all_input_nodes:
+                if stored in graph.tensors:
+                    state.fix_stored(stored, path)
+        shape, width = shape_of(result), len(value.labels)
+        alike = len(shape) == len(shape_of(source)) and shape[value.dim] == width
+        if alike:
+            state.values[result] = Channels(value.dim, value.labels)
+        axis, module = channel_axis(path), state.modules[path]
+        state.labels.join(state.axes.setdefault(axis, value.labels), value.labels)
+        is_factor = operator_name(result) == "mul" and source in result.all_input_nodes
+        found = WidthSpec(width, value.dim, value.dim if alike else None, alike and is_factor)
+        spec = module.depl0_width if isinstance(module, FullWidth) else found
+        state.replaced[path] = ReplacedModule(cls(spec), (axis,))
+        unprunable = Reason("all channels are read, and they cannot be made zero", path)
+        state.module_calls[result] = ModuleCall(path, source, unprunable, (source,) if spec.keeps_zeros else None)
+        return nodes
+
+    @classmethod
+    def describe(cls, paths: Sequence[str]) -> str:
+        """Say what the modules get."""
+        if len(paths) > 1:
+            return f"{len(paths)} modules that look at all channels at once get zeros for removed ones (FullWidth)"
+        return f"{paths[0]} looks at all channels at once and gets zeros for removed ones (FullWidth)"
+
+    def channel_axes(self, path: str) -> dict[Axis, int]:
+        """Return the channels that the module reads."""
+        return {channel_axis(path): self.spec.width}
+
+    def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
+        """Let the module see only the channels that are left."""
+        if channel_axis(path) in positions:
+            keep_full_width(model.get_submodule(path), self.spec, positions[channel_axis(path)])
+
+    @classmethod
+    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
+        """Return the width, and the places of the channels that are left."""
+        if not isinstance(module, FullWidth):
+            return None
+        return {"spec": asdict(module.depl0_width), "kept_channels": module.depl0_kept.tolist()}
+
+
+def _is_small(module: nn.Module | None) -> bool:
+    if module is None or module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return False
+    if type(module) in {nn.Sequential, nn.ModuleList, nn.ModuleDict} or parametrize.is_parametrized(module):
+        return False
+    matrices = [p.numel() for p in module.parameters() if sum(size > 1 for size in p.shape) > 1]
+    return sum(matrices) <= _SMALL

@@ -1,4 +1,4 @@
-"""Norms over all channels that go on counting the channels that were removed: they were zeros.
+"""Norms over all channels, which go on counting the channels that were removed: they were zeros.
 
 A layer norm divides by the number of channels, so one of fewer channels is another function. With the removed channels
 exactly zero, the dense norm's statistics follow from those of the channels that are left. For a share s = left / width,
@@ -12,26 +12,30 @@ the same parameters under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
+from depl0.analysis.labels import Reason
+from depl0.analysis.propagate import Axis, ModuleCall, Propagation, ReplacedModule
+from depl0.analysis.recording import Graph, arguments, is_in_place, operator_name, shape_of, stack_of
+from depl0.analysis.values import Channels, Opaque
 from depl0.host.copies import private_copy
-
-Kind = Literal["layer", "rms", "group", "response"]
-"""mean and variance over channels; mean square over channels; mean and variance over everything but the batch; the
-global response norm of ConvNeXt V2"""
+from depl0.replacements.base import ModuleNodes, Replacement, reads_and_gives, replace_module
 
 
 @dataclass(frozen=True)
 class NormSpec:
     """What a norm over all channels computes."""
 
-    kind: Kind
+    form: Literal["layer", "rms", "group", "response"]
+    """mean and variance over channels; mean square over channels; mean and variance over everything but the batch; the
+    global response norm of ConvNeXt V2"""
     dim: int
     """the dimension of the channels; -1 where it is the last"""
     width: int
@@ -48,21 +52,9 @@ class NormSpec:
     """what is added to the scale: Gemma's norms keep it less one, and multiply before they go back to the input's
     precision"""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {key: value for key, value in asdict(self).items() if key not in {"single", "offset"} or value}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> NormSpec:
-        """Read plain data back; a ValueError says what is wrong."""
-        spec = cls(**data)
-        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (spec.dim, spec.width))
-        names = all(name is None or isinstance(name, str) for name in (spec.scale, spec.shift))
-        number = spec.eps is None or isinstance(spec.eps, (int, float))
-        known = spec.kind in get_args(Kind) and isinstance(spec.single, bool) and isinstance(spec.offset, float)
-        if not known or not whole or not names or not number or spec.width < 1:
-            raise ValueError(f"{str(data)[:100]} describes no norm")
-        return spec
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"a norm over {self.width} channels")
 
 
 @final
@@ -103,20 +95,20 @@ class CountedNorm(nn.Module):
 
     def extra_repr(self) -> str:
         """Say which norm this is, and what it counts."""
-        return f"{self.spec.kind}, counts {self.spec.width} channels, dim={self.spec.dim}, eps={self.spec.eps}"
+        return f"{self.spec.form}, counts {self.spec.width} channels, dim={self.spec.dim}, eps={self.spec.eps}"
 
 
 def _normalised(x: Tensor, spec: NormSpec) -> Tensor:
     share = x.shape[spec.dim] / spec.width
-    if spec.kind == "rms":
+    if spec.form == "rms":
         eps = torch.finfo(x.dtype).eps if spec.eps is None else spec.eps
         return x * torch.rsqrt(x.square().mean(spec.dim, keepdim=True) * share + eps)
     eps = 0.0 if spec.eps is None else spec.eps
-    if spec.kind == "response":
+    if spec.form == "response":
         inner = [dim for dim in range(1, x.dim()) if dim != spec.dim % x.dim()]
         response: Tensor = torch.linalg.vector_norm(x, dim=inner, keepdim=True)
         return x * (response / (response.mean(spec.dim, keepdim=True) * share + eps))
-    dims = [spec.dim] if spec.kind == "layer" else list(range(1, x.dim()))
+    dims = [spec.dim] if spec.form == "layer" else list(range(1, x.dim()))
     variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
     variance = share * (variance + (1 - share) * mean.square())
     return (x - share * mean) * torch.rsqrt(variance + eps)
@@ -126,7 +118,12 @@ def _affine(spec: NormSpec, x: Tensor, normalised: Tensor, scale: Tensor | None,
     result = normalised if scale is None else normalised * scale
     if shift is not None:
         result = result + shift
-    return x + result if spec.kind == "response" else result
+    return x + result if spec.form == "response" else result
+
+
+def rebuild_norm(network: nn.Module, path: str, given: dict[str, Any]) -> None:
+    """Put a norm that counts removed channels in the place of a dense one."""
+    replace_module(network, path, CountedNorm(network.get_submodule(path), NormSpec(**given)))
 
 
 # -- recognising norms by what they compute ------------------------------------------------------------------------
@@ -160,7 +157,7 @@ def recognise(module: nn.Module, dim: int, ndim: int, width: int, epsilons: Iter
                 parameter.copy_(torch.rand(parameter.shape, generator=rng) + 0.5)
             wanted = [[tried.train(mode)(inputs) for mode in (True, False)] for inputs in (x, x / 100)]
             possible = list(_possible(dim, ndim, width, tuple(dict.fromkeys(epsilons)), parameters))
-            possible += [replace(spec, offset=1.0) for spec in possible if spec.kind == "rms" and spec.scale]
+            possible += [replace(spec, offset=1.0) for spec in possible if spec.form == "rms" and spec.scale]
             for spec in [*possible, *(replace(spec, single=True) for spec in possible)]:
                 module = CountedNorm(tried, spec)
                 found = [module(inputs) for inputs in (x, x / 100)]
@@ -180,12 +177,11 @@ def _possible(
         names = [(parameters[0], None)]
     elif parameters:
         names = [(parameters[0], parameters[1]), (parameters[1], parameters[0])]
-    for eps, (scale, shift), kind in product(epsilons, names, get_args(Kind)):
-        spec = NormSpec(kind, place, width, eps, scale, shift)
-        if kind == "group":
-            spec = replace(spec, dim=1)
-        usable = {"layer": True, "rms": shift is None, "group": dim == 1 and ndim > 2, "response": ndim > 2}[kind]
-        if usable and (eps is not None or kind == "rms"):
+    forms: list[Literal["layer", "rms", "group", "response"]] = ["layer", "rms", "group", "response"]
+    for eps, (scale, shift), form in product(epsilons, names, forms):
+        spec = NormSpec(form, 1 if form == "group" else place, width, eps, scale, shift)
+        usable = {"layer": True, "rms": shift is None, "group": dim == 1 and ndim > 2, "response": ndim > 2}[form]
+        if usable and (eps is not None or form == "rms"):
             yield spec
 
 
@@ -194,3 +190,125 @@ def _same(wanted: Any, found: Tensor, single: bool) -> bool:
         return False
     relative, absolute = (3e-6, 1e-6) if single else (1e-9, 1e-10)
     return torch.allclose(wanted, found, relative, absolute)
+
+
+# -- the kind --------------------------------------------------------------------------------------------------------
+
+_SIGNS = {"layer_norm", "rms_norm", "group_norm", "mean", "sum", "var", "std", "var_mean", "norm", "linalg_vector_norm"}
+"""a norm has at least one of these"""
+
+
+@final
+class NormReplacement(Replacement):
+    """A module that is a norm over all channels is analysed as a whole, not operator by operator.
+
+    Its channels are prunable where they are zeros when they come in.
+    """
+
+    spec: NormSpec
+    kind: ClassVar[str] = "norm"
+    spec_type: ClassVar[type] = NormSpec
+    exported = (NormSpec, CountedNorm, _normalised, _affine, rebuild_norm)
+    rebuild = rebuild_norm
+
+    @classmethod
+    def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
+        """Return the calls of innermost modules that may be norms."""
+        calls: dict[str, list[fx.Node]] = {}
+        for node in graph.nodes:
+            stack = stack_of(node)
+            if node.op == "call_function" and stack:
+                calls.setdefault(stack[-1][0], []).append(node)
+        signed = [nodes for nodes in calls.values() if any(operator_name(node) in _SIGNS for node in nodes)]
+        return [(graph.layer[nodes[0]], nodes) for nodes in signed]
+
+    @classmethod
+    def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
+        """Give a call of a norm the values that it has."""
+        module = state.modules.get(path)
+        sources, results = reads_and_gives(graph, nodes)
+        aliases = {node for node in nodes if _is_source_itself(node, sources)}
+        results = [node for node in results if node not in aliases] or nodes[-1:]  # nobody reads it
+        if module is None or len(sources) != 1 or len(results) != 1 or any(is_in_place(node) for node in nodes):
+            return ()
+        source, result = sources.pop(), results[0]
+        value, ndim = state.values[source], len(shape_of(source))
+        if not isinstance(value, Channels) or shape_of(source) != shape_of(result):
+            return ()
+        known = state.replaced.get(path)
+        if known is not None and isinstance(known.replacement, cls):  # another graph, or another call
+            found: NormSpec | None = known.replacement.spec
+        else:
+            found, known = recognise(module, value.dim, ndim, len(value.labels), _epsilons(nodes)), None
+        if found is None or found.dim % ndim != value.dim:
+            return ()
+        axes = {}
+        for name in (found.scale, found.shift):
+            if name is not None:
+                shape = tuple(module.get_parameter(name).shape)
+                axes[name] = (state.name_of(module.get_parameter(name)), _long_dim(shape))
+                state.bind(axes[name][0], {axes[name][1]: value.labels}, len(shape), path)
+        for node in nodes:
+            state.values[node] = value if node in aliases else Opaque(Reason("is inside of a norm", path))
+        state.values[result] = Channels(value.dim, value.labels)
+        earlier = [] if known is None else known.labels
+        state.replaced[path] = ReplacedModule(cls(found), labels=[*earlier, value.labels])
+        state.module_calls[result] = _call(path, found, source, axes)
+        return nodes
+
+    @property
+    def in_float32(self) -> bool:
+        """Language models normalise in float32."""
+        return self.spec.single
+
+    @classmethod
+    def describe(cls, paths: Sequence[str]) -> str:
+        """Say what the norms count."""
+        who = f"{len(paths)} norms over all channels still count" if len(paths) > 1 else f"{paths[0]} still counts"
+        return f"{who} removed channels, as zeros, in the compact network (CountedNorm)"
+
+    def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
+        """Replace a norm that has lost channels, or may have without a parameter to tell."""
+        module, name = model.get_submodule(path), self.spec.scale or self.spec.shift
+        narrower = name is None or module.get_parameter(name).numel() < self.spec.width
+        if narrower and not isinstance(module, CountedNorm):
+            replace_module(model, path, CountedNorm(module, self.spec))
+
+    @classmethod
+    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
+        """Return the spec of a norm that counts removed channels."""
+        return vars(module.spec) if isinstance(module, CountedNorm) else None
+
+
+def _call(path: str, spec: NormSpec, source: fx.Node, axes: Mapping[str, Axis]) -> ModuleCall:
+    """Say what a gate must multiply so that a closed channel, which comes in as zeros, also comes out as zeros."""
+    unprunable = Reason("a norm over channels that cannot be made zero", path)
+    if spec.form in {"rms", "response"}:  # zero times anything is zero: only the shift is left to silence
+        shift = () if spec.shift is None else (axes[spec.shift],)
+        return ModuleCall(path, source, unprunable, (source,), shift)
+    if spec.scale is None:
+        return ModuleCall(path, source, unprunable, None)
+    return ModuleCall(path, source, unprunable, (), tuple(axes.values()))
+
+
+def _is_source_itself(node: fx.Node, sources: set[fx.Node]) -> bool:
+    """Tell whether a node is a cast that changed nothing: the recorder takes it for the tensor, outside as well."""
+    source = node.args[0] if node.args else None
+    if operator_name(node) != "to" or source not in sources or not isinstance(source, fx.Node):
+        return False
+    return bool(node.meta["val"].dtype == source.meta["val"].dtype)
+
+
+def _long_dim(shape: tuple[int, ...]) -> int:
+    return next((dim for dim, size in enumerate(shape) if size > 1), 0)
+
+
+def _epsilons(nodes: list[fx.Node]) -> list[float | None]:
+    """Return the small numbers in a module's code, one of which is what keeps it from dividing by zero."""
+    found: list[float | None] = []
+    for node in nodes:
+        if operator_name(node) in {"rms_norm", "layer_norm", "group_norm"}:
+            found.append(arguments(node)["eps"])
+        else:
+            found += [leaf for leaf in pytree.tree_leaves((node.args, dict(node.kwargs))) if isinstance(leaf, float)]
+    return [eps for eps in found if eps is None or 0 < eps < 0.1]

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
+
+from depl0.analysis.propagate import Axis, Propagation, ReplacedModule
+from depl0.analysis.recording import Graph, operator_name
+from depl0.analysis.rules.operators import CONVOLUTIONS
+from depl0.analysis.values import Normed
+from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, replace_module
 
 
 @dataclass(frozen=True)
@@ -62,17 +68,11 @@ class StandardisedConv2d(nn.Conv2d):
         )
 
 
-def removed_after(module: nn.Conv2d, inputs: Tensor) -> Tensor:
-    """Return the sums that count for weights that are gone, in float64, once only these inputs are left."""
-    weight = module.weight.detach().double()
-    left = weight.index_select(1, inputs.to(weight.device))
-    sums = [(whole.flatten(1).sum(1) - kept.flatten(1).sum(1)) for whole, kept in _powers(weight, left)]
-    before = module.removed.double() if isinstance(module, StandardisedConv2d) else 0.0
-    return torch.stack(sums, 1) + before
-
-
-def _powers(whole: Tensor, kept: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return [(whole, kept), (whole.square(), kept.square())]
+def rebuild_standardised(network: nn.Module, path: str, given: dict[str, Any]) -> None:
+    """Put a convolution for which removed weights count in the place of a dense one."""
+    conv = network.get_submodule(path)
+    assert isinstance(conv, nn.Conv2d)
+    replace_module(network, path, StandardisedConv2d(conv, Standardisation(**given)))
 
 
 class _Watch(TorchFunctionMode):
@@ -147,37 +147,71 @@ def _others(module: nn.Conv2d) -> list[str]:
     return [name for name, _ in module.named_parameters() if name not in {"weight", "bias"}]
 
 
-def keep_standards(modules: dict[str, nn.Module], name: str, kept: Mapping[int, Tensor]) -> None:
-    """Replace a convolution with standardised filters that is about to lose inputs; note what it loses."""
-    path, _, attribute = name.rpartition(".")
-    module = modules.get(path)
-    if attribute != "weight" or not isinstance(module, nn.Conv2d):
-        return
-    standardisation = standardisation_of(module) if 1 in kept else None
-    if standardisation is not None and not isinstance(module, StandardisedConv2d):
-        replaced = StandardisedConv2d(module, standardisation)
-        for place in [place for place, other in modules.items() if other is module]:
-            parent, _, child = place.rpartition(".")
-            setattr(modules[parent], child, replaced)
-            modules[place] = replaced
-        module = replaced
-    if isinstance(module, StandardisedConv2d):
-        module.removed = _removed(module, kept).to(module.removed)
+@final
+class StandardisedReplacement(Replacement):
+    """A convolution with standardised filters is analysed as one whose weight is computed from a stored one."""
+
+    spec: Standardisation
+    kind: ClassVar[str] = "standardised_conv"
+    spec_type: ClassVar[type] = Standardisation
+    exported = (Standardisation, StandardisedConv2d, rebuild_standardised)
+    rebuild = rebuild_standardised
+
+    @classmethod
+    def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
+        """Return the calls of convolutions with standardised filters."""
+
+        def wanted(path: str, node: fx.Node) -> bool:
+            own = graph.layer[node] == path and f"{path}.weight" in state.parameters
+            return own and state.recognised(cls.kind, path, standardisation_of) is not None
+
+        return outermost_calls(graph, wanted)
+
+    @classmethod
+    def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
+        """Give everything on the way to the convolution the value of its weight."""
+        spec, weight = state.recognised(cls.kind, path, standardisation_of), f"{path}.weight"
+        value = Normed(weight, None if spec.gain is None else f"{path}.{spec.gain}", 0)
+        before = [node for node in nodes if operator_name(node) not in CONVOLUTIONS]
+        for node in before:
+            state.values[node] = value
+        is_cut = isinstance(state.modules[path], StandardisedConv2d)
+        axes = ((weight, 0), (weight, 1)) if is_cut else ((weight, 1),)
+        state.replaced[path] = ReplacedModule(cls(spec), axes)
+        return before
+
+    def before_slicing(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
+        """Replace a convolution that is about to lose inputs, and note what it loses."""
+        kept = _kept(path, positions)
+        module = model.get_submodule(path)
+        if 1 in kept and isinstance(module, nn.Conv2d) and not isinstance(module, StandardisedConv2d):
+            replace_module(model, path, StandardisedConv2d(module, self.spec))
+        module = model.get_submodule(path)
+        if kept and isinstance(module, StandardisedConv2d):
+            module.removed = _removed(module, kept).to(module.removed)
+
+    def exact(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> dict[str, Tensor]:
+        """Return the sums that count for removed weights."""
+        kept, module = _kept(path, positions), model.get_submodule(path)
+        assert isinstance(module, nn.Conv2d)
+        is_cut = 1 in kept or (kept and isinstance(module, StandardisedConv2d))
+        return {f"{path}.removed": _removed(module, kept)} if is_cut else {}
+
+    @classmethod
+    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
+        """Return how a replaced convolution standardises."""
+        return vars(module.standardisation) if isinstance(module, StandardisedConv2d) else None
 
 
-def exact_sums(model: nn.Module, positions: Mapping[tuple[str, int], Tensor]) -> dict[str, Tensor]:
-    """Return the sums that a cut network gets, before they are rounded to its own precision."""
-    found = {}
-    for path, module in model.named_modules():
-        name = f"{path}.weight"
-        kept = {dim: positions[name, dim] for dim in (0, 1) if (name, dim) in positions}
-        is_cut = isinstance(module, StandardisedConv2d) or (1 in kept and standardisation_of(module) is not None)
-        if kept and is_cut and isinstance(module, nn.Conv2d):
-            found[f"{path}.removed"] = _removed(module, kept)
-    return found
+def _kept(path: str, positions: Mapping[Axis, Tensor]) -> dict[int, Tensor]:
+    return {dim: positions[f"{path}.weight", dim] for dim in (0, 1) if (f"{path}.weight", dim) in positions}
 
 
 def _removed(module: nn.Conv2d, kept: Mapping[int, Tensor]) -> Tensor:
-    inputs = kept.get(1, torch.arange(module.weight.shape[1]))
-    sums = removed_after(module, inputs)
+    """Return the sums of removed weights, and of their squares, in float64, once only these positions are left."""
+    weight = module.weight.detach().double()
+    left = weight.index_select(1, kept[1].to(weight.device)) if 1 in kept else weight
+    powers = ((weight, left), (weight.square(), left.square()))
+    sums = torch.stack([whole.flatten(1).sum(1) - part.flatten(1).sum(1) for whole, part in powers], 1)
+    sums = sums + (module.removed.double() if isinstance(module, StandardisedConv2d) else 0.0)
     return sums.index_select(0, kept[0].to(sums.device)) if 0 in kept else sums

@@ -7,13 +7,15 @@ takes the place of such a module in a compact network, with the same parameters 
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from collections.abc import Iterator
+from typing import Any, ClassVar, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.replacements.attention import AttentionSpec
+from depl0.replacements.attention import AttentionSpec, SelfAttention
+from depl0.replacements.base import replace_module
 
 _SETTINGS = ("window_size", "shift_size", "attention_dropout", "dropout")
 
@@ -33,9 +35,9 @@ class PrunedWindowAttention(nn.Module):
             self.register_buffer(name, buffer, name not in module._non_persistent_buffers_set)
         for name, child in module._modules.items():
             self.register_module(name, child)
-        window, shift, attention_dropout, dropout = (vars(module)[name] for name in _SETTINGS)
-        self.window_size, self.shift_size = list(window), list(shift)
-        self.attention_dropout, self.dropout = float(attention_dropout), float(dropout)
+        known = vars(module)
+        self.window_size, self.shift_size = list(known["window_size"]), list(known["shift_size"])
+        self.attention_dropout, self.dropout = float(known["attention_dropout"]), float(known["dropout"])
         self.num_heads, self.value_dim = spec.heads, spec.head_dim
         self.measure()
         self.train(module.training)
@@ -119,26 +121,55 @@ class PrunedWindowAttention(nn.Module):
         return f"heads={self.spec.heads}, values={self.value_dim} of {self.spec.head_dim}, windows={self.window_size}"
 
 
-def described_window(module: nn.Module) -> AttentionSpec | None:
-    """Return what a module would have to compute, by its parts, if it were attention in windows."""
-    known, parts = vars(module), dict(module.named_children())
-    heads, sizes = known.get("num_heads"), [known.get(name) for name in _SETTINGS]
-    qkv, proj = parts.get("qkv"), parts.get("proj")
-    if type(qkv) is not nn.Linear or type(proj) is not nn.Linear or not isinstance(heads, int) or heads < 1:
+def rebuild_window_attention(network: nn.Module, path: str, given: dict[str, Any]) -> None:
+    """Put attention in windows of any width in the place of a dense module."""
+    replace_module(network, path, PrunedWindowAttention(network.get_submodule(path), AttentionSpec(**given)))
+
+
+@final
+class WindowReplacement(SelfAttention):
+    """Attention in windows of an image."""
+
+    kind: ClassVar[str] = "window_attention"
+    module_type: ClassVar[type[Any]] = PrunedWindowAttention
+    exported = (AttentionSpec, PrunedWindowAttention, rebuild_window_attention)
+    rebuild = rebuild_window_attention
+
+    @classmethod
+    def described(cls, module: nn.Module) -> AttentionSpec | None:
+        """Return what a module would have to compute, if it has the parts of torchvision's attention."""
+        known, parts = vars(module), dict(module.named_children())
+        heads, sizes = known.get("num_heads"), [known.get(name) for name in _SETTINGS]
+        qkv, proj = parts.get("qkv"), parts.get("proj")
+        if type(qkv) is not nn.Linear or type(proj) is not nn.Linear or not isinstance(heads, int) or heads < 1:
+            return None
+        if not all(_is_pair(size) for size in sizes[:2]) or not all(isinstance(p, (int, float)) for p in sizes[2:]):
+            return None
+        if not isinstance(module._buffers.get("relative_position_index"), Tensor):
+            return None
+        head_dim, rest = divmod(proj.in_features, heads)
+        if rest or qkv.out_features != 3 * proj.in_features:
+            return None
+        names = {*parts, *module._parameters} - {"qkv", "proj"}
+        if names == {"relative_position_bias_table"}:
+            return AttentionSpec("windows", heads, head_dim, head_dim**-0.5)
+        if names == {"cpb_mlp", "logit_scale"} and isinstance(module._buffers.get("relative_coords_table"), Tensor):
+            return AttentionSpec("cosine windows", heads, head_dim, 1.0)
         return None
-    if not all(_is_pair(size) for size in sizes[:2]) or not all(isinstance(p, (int, float)) for p in sizes[2:]):
-        return None
-    if not isinstance(module._buffers.get("relative_position_index"), Tensor):
-        return None
-    head_dim, rest = divmod(proj.in_features, heads)
-    if rest or qkv.out_features != 3 * proj.in_features:
-        return None
-    names = {*parts, *module._parameters} - {"qkv", "proj"}
-    if names == {"relative_position_bias_table"}:
-        return AttentionSpec("windows", heads, head_dim, head_dim**-0.5)
-    if names == {"cpb_mlp", "logit_scale"} and isinstance(module._buffers.get("relative_coords_table"), Tensor):
-        return AttentionSpec("cosine windows", heads, head_dim, 1.0)
-    return None
+
+    @classmethod
+    def inputs(cls, module: nn.Module, spec: AttentionSpec) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Give an image of several windows, not all of them full, and one of one window."""
+        down, across = vars(module)["window_size"]
+        yield (2, 2 * down + 1, 3 * across), 1
+        yield (1, down, across), 1
+
+    @classmethod
+    def batch_and_length(cls, shape: tuple[int, ...], spec: AttentionSpec, module: nn.Module) -> tuple[int, int]:
+        """Return the number of windows, and the places in one."""
+        sizes = list(zip(shape[1:3], vars(module)["window_size"], strict=True))
+        windows = math.prod(-(-size // window) for size, window in sizes)
+        return shape[0] * windows, math.prod(window for _, window in sizes)
 
 
 def _is_pair(value: Any) -> bool:

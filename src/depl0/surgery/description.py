@@ -75,7 +75,7 @@ def info(compact: nn.Module) -> CompactInfo:
         compact=Cost(*record.compact_cost),
         certificate=record.certificate,
         channels=_channels(record),
-        removed=tuple(removal.layer for removal in record.removals),
+        removed=record.removed,
         inputs=record.inputs,
     )
 

@@ -13,7 +13,7 @@ from depl0.equivalence.probe import describe
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
-from depl0.replacements.constant import removable, remove, workable
+from depl0.replacements.constant import ConstantReplacement, removable, remove, workable
 from depl0.surgery.cut import cut_to
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.slicing import kept_gates, kept_positions
@@ -27,7 +27,7 @@ def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Mo
         for name, parameter in compact.named_parameters():
             if name in scaled:
                 parameter.copy_(scaled[name])
-    cut_to(compact, kept_positions(plan, kept), plan)
+    cut_to(compact, kept_positions(plan, kept), plan.replacements)
     return compact, scaled
 
 
@@ -59,15 +59,16 @@ def extract(
         network=type(host).__name__,
         dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
         positions=compose(earlier, positions),
-        removals=(*(earlier.removals if earlier else ()), *removals),
+        replacements={
+            **(earlier.replacements if earlier else {}),
+            **plan.replacements,
+            **{removal.layer: ConstantReplacement(removal) for removal in removals},
+        },
         dense_cost=earlier.dense_cost if earlier else dense_cost,
         compact_cost=(counted.params, counted.macs),
         certificate=certificate,
         inputs=example.shapes(),
         probe=describe(example),
-        norms={**(earlier.norms if earlier else {}), **plan.norms},
-        attentions={**(earlier.attentions if earlier else {}), **plan.attentions},
-        full_width={**(earlier.full_width if earlier else {}), **plan.full_width},
     )
     remember(compact, record)
     return compact

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,15 @@ from torch import Tensor, nn
 
 from depl0._util import io
 from depl0._util.io import checksum, write_whole
-from depl0.analysis.full_width import width_axis
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.probe import TOLERANCE, check_description, largest_difference, outputs_on
 from depl0.errors import FormatError, InputError
 from depl0.host.network import canonical_names, first_line
-from depl0.replacements.attention import AttentionSpec
-from depl0.replacements.constant import Removal
-from depl0.replacements.full_width import WidthSpec
-from depl0.replacements.norm import NormSpec
+from depl0.replacements.base import Replacement, replacement_from
 from depl0.surgery.record import CompactRecord, apply_record, record_of, remember, state_shapes
 
 FORMAT = "depl0-compact"
-VERSION = 2
-"""what this version reads; a folder in which no module was replaced is written as 1, which older ones read too"""
+VERSION = 1
 
 
 def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
@@ -47,11 +42,7 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
         )
     tensors = _own_tensors(compact)
     values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    header = {
-        "format": FORMAT,
-        "version": VERSION if record.norms or record.attentions or record.full_width else 1,
-        **record_to_json(record),
-    }
+    header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
     if record.probe is not None:
         header["proof"]["outputs"] = _outputs_to_prove(compact, record)
     header["sha256"] = checksum(header, values)
@@ -227,12 +218,9 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
     """Return a record as plain lists and dicts."""
     keep: dict[str, dict[str, list[int]]] = {}
     numbers: dict[str, dict[str, int]] = {}
-    widths = {width_axis(path): path for path in record.full_width}
-    full_width = {path: spec.to_dict() for path, spec in record.full_width.items()}
+    known = _axis_sizes(record.dense_shapes, record.replacements)
     for (name, dim), positions in record.positions.items():
-        if (name, dim) in widths:
-            full_width[widths[name, dim]]["keep"] = positions.tolist()
-        elif name in record.dense_shapes:
+        if (name, dim) in known:
             keep.setdefault(name, {})[str(dim)] = positions.tolist()
         else:
             numbers.setdefault(name, {})[str(dim)] = len(positions)
@@ -242,18 +230,12 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             "dense": dict(zip(("params", "macs"), record.dense_cost, strict=True)),
             "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
         },
-        "certificate": {key: _plain(value) for key, value in vars(record.certificate).items() if value != ()},
+        "certificate": {key: _plain(value) for key, value in vars(record.certificate).items()},
         "inputs": [list(shape) for shape in record.inputs],
-        "removed": [vars(removal) for removal in record.removals],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
-        **{
-            key: {path: spec.to_dict() for path, spec in replaced.items()}
-            for key, replaced in (("norms", record.norms), ("attentions", record.attentions))
-            if replaced
-        },
-        **({"full_width": full_width} if full_width else {}),
-        **({"numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)}} if numbers else {}),
+        "numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)},
+        "replaced": {path: replacement.to_dict() for path, replacement in sorted(record.replacements.items())},
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
 
@@ -262,44 +244,32 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
     """Read a record back; ``path`` is the file that an error names."""
     try:
         shapes = {str(k): tuple(_whole(size) for size in v) for k, v in header["dense_shapes"].items()}
+        replacements = {str(path): replacement_from(entry) for path, entry in header["replaced"].items()}
+        sizes = _axis_sizes(shapes, replacements)
         positions = {
-            (str(name), _dim(dim, shapes[name])): _positions(keep, shapes[name][_dim(dim, shapes[name])])
+            (str(name), int(dim)): _positions(keep, sizes[str(name), int(dim)])
             for name, dims in header["keep"].items()
             for dim, keep in dims.items()
         }
-        for name, places in header.get("numbers", {}).items():
+        for name, places in header["numbers"].items():
             for place, count in places.items():
                 positions[str(name), int(place)] = torch.arange(_count(count))
-        full_width = {}
-        for name, entry in header.get("full_width", {}).items():
-            spec = WidthSpec.from_dict({key: value for key, value in entry.items() if key != "keep"})
-            full_width[str(name)] = spec
-            if "keep" in entry:
-                positions[width_axis(str(name))] = _positions(entry["keep"], spec.width)
         return CompactRecord(
             network=str(header["network"]),
             dense_shapes=shapes,
             positions=positions,
-            removals=tuple(
-                Removal(str(r["layer"]), None if r["norm"] is None else str(r["norm"]), r["silent"] is True)
-                for r in header["removed"]
-            ),
+            replacements=replacements,
             dense_cost=_cost(header["cost"]["dense"]),
             compact_cost=_cost(header["cost"]["compact"]),
             certificate=Certificate(
                 float(header["certificate"]["max_error"]),
                 str(header["certificate"]["dtype"]),
                 _whole(header["certificate"]["inputs"]),
-                tuple(str(what) for what in header["certificate"].get("covered", ())),
-                tuple(str(what) for what in header["certificate"].get("refused", ())),
+                tuple(str(what) for what in header["certificate"]["covered"]),
+                tuple(str(what) for what in header["certificate"]["refused"]),
             ),
-            inputs=tuple(tuple(_whole(size) for size in shape) for shape in header.get("inputs", ())),
+            inputs=tuple(tuple(_whole(size) for size in shape) for shape in header["inputs"]),
             probe=_probe(header.get("proof")),
-            norms={str(path): NormSpec.from_dict(spec) for path, spec in header.get("norms", {}).items()},
-            attentions={
-                str(path): AttentionSpec.from_dict(spec) for path, spec in header.get("attentions", {}).items()
-            },
-            full_width=full_width,
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
@@ -320,10 +290,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _dim(text: str, shape: tuple[int, ...]) -> int:
-    if text not in map(str, range(len(shape))):
-        raise ValueError(f"{text!r} is no dimension of a tensor of {len(shape)}")
-    return int(text)
+def _axis_sizes(
+    shapes: Mapping[str, tuple[int, ...]], replacements: Mapping[str, Replacement]
+) -> dict[tuple[str, int], int]:
+    """Return the dense sizes of all axes: those of tensors, and the channels that modules look at."""
+    sizes = {(name, dim): size for name, shape in shapes.items() for dim, size in enumerate(shape)}
+    for path, replacement in replacements.items():
+        sizes.update(replacement.channel_axes(path))
+    return sizes
 
 
 def _cost(entry: dict[str, Any]) -> tuple[int, int]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.certificate import Certificate
-from depl0.replacements.attention import AttentionSpec
-from depl0.replacements.constant import Removal, remove
-from depl0.replacements.full_width import WidthSpec
-from depl0.replacements.norm import NormSpec
+from depl0.replacements.base import Replacement
 from depl0.surgery.cut import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
@@ -29,7 +25,8 @@ class CompactRecord:
     dense_shapes: Mapping[str, tuple[int, ...]]
     """every parameter and buffer of the dense network"""
     positions: Mapping[Axis, Tensor]
-    removals: tuple[Removal, ...]
+    replacements: Mapping[str, Replacement]
+    """modules of the dense network that have another in their place, or need one if they lost channels"""
     dense_cost: tuple[int, int]
     """parameters and MACs"""
     compact_cost: tuple[int, int]
@@ -38,12 +35,11 @@ class CompactRecord:
     """shapes of the example inputs; empty where they were not just tensors, or not written down"""
     probe: Any = None
     """a description of inputs on which a loaded network is verified; None where there is none"""
-    norms: Mapping[str, NormSpec] = field(default_factory=dict)
-    """norms over all channels, of the dense network, that count removed channels"""
-    attentions: Mapping[str, AttentionSpec] = field(default_factory=dict)
-    """self-attention modules of the dense network that may have lost channels"""
-    full_width: Mapping[str, WidthSpec] = field(default_factory=dict)
-    """modules that look at all channels at once, some of which may be gone"""
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Layers that were taken out as a whole."""
+        return tuple(path for path, replacement in self.replacements.items() if replacement.removes_layer)
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -74,17 +70,14 @@ def compose(earlier: CompactRecord | None, positions: Mapping[Axis, Tensor]) -> 
 
 
 def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
-    """Return where an axis is in the dense network: a constant is the output of the layer and norm that it replaced."""
-    for removal in earlier.removals:
-        if axis[0] == f"{removal.layer}.constant":
-            names = [f"{removal.layer}.{vector}" for vector in ("weight", "bias")]
-            names += [f"{removal.norm}.{vector}" for vector in ("weight", "bias", "running_mean", "running_var")]
+    """Return where an axis is in the dense network: a replacement may have tensors that were made of others."""
+    for path, replacement in earlier.replacements.items():
+        names = replacement.dense_names(path, axis[0])
+        if names is not None:
             return [(name, 0) for name in names if name in earlier.dense_shapes]
     return [axis]
 
 
 def apply_record(model: nn.Module, record: CompactRecord) -> None:
     """Give a fresh dense network the shape of the compact one, in place."""
-    cut_to(model, record.positions, record)
-    with torch.no_grad():
-        remove(model, record.removals)
+    cut_to(model, record.positions, record.replacements)

@@ -27,7 +27,7 @@ from depl0.host.copies import private_copy
 from depl0.host.functional import call_with
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import canonical_names, evaluation_mode
-from depl0.replacements.standardised import exact_sums
+from depl0.replacements.base import exact_tensors
 from depl0.replacements.weight_norm import exact_lengths
 from depl0.surgery.cut import cut_to
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
@@ -64,7 +64,7 @@ def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
     """Build a host with the channels of these gates only, and say which positions of the former one it has."""
     positions = kept_positions(plan, present)
     smaller = private_copy(host)
-    cut_to(smaller, positions, plan)
+    cut_to(smaller, positions, plan.replacements)
     kept: dict[str, dict[int, Tensor]] = {}
     for (name, dim), keep in positions.items():
         kept.setdefault(name, {})[dim] = keep
@@ -109,7 +109,10 @@ def certify_and_remember(
     """
     _, host = before
     scaled = scaled_parameters(before[0], host, gates)
-    exact = {**exact_lengths(host, scaled, narrowed.positions), **exact_sums(host, narrowed.positions)}
+    exact = {
+        **exact_lengths(host, scaled, narrowed.positions),
+        **exact_tensors(host, narrowed.positions, before[0].replacements),
+    }
     certificate = _certify(before, (narrowed.plan, narrowed.host), gates, example.on_device_of(host), exact)
     earlier = record_of(host)
     dense, smaller = costs
@@ -117,14 +120,11 @@ def certify_and_remember(
         network=type(host).__name__,
         dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
         positions=compose(earlier, narrowed.positions),
-        removals=earlier.removals if earlier else (),
+        replacements={**(earlier.replacements if earlier else {}), **narrowed.plan.replacements},
         dense_cost=earlier.dense_cost if earlier else dense,
         compact_cost=smaller,
         certificate=certificate,
         probe=describe(example),
-        norms={**(earlier.norms if earlier else {}), **narrowed.plan.norms},
-        attentions={**(earlier.attentions if earlier else {}), **narrowed.plan.attentions},
-        full_width={**(earlier.full_width if earlier else {}), **narrowed.plan.full_width},
     )
     remember(narrowed.host, record)
 
@@ -205,6 +205,6 @@ def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> 
     shapes = state_shapes(former)
     for module in model.modules():
         if type(module) is type(former) and module is not former and state_shapes(module) == shapes:
-            cut_to(module, narrowed.positions, narrowed.plan)
+            cut_to(module, narrowed.positions, narrowed.plan.replacements)
             return True
     return False

@@ -11,11 +11,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
-from depl0.analysis.full_width import width_axis
 from depl0.analysis.plan import FROZEN, Plan
-from depl0.analysis.propagate import Axis
+from depl0.analysis.propagate import Axis, is_channel_axis
 from depl0.host.network import canonical_names
-from depl0.replacements.standardised import keep_standards
 from depl0.replacements.weight_norm import keep_directions
 from depl0.surgery.numbers import set_numbers
 
@@ -50,10 +48,9 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
     groups: dict[nn.Module, int] = {}
     for canonical, dims in by_tensor.items():
         keep_directions(modules, canonical, dims)
-        keep_standards(modules, canonical, dims)
     for canonical, dims in by_tensor.items():
-        if canonical == width_axis(canonical.rpartition(".")[0])[0]:
-            continue  # of a module that is run at its full width
+        if is_channel_axis(canonical):
+            continue
         if canonical not in aliases:
             set_numbers(modules, canonical, {dim: len(keep) for dim, keep in dims.items()})
             continue

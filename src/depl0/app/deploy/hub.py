@@ -31,7 +31,7 @@ def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token
         api.upload_folder(
             repo_id=repo_id,
             folder_path=path,
-            allow_patterns=list(FILES),
+            allow_patterns=[*FILES, "*.py"],
             commit_message="Upload a compact network",
         )
     except Exception as error:  # the network's, the server's and the library's own

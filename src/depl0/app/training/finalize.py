@@ -80,7 +80,7 @@ def _summary(
         dependency=state.dependency,
         compactions=state.compactions,
         certificate=record.certificate,
-        removed=[removal.layer for removal in record.removals],
+        removed=list(record.removed),
         input=session.data.info.description(),
         groups={
             group.name: {"gates": group.size, "open": sum(value > 0 for value in frozen[group.gates])}

@@ -23,6 +23,7 @@ from depl0.export.safetensors import state_of
 from depl0.export.targets import NO_DEPL0, Request, Target
 
 FILES = ("model.safetensors", "config.json", "model.py", "README.md")
+"""what every folder has; the user's own files that build the network may be there too"""
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ def export_folder(source: Source, path: Path, name: str | None = None) -> Export
         with explained(path, size):
             aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
             for file, data in files.items():
+                (aside / file).parent.mkdir(parents=True, exist_ok=True)
                 write_flushed(aside / file, data)
         found = read_by_another_process(_Folder(), aside / "model.py", given)
         error = compare(wanted, found, _Folder.tolerance)
-        shutil.rmtree(aside / "__pycache__", ignore_errors=True)
+        for compiled in list(aside.rglob("__pycache__")):
+            shutil.rmtree(compiled, ignore_errors=True)
         with explained(path, size):
             aside.chmod(0o755)  # mkdtemp's is for the user alone
             aside.replace(path)  # an empty folder is replaced
@@ -114,10 +117,9 @@ def _files(source: Source, name: str) -> dict[str, bytes]:
     config = {"format": FORMAT, "format_version": VERSION, **known, **structure.to_dict()}
     left = config["macs"] / max(config["dense_macs"], 1)
     title = f"A compact {_plain(source.spec_shown)} with {left:.1%} of the MACs of the dense network."
-    code = model_code(source.spec, source.sizes, structure, title)
     texts = {
         "config.json": _readable(config),
-        "model.py": code,
+        **model_code(source.spec, source.sizes, structure, title),
         "README.md": model_card(name, network, config, {**source.summary, "model": source.spec_shown}),
     }
     weights: bytes = save(state_of(source.module), metadata={"format": "pt"})

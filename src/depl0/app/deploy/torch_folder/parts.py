@@ -6,36 +6,6 @@ import torch
 from torch import Tensor, nn
 
 
-class ConstantLayer(nn.Module):
-    """A layer whose output does not depend on its input, because all channels that it read are gone."""
-
-    def __init__(self, channels: int, spatial: list[list[int]] | None) -> None:
-        super().__init__()
-        self.spatial = spatial
-        self.constant = nn.Parameter(torch.zeros(channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the constant in the shape that the layer would have given."""
-        if self.spatial is None:
-            return self.constant.to(x.dtype).expand(*x.shape[:-1], -1).clone()
-        count = len(self.spatial)
-        sizes = [
-            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, (kernel, stride, pad, dilation) in zip(x.shape[-count:], self.spatial, strict=True)
-        ]
-        lead = x.shape[: -count - 1]
-        return self.constant.to(x.dtype).view(-1, *[1] * count).expand(*lead, -1, *sizes).clone()
-
-
-def replace(network: nn.Module, path: str, module: nn.Module) -> None:
-    """Put another module in the place of one, under all of its names."""
-    replaced = network.get_submodule(path)
-    for name, found in list(network.named_modules(remove_duplicate=False)):
-        if found is replaced:
-            parent, _, attribute = name.rpartition(".")
-            setattr(network.get_submodule(parent), attribute, module)
-
-
 def resize(network: nn.Module, shapes: dict[str, list[int]], attributes: dict[str, dict[str, int | list[int]]]) -> None:
     """Give tensors and layers the sizes that are left; tensors that are used twice stay the same ones."""
     made: dict[int, tuple[Tensor, Tensor]] = {}
