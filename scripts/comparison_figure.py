@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from depl0.app.reports.figures.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, SKY, new_figure, style
+from depl0.app.reports.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, SKY, new_figure, style
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "comparison" / "comparison.json"

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from depl0.app.reports.figures.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, new_figure, style
+from depl0.app.reports.canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, new_figure, style
 from depl0.gates.hard_concrete import evaluation_gates, open_probability, sample
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -12,10 +12,9 @@ from tests.cli.conftest import Type
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-NETWORKS = Path(__file__).parents[1] / "networks"
+NETWORK = Path(__file__).parents[1] / "networks" / "golden.py"
 SHORT = (
-    f"prune --model {NETWORKS / 'golden.py'}:TinyDigits --data digits --budget 0.5 --groups inner --epochs 1 "
+    f"prune --model {NETWORK}:TinyDigits --data digits --budget 0.5 --groups inner --epochs 1 "
     "--finetune-epochs 1 --limit-train 128 --batch-size 16 --device cpu --set search.dense_baseline=false --out run"
 )
 

@@ -55,11 +55,11 @@ def test_tables_and_texts_over_damaged_runs(source: Path, tmp_path: Path, file: 
     folder = copy_damaged(source, tmp_path, file, rng)
     with bounded(), only(Depl0Error):
         runs = read_runs([folder])
-        for kind in ("json", "csv", "md", "latex"):
+        for kind in ("json", "md"):
             as_text(runs, kind)
         for name in TABLES:
             other_data(name, runs[0])
-            for kind in ("json", "csv", "text", "md", "latex"):
+            for kind in ("json", "text", "md"):
                 render(table(name, runs), kind)
 
 

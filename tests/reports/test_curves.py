@@ -11,8 +11,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from depl0.app.reports.figures import curves
-from depl0.app.reports.headline import headline
+from depl0.app.reports import curves
+from depl0.app.reports.html import headline
 from depl0.app.reports.run import Run, read_run
 from tests.support.runs import write_run
 
@@ -94,7 +94,7 @@ def test_headline(known: Run) -> None:
         ("Accuracy", "93.05 %", "dense 93.30 %, −0.25 points"),
         ("MACs", "62.74M", "dense 125.5M, 50.0 % left"),
         ("Parameters", "426.5k", "dense 853k, 50.0 % left"),
-        ("Latency, batch 1", "4 ms", "dense 8 ms, 2.00× as fast"),
+        ("Latency, batch 1", "4 ms", "dense 8 ms, 2.00x as fast (1.90 to 2.10)"),
     ]
 
 

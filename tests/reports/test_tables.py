@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -24,9 +22,8 @@ def test_a_published_table_is_printed_to_the_letter(name: str, kind: str, known:
     assert render(table(name, [known]), kind) == expected
 
 
-@pytest.mark.parametrize("kind", ["md", "csv", "latex"])
-def test_other_formats_to_the_letter(kind: str, known: Run) -> None:
-    assert render(table("cifar100", [known]), kind) == (GOLDEN / f"cifar100.{kind}").read_text()
+def test_markdown_to_the_letter(known: Run) -> None:
+    assert render(table("cifar100", [known]), "md") == (GOLDEN / "cifar100.md").read_text()
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -79,14 +76,8 @@ def test_no_sign_of_a_name_breaks_a_format(kind: str) -> None:
     text = render(Table("t", (Column("a", "A"), Column("b", "B")), [{"a": name, "b": 1}]), kind)
     if kind == "json":
         assert json.loads(text)["rows"] == [{"a": name, "b": 1}]
-    elif kind == "csv":
-        assert list(csv.reader(io.StringIO(text)))[1] == [name, "1"]
     elif kind == "md":
         assert text.splitlines()[-1].replace("\\|", "").count("|") == 3
         assert "<i>" not in text
-    elif kind == "latex":
-        row = next(line for line in text.splitlines() if "100" in line)
-        assert row.replace("\\&", "").count("&") == 1
-        assert "\\%" in row and "\\$x\\_1\\$" in row and "\\#\\{" in row
     else:
         assert name in text

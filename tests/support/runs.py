@@ -80,6 +80,7 @@ def _summary(name: str, names: list[str], kept: list[int], gates: int) -> dict[s
         "name": name,
         "model": "resnet56",
         "data": "cifar10:data",
+        "speedup": {batch: {"ratio": 2.0, "low": 1.9, "high": 2.1} for batch in ("1", "32")},
         "dense": {"accuracy": 93.3, **size},
         "compact": {
             "accuracy": 93.05,
@@ -112,7 +113,7 @@ def _metrics(epochs: int) -> list[dict[str, Any]]:
         lines.append(
             {"phase": "search", "epoch": epoch, "step": 10 * epoch, "loss": 2 / epoch, "task_loss": 2 / epoch,
              "train_accuracy": 80.0 + epoch % 10, "test_accuracy": 79.0 + epoch % 10, "expected": shares,
-             "kept": shares, "undecided": 0.5 / epoch, "lambda": 1.0 + epoch / 10, "seconds": 40.0 + epoch}
+             "kept": shares, "undecided": 0.5 / epoch, "threshold": epoch / 10, "seconds": 40.0 + epoch}
         )  # fmt: skip
         if epoch == 3:
             lines.append({"event": "convergence", "phase": "search", "epoch": 2.5, "step": 25})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 MISSING = "–"
-FORMATS = ("text", "md", "json", "csv", "latex")
+FORMATS = ("text", "md", "json")
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def shown(column: Column, value: Any) -> str:
 
 def render(table: Table, kind: str) -> str:
     """Return a table in one of ``FORMATS``, with a line's end."""
-    renderers = {"text": _text, "md": _markdown, "json": _json, "csv": _csv, "latex": _latex}
+    renderers = {"text": _text, "md": _markdown, "json": _json}
     return renderers[kind](table)
 
 
@@ -162,49 +160,3 @@ def _json(table: Table) -> str:
         entry = {column.key: row.get(column.key) for column in table.columns}
         rows.append({**entry, "yours": number in table.marked} if table.marked else entry)
     return json.dumps({"title": table.title, "rows": rows, "note": " ".join(table.notes) or None}, indent=2) + "\n"
-
-
-def _csv(table: Table) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([column.key for column in table.columns] + (["yours"] if table.marked else []))
-    for number, row in enumerate(table.rows):
-        cells = ["" if row.get(c.key) is None else _raw(row[c.key]) for c in table.columns]
-        writer.writerow(cells + ([int(number in table.marked)] if table.marked else []))
-    return buffer.getvalue()
-
-
-def _raw(value: Any) -> Any:
-    """Return a number as a plain one, whatever it remembers of how it was printed."""
-    return float(value) if isinstance(value, float) else value
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "→": r"$\rightarrow$", "−": "$-$", "×": r"$\times$",
-    "–": "--", "λ": r"$\lambda$", "Δ": r"$\Delta$", "·": r"$\cdot$", "<": r"\textless{}", ">": r"\textgreater{}",
-}  # fmt: skip
-
-
-def latex_text(text: str) -> str:
-    """Return a text in which no sign means anything to LaTeX."""
-    return "".join(_LATEX.get(sign, sign) for sign in text)
-
-
-def _latex(table: Table) -> str:
-    """Return a table for the package booktabs."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "  " + " & ".join(cells) + r" \\"
-
-    lines = [
-        r"\begin{table}[ht]",
-        r"  \centering",
-        rf"  \caption{{{latex_text(table.title)}.{''.join(' ' + latex_text(note) for note in table.notes)}}}",
-        rf"  \begin{{tabular}}{{{''.join('r' if c.is_number else 'l' for c in table.visible)}}}\toprule",
-        line([latex_text(column.title) for column in table.visible]) + r"\midrule",
-    ]
-    for number, row in enumerate(table.shown()):
-        cells = [latex_text(cell) for cell in row]
-        lines.append(line([rf"\textbf{{{cell}}}" for cell in cells] if number in table.marked else cells))
-    return "\n".join([*lines, r"  \bottomrule", r"  \end{tabular}", r"\end{table}"]) + "\n"

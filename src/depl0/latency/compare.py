@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from depl0.host.network import evaluation_mode
 from depl0.latency.backends import BACKENDS, Call, Skipped, ToOnnx
-from depl0.latency.measure import Speedup, interleave, ratio, speedup, summarise
+from depl0.latency.measure import Speedup, interleave, speedup, summarise
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,8 @@ class Timing:
     best: float
     """undisturbed: the mean of the fastest fifth of the rounds"""
     rounds: int
-    speedup: float | None
-    """how many times as fast as the first network, both undisturbed; None for itself"""
-    interval: Speedup | None = None
-    """the same over single rounds, with how certain it is"""
+    speedup: Speedup | None
+    """how many times as fast as the first network, with its interval; None for itself"""
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,8 @@ def time_calls(
     timings = []
     for name, values in times.items():
         found = summarise(values)
-        faster = None if name == first else ratio(times[first], values)
-        interval = None if name == first else speedup(times[first], values)
-        timings.append(
-            Timing(backend, batch, name, found.median, found.spread, found.best, len(values), faster, interval)
-        )
+        faster = None if name == first else speedup(times[first], values)
+        timings.append(Timing(backend, batch, name, found.median, found.spread, found.best, len(values), faster))
     return timings
 
 

@@ -40,7 +40,7 @@ def deployed_table(deployed: dict[str, Any], run: Path) -> str:
                 MISSING if score is None else metric.show(score),
                 f"{variant['bytes']:,} bytes",
                 f"{variant['ms']:.3f} ± {variant['spread_ms']:.3f} ms",
-                "" if variant is variants[0] else _faster(variants[0], variant),
+                "" if variant is variants[0] else Speedup(**variant["speedup"]).in_words(),
             )
         )
     lines = aligned(rows, [False, True, True, True, False])
@@ -54,10 +54,3 @@ def deployed_table(deployed: dict[str, Any], run: Path) -> str:
         lines.append("channels were kept as they come: --round-to auto and a larger --budget may take the same time")
     lines.append(f"deployed: {run / 'deployed' / 'compact.int8.onnx'}")
     return "\n".join(lines)
-
-
-def _faster(first: dict[str, Any], variant: dict[str, Any]) -> str:
-    """Say how much faster a variant is than the first; files of earlier versions have no interval."""
-    if "speedup" not in variant:
-        return f"{first['best_ms'] / variant['best_ms']:.2f}x as fast"
-    return Speedup(**variant["speedup"]).in_words()

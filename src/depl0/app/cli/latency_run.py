@@ -70,8 +70,7 @@ def _entry(timing: Timing) -> dict[str, Any]:
         "spread_ms": 1000 * timing.spread,
         "best_ms": 1000 * timing.best,
         "rounds": timing.rounds,
-        "speedup": timing.speedup,
-        "interval": None if timing.interval is None else [timing.interval.low, timing.interval.high],
+        "speedup": None if timing.speedup is None else dataclasses.asdict(timing.speedup),
     }
 
 

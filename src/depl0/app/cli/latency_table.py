@@ -41,8 +41,8 @@ def latency_table(result: dict[str, Any]) -> str:
                 ]
             )
         lines += ["", *aligned(rows, [title not in WORDS for title in rows[0]])]
-        lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth, which speed-ups are of;")
-        lines.append("in brackets: 95 % interval of the median over rounds")
+        lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth")
+        lines.append("as fast: median over rounds, with its 95 % interval")
     if result["skipped"]:
         lines.append("")
         lines += [
@@ -52,7 +52,5 @@ def latency_table(result: dict[str, Any]) -> str:
 
 
 def _faster(entry: dict[str, Any]) -> str:
-    if entry["speedup"] is None:
-        return ""
-    low, high = entry["interval"]
-    return f"{entry['speedup']:.2f}x ({low:.2f} to {high:.2f})"
+    found = entry["speedup"]
+    return "" if found is None else f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"

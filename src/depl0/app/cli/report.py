@@ -10,7 +10,7 @@ import typer
 from depl0.app.cli.choice import choice
 from depl0.errors import InputError
 
-FORMATS = ("html", "md", "json", "csv", "latex")
+FORMATS = ("html", "md", "json")
 
 
 def report_command(
@@ -20,7 +20,7 @@ def report_command(
     ] = None,
     format_: Annotated[str, choice("--format", FORMATS, "What to write.")] = "html",
 ) -> None:
-    """Write report.html and figures; or print the report as Markdown, JSON, CSV or LaTeX."""
+    """Write report.html and figures; or print the report as Markdown or JSON."""
     from depl0.app.reports.report import as_text, write_report
     from depl0.app.reports.run import read_runs
 

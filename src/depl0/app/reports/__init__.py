@@ -1,4 +1,4 @@
-"""Reports of runs, for people (HTML, figures) and for programs (JSON, CSV); and the published tables beside them."""
+"""Reports of runs, for people (HTML, Markdown, figures) and for programs (JSON)."""
 
 from depl0._util.optional import check_installed
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from depl0._util import io
-from depl0.app.reports.figures.canvas import BLUE, GREY, inline_svg
+from depl0.app.reports.canvas import BLUE, GREY, inline_svg
 from depl0.app.reports.run import Run
 from depl0.app.reports.show import milliseconds, size
 from depl0.app.runs import schema as content
@@ -30,7 +30,7 @@ _VARIANT = content.fields(
         "spread_ms": content.count,
         "speedup": _SPEEDUP,
     },
-    needed=("name", "bytes", "ms", "spread_ms"),
+    needed=("name", "bytes", "ms", "spread_ms", "speedup"),
 )
 _DEPLOYED = content.fields(
     {"variants": content.rows(_VARIANT), "float_layers": content.rows(content.text), "runtime": content.fields({})},
@@ -63,17 +63,11 @@ def table(run: Run, found: dict[str, Any]) -> Table:
         Column("spread_ms", "±", milliseconds, is_number=True),
         Column("faster", "beside dense float"),
     )
-    first = found["variants"][0] if found["variants"] else None
-    rows = [{**variant, "faster": _faster(first, variant)} for variant in found["variants"]]
+    rows = [
+        {**variant, "faster": Speedup(**variant["speedup"]).in_words() if place else None}
+        for place, variant in enumerate(found["variants"])
+    ]
     return Table(f"{run.label}: deployed", columns, rows, _notes(found))
-
-
-def _faster(first: dict[str, Any] | None, variant: dict[str, Any]) -> str | None:
-    """Say how much faster a variant is than the first, as it was measured; None where there is no interval."""
-    found = variant.get("speedup")
-    if variant is first or found is None:
-        return None
-    return Speedup(found["ratio"], found["low"], found["high"]).in_words()
 
 
 def figure(run: Run, found: dict[str, Any], prefix: str) -> Markup | None:

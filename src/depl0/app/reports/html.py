@@ -16,19 +16,39 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from depl0 import __version__
-from depl0.app.reports import results
-from depl0.app.reports.blocks import Block, blocks
-from depl0.app.reports.figures import curves, structure
-from depl0.app.reports.figures.canvas import inline_svg
-from depl0.app.reports.figures.heat import COLOURS
-from depl0.app.reports.gates import GateHistory
-from depl0.app.reports.headline import Figure, headline
-from depl0.app.reports.run import DETAILED, Run, dig
-from depl0.app.reports.show import share
-from depl0.app.table import Table, shown
+from depl0.app.reports import curves, deployed, layers, results
+from depl0.app.reports.canvas import inline_svg
+from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
+from depl0.app.reports.show import change, milliseconds, share, short
+from depl0.app.table import MISSING, Table, shown
 
 _STEPS = 200
 """open probabilities come to the page as bytes, in half percents"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number: what it is, its value on the compact network, and how that compares with the dense one."""
+
+    title: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """One part of a run's page."""
+
+    title: str
+    text: str = ""
+    tables: tuple[Table, ...] = ()
+    """a table without rows is left out"""
+    figures: tuple[Markup, ...] = ()
+    """SVG elements, from ``canvas.inline_svg``"""
+    note: str = ""
+    """what is missing, and why"""
+    kind: str = "sortable"
+    """how tables behave: ``sortable``, or ``facts``, which have no head"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +74,7 @@ def page(runs: Sequence[Run]) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     script = _own("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    top = structure.tallest(runs[:DETAILED])
+    top = layers.tallest(runs[:DETAILED])
     title = f"Pruning report: {runs[0].label}" if len(runs) == 1 else f"Pruning report: {len(runs)} runs"
     text: str = environment.from_string(_own("report.html")).render(
         title=title,
@@ -84,15 +104,15 @@ def _lead(runs: Sequence[Run]) -> str:
 
 def _section(run: Run, place: int, top: int | None) -> Section:
     prefix = f"run{place}"
-    layers = run.layers
+    found = run.layers
     drawn = None
-    if layers:
-        label = f"Filters and prune ratio of {len(layers)} layers of {run.label}"
+    if found:
+        label = f"Filters and prune ratio of {len(found)} layers of {run.label}"
 
         def draw(axes: Axes) -> None:
-            structure.draw(axes, layers, "", top)
+            layers.draw_structure(axes, found, "", top)
 
-        size = structure.width(layers), structure.height(layers)
+        size = layers.width(found), layers.height(found)
         drawn = Markup(inline_svg(draw, *size, f"{prefix}-structure", label))
     return Section(
         id=prefix,
@@ -100,12 +120,12 @@ def _section(run: Run, place: int, top: int | None) -> Section:
         lead=_what(run),
         headline=headline(run),
         structure=drawn,
-        structure_width=round(72 * structure.width(layers)),
-        numbered=len(layers) > structure.NAMED,
+        structure_width=round(72 * layers.width(found)),
+        numbered=len(found) > layers.NAMED,
         results=results.dense_to_compact(run),
         curves=_curves(run, prefix),
         heat=_heat(run.gates) if run.gates is not None else None,
-        blocks=blocks(run, prefix),
+        blocks=_blocks(run, prefix),
         provenance=results.provenance(run),
     )
 
@@ -132,6 +152,78 @@ def _curves(run: Run, prefix: str) -> list[Markup]:
     return made
 
 
+# -- headline ------------------------------------------------------------------------------------------------------
+
+
+def headline(run: Run) -> list[Figure]:
+    """Return the four numbers; of an unfinished run, the latest ones that it has recorded."""
+    return [_metric(run), _cost(run, "macs", "MACs"), _cost(run, "params", "Parameters"), _latency(run)]
+
+
+def _metric(run: Run) -> Figure:
+    metric, dense, compact = run.metric, run.value("dense"), run.value("compact")
+    title = metric.title if metric.higher_is_better else f"{metric.title} ({metric.direction})"
+    if compact is None:
+        latest = [line[f"test_{metric.name}"] for line in run.epochs if line.get(f"test_{metric.name}") is not None]
+        return Figure(title, metric.show(latest[-1]) if latest else MISSING, "so far" if latest else "not known yet")
+    if dense is None:
+        return Figure(title, metric.show(compact), "dense network not evaluated")
+    unit = " points" if metric.unit == "%" else f" {metric.unit}".rstrip()
+    return Figure(title, metric.show(compact), f"dense {metric.show(dense)}, {change(metric, compact - dense)}{unit}")
+
+
+def _cost(run: Run, key: str, title: str) -> Figure:
+    dense, compact = run.get("dense", key), run.get("compact", key)
+    if compact is None:
+        latest = [left for line in run.epochs if (left := dig(line, "kept", f"{key}_share")) is not None]
+        return Figure(title, share(latest[-1]) if latest else MISSING, "left so far" if latest else "not known yet")
+    return Figure(title, short(compact), f"dense {short(dense)}, {share(compact / dense)} left" if dense else "")
+
+
+def _latency(run: Run) -> Figure:
+    dense, compact = run.get("dense", "latency_ms"), run.get("compact", "latency_ms")
+    if compact is None:
+        return Figure("Latency", MISSING, "not measured" if run.is_finished else "not known yet")
+    compared = results.faster(run)
+    note = f"dense {milliseconds(dense)}, {compared}" if compared else ""
+    return Figure("Latency, batch 1", milliseconds(compact), note)
+
+
+# -- blocks --------------------------------------------------------------------------------------------------------
+
+
+def _blocks(run: Run, prefix: str) -> list[Block]:
+    """Return the parts that a run has, in the order of the page."""
+    return [*_deployed(run, prefix), *_search(run), _layers(run), _frozen(run)]
+
+
+def _deployed(run: Run, prefix: str) -> list[Block]:
+    found = deployed.read_deployed(run)
+    if found is None:
+        return []
+    table, figure = deployed.table(run, found), deployed.figure(run, found, f"{prefix}-deployed")
+    return [Block("Deployed", " ".join(table.notes), (table,), () if figure is None else (figure,))]
+
+
+def _search(run: Run) -> list[Block]:
+    table = results.search_facts(run)
+    return [Block("The search", tables=(table,), kind="facts")] if table.rows else []
+
+
+def _layers(run: Run) -> Block:
+    table = results.layers(run)
+    return Block("Layers", tables=(table,), note="" if table.rows else "Not known until the run has finished.")
+
+
+def _frozen(run: Run) -> Block:
+    table = results.frozen(run)
+    if table.rows:
+        return Block("Channels that cannot be pruned, and why", tables=(table,))
+    if run.is_finished:
+        return Block("Channels that cannot be pruned", text="None: every channel had a gate.")
+    return Block("Channels that cannot be pruned", note="Not known until the run has finished.")
+
+
 # -- heat map --------------------------------------------------------------------------------------------------------
 
 
@@ -146,9 +238,9 @@ def _heat(history: GateHistory) -> dict[str, Any]:
 
 def _colours() -> list[int]:
     """Return the colour of every step as a pixel of a canvas: alpha, blue, green, red."""
-    rgb = (mpl.colormaps[COLOURS](np.linspace(0, 1, _STEPS + 1))[:, :3] * 255).round().astype(int)
+    rgb = (mpl.colormaps[layers.COLOURS](np.linspace(0, 1, _STEPS + 1))[:, :3] * 255).round().astype(int)
     return [int((255 << 24) | (b << 16) | (g << 8) | r) for r, g, b in rgb]
 
 
 def _ramp() -> str:
-    return ", ".join(mpl.colors.to_hex(c) for c in mpl.colormaps[COLOURS](np.linspace(0, 1, 7)))
+    return ", ".join(mpl.colors.to_hex(c) for c in mpl.colormaps[layers.COLOURS](np.linspace(0, 1, 7)))

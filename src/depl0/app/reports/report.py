@@ -1,4 +1,4 @@
-"""Writes a report of runs: the page and the figures, or tables for papers and scripts."""
+"""Writes a report of runs: the page and the figures, or tables as Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from depl0._util.io import write_whole
-from depl0.app.reports import results
-from depl0.app.reports.figures import curves, heat, structure
-from depl0.app.reports.figures.canvas import style, write
+from depl0.app.reports import curves, layers, results
+from depl0.app.reports.canvas import style, write
 from depl0.app.reports.html import page
 from depl0.app.reports.run import DETAILED, Run
 from depl0.app.table import Table, render
 
-FORMATS = ("html", "md", "json", "csv", "latex")
-_ENDINGS = {"html": "html", "md": "md", "json": "json", "csv": "csv", "latex": "tex"}
+FORMATS = ("html", "md", "json")
 
 
 def write_report(runs: Sequence[Run], folder: Path, kind: str = "html") -> Path:
-    """Write ``report.html`` (or .md, .json, .csv, .tex) and the figures to a folder; return the report's path."""
+    """Write ``report.html`` (or .md, .json) and the figures to a folder; return the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = write_figures(runs, folder / "figures") if kind in ("html", "md", "latex") else []
+    names = [] if kind == "json" else write_figures(runs, folder / "figures")
     text = page(runs) if kind == "html" else as_text(runs, kind, [f"figures/{name}" for name in names])
-    path = folder / f"report.{_ENDINGS[kind]}"
+    path = folder / f"report.{kind}"
     write_whole(path, text.encode())
-    if kind == "csv":
-        for run in runs:
-            write_whole(folder / f"layers-{file_name(run.label)}.csv", render(results.layers(run), "csv").encode())
     return path
 
 
@@ -38,7 +33,7 @@ def write_figures(runs: Sequence[Run], folder: Path) -> list[str]:
     runs = runs[:DETAILED]
     with style():
         if any(run.layers for run in runs):
-            write(structure.figure(runs), folder, "structure")
+            write(layers.structure(runs), folder, "structure")
             names.append("structure")
         for run in runs:
             ending = "" if alone else f"-{file_name(run.label)}"
@@ -46,7 +41,7 @@ def write_figures(runs: Sequence[Run], folder: Path) -> list[str]:
                 write(curves.figure(run), folder, f"training{ending}")
                 names.append(f"training{ending}")
             if run.gates is not None:
-                write(heat.figure(run.gates, run.label), folder, f"gates{ending}")
+                write(layers.heat_map(run.gates, run.label), folder, f"gates{ending}")
                 names.append(f"gates{ending}")
     return names
 
@@ -61,26 +56,15 @@ def file_name(label: str) -> str:
 
 
 def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
-    """Return the report as Markdown, JSON, CSV (one row a run) or LaTeX."""
+    """Return the report as Markdown or JSON."""
     if kind == "json":
         return json.dumps([_plain(run) for run in runs], indent=2, default=str) + "\n"
-    if kind == "csv":
-        return render(results.all_runs(runs), "csv")
     tables = [results.all_runs(runs)] if len(runs) > 1 else []
     for run in runs[:DETAILED]:
         tables += [results.dense_to_compact(run), results.search_facts(run)]
         tables += [results.layers(run), results.frozen(run), results.provenance(run)]
     parts = [render(table, kind) for table in tables if table.rows]
-    if kind == "md":
-        return "\n".join(["# Pruning report\n", *(f"![{name}]({name}.png)\n" for name in figures), *parts])
-    pictures = [_latex_figure(name) for name in figures]
-    return "\n".join(["% needs \\usepackage{booktabs, graphicx}\n", *pictures, *parts])
-
-
-def _latex_figure(name: str) -> str:
-    return (
-        f"\\begin{{figure}}[ht]\n  \\centering\n  \\includegraphics[width=\\linewidth]{{{name}.png}}\n\\end{{figure}}\n"
-    )
+    return "\n".join(["# Pruning report\n", *(f"![{name}]({name}.png)\n" for name in figures), *parts])
 
 
 def _plain(run: Run) -> dict[str, object]:

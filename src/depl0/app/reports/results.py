@@ -8,9 +8,9 @@ from typing import Any
 from depl0.app.reports.run import Run, dig
 from depl0.app.reports.show import change as changed
 from depl0.app.reports.show import count, duration, milliseconds, share, size
-from depl0.app.reports.speed import faster
 from depl0.app.table import Column, Table
 from depl0.app.tasks import ACCURACY, Metric
+from depl0.latency.measure import Speedup
 
 _Show = Callable[[float], str]
 _QUANTITIES: tuple[tuple[str, str, _Show], ...] = (
@@ -66,6 +66,12 @@ def _metric_row(metric: Metric, label: str, dense: float | None, compact: float 
         "compact": _shown(metric.show, compact),
         "change": _shown(lambda value: changed(metric, value) + unit, _difference(dense, compact)),
     }
+
+
+def faster(run: Run, batch: int = 1) -> str | None:
+    """Say how many times as fast the compact network is, with its interval; None where it was not timed."""
+    found = run.get("speedup", str(batch))
+    return None if found is None else Speedup(**found).in_words()
 
 
 def _shown(show: _Show, value: float | None) -> str | None:
@@ -160,15 +166,7 @@ _AFTER_METRICS = (
 
 def layers(run: Run) -> Table:
     """Return every layer: channels before and after, and what it costs."""
-    found = run.get("layers")
-    if isinstance(found, list):
-        rows = [_layer_row(row, place) for place, row in enumerate(found, start=1)]
-    else:  # an older run: only its groups are known
-        groups = run.get("groups") or {}
-        rows = [
-            _layer_row({"layer": name, "group": name, "channels": g["gates"], "kept": g["open"]}, place)
-            for place, (name, g) in enumerate(groups.items(), start=1)
-        ]
+    rows = [_layer_row(row, place) for place, row in enumerate(run.get("layers") or [], start=1)]
     return Table(f"{run.label}: layers", _LAYERS, rows)
 
 

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from depl0._util import io
-from depl0.app.reports.gates import GateHistory, packed, read_gates
 from depl0.app.runs import schema as content
+from depl0.app.runs.gate_log import SCALE
 from depl0.app.tasks import ACCURACY, TASKS, Metric, metric_in
 from depl0.errors import InputError
 
@@ -22,9 +25,21 @@ else:
     import tomli as tomllib
 
 
+Matrix = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class GateHistory:
+    """Open probabilities of every gate at every epoch."""
+
+    epochs: list[float]
+    groups: dict[str, Matrix]
+    """group -> (gates, epochs)"""
+
+
 @dataclass(frozen=True)
 class Run:
-    """What a run's folder holds. Older folders lack some of it; what is missing is empty or None."""
+    """What a run's folder holds; of an unfinished run, what is missing is empty or None."""
 
     label: str
     """what the report calls it: different for every run of a report"""
@@ -89,12 +104,9 @@ class Run:
 
     @property
     def layers(self) -> list[Layer]:
-        """Return the layers with gates in order of execution; from the groups alone where an older run says no more."""
-        table = self.get("layers")
-        if isinstance(table, list):
-            return [Layer(row["layer"], row["channels"], row["kept"]) for row in table if row.get("prunable")]
-        groups = self.get("groups") or {}
-        return [Layer(name, group["gates"], group["open"]) for name, group in groups.items()]
+        """Return the layers with gates in order of execution."""
+        table = self.get("layers") or []
+        return [Layer(row["layer"], row["channels"], row["kept"]) for row in table if row.get("prunable")]
 
 
 MISSING_METHOD = "?"
@@ -111,7 +123,7 @@ class Layer:
     channels: int
     kept: int
     pruned: float = field(init=False)
-    """the share that is gone"""
+    """the removed share"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pruned", 1 - self.kept / self.channels if self.channels else math.nan)
@@ -227,3 +239,37 @@ def _json_lines(
             raise InputError(f"{path} is damaged in line {number}: {wrong}.", hint=_AGAIN) from wrong
         found.append(shorten(value))
     return found
+
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+
+def packed(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line with its numbers as arrays: a tenth of the memory of lists."""
+    for key, kind in (("open", np.uint16), ("kept", np.uint32)):
+        if line.get(key):
+            line[key] = {name: np.asarray(values, dtype=kind) for name, values in line[key].items()}
+    return line
+
+
+def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
+    """Make a history of the lines of ``gates.jsonl``.
+
+    Where channels were cut during the search, later lines have fewer gates and say under ``kept`` which ones; the
+    removed gates are closed.
+    """
+    latest = {line["epoch"]: line for line in lines if line.get("open") and line.get("epoch") is not None}
+    lines = [latest[epoch] for epoch in sorted(latest)]
+    if not lines or not any(len(values) for values in lines[0]["open"].values()):
+        return None
+    groups: dict[str, Matrix] = {}
+    for name, first in lines[0]["open"].items():
+        matrix = np.zeros((len(first), len(lines)), dtype=np.float32)
+        for column, line in enumerate(lines):
+            values = np.asarray(line["open"].get(name, []), dtype=np.float32)[: len(first)] / SCALE
+            kept = (line.get("kept") or {}).get(name)
+            places = np.arange(len(values)) if kept is None else np.asarray(kept, dtype=np.intp)[: len(values)]
+            within = places < len(first)
+            matrix[places[within], column] = values[: len(places)][within]
+        groups[name] = matrix
+    return GateHistory([line["epoch"] for line in lines], groups)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from depl0.app.reports.figures.canvas import BLUE, GREEN, GREY, GRID, INK, ORANGE, PURPLE, SKY, new_figure
+from depl0.app.reports.canvas import BLUE, GREEN, GREY, GRID, INK, ORANGE, PURPLE, SKY, new_figure
 from depl0.app.reports.run import Run, dig
 from depl0.app.tasks import Metric
 
@@ -38,18 +38,12 @@ def offset(run: Run, phase: str) -> float:
 
 
 def events(run: Run) -> list[Event]:
-    """Return the marked moments; an older run says only in its summary that gates were frozen, after the search."""
-    found = [
+    """Return the marked moments."""
+    return [
         Event(line["event"], offset(run, line.get("phase", "search")) + line["epoch"])
         for line in run.events
         if line["event"] in _EVENTS and isinstance(line.get("epoch"), (int, float))
     ]
-    kinds = {event.kind for event in found}
-    if "convergence" not in kinds and run.get("convergence", "epoch") is not None:
-        found.append(Event("convergence", float(run.get("convergence", "epoch"))))
-    if "freezing" not in kinds and run.get("freezing") is not None:
-        found.append(Event("freezing", offset(run, "finetune")))
-    return found
 
 
 def series(run: Run, *keys: str) -> tuple[list[float], list[float]]:
@@ -178,9 +172,6 @@ def threshold(axes: Axes, run: Run) -> None:
     share, epochs = dig(run.recipe, "search", "gate_warmup"), dig(run.recipe, "search", "epochs")
     warm = float(share or 0) * float(epochs or 0)
     xs, ys = series(run, "threshold")
-    if not xs:  # older runs wrote its exponential, and called that lambda
-        xs, ys = series(run, "lambda")
-        ys = [math.log(y) if y > 0 else math.nan for y in ys]
     pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if x > warm]
     if pairs:
         axes.plot(*zip(*pairs, strict=True), label="threshold", color=PURPLE, marker="o" if len(pairs) == 1 else None)
