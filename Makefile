@@ -3,7 +3,7 @@
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
 # make zoo     prune every network of the zoo at random, compare, and print the table (about an hour; ZOO="--rows FILE" to continue)
 # make fuzz    draw new cases for every property test, and eight times as many broken files (about fifteen minutes)
-# make browser install Chromium, a system package, for the tests of reports (without it they are skipped)
+# make browser install Debian's Chromium, which Playwright drives in the tests of reports (without it they are skipped)
 # make bench   measure attach + extract, and the speed of data
 # make docs    build the documentation's site into build/site, every link checked
 # make lint    ruff, mypy and import-linter
