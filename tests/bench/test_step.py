@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from depl0.app.bench.operators import OperatorCount, is_view
-from depl0.app.bench.saved_memory import counting_saved_bytes
+from depl0.app.bench.counting import OperatorCount, counting_saved_bytes, is_view
 from depl0.app.bench.step import DENSE, EXTRA, EXTRA_PER_GROUP, VARIANTS, make_steppers
 
 pytestmark = pytest.mark.runs

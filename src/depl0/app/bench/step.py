@@ -19,8 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
-from depl0.app.bench.operators import OperatorCount
-from depl0.app.bench.saved_memory import counting_saved_bytes
+from depl0.app.bench.counting import OperatorCount, counting_saved_bytes
 from depl0.app.data import Data
 from depl0.app.data.base import Batches, DataInfo
 from depl0.app.models.spec import factory

@@ -16,18 +16,26 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from depl0._util.optional import require
 from depl0.app.data.base import Batches, Data, DataInfo, Target, counted
+from depl0.app.data.datasets import MEAN, STD, DatasetBatches
 from depl0.app.data.pixels import Normalise, normalisation
 from depl0.app.data.registry import register
-from depl0.app.data.schedule import RESIZED_CROP, Indices, InOrder, Schedule, Shuffled, held_out, limited, random_stream
+from depl0.app.data.schedule import (
+    RESIZED_CROP,
+    Indices,
+    InOrder,
+    Shuffled,
+    chosen_workers,
+    held_out,
+    limited,
+    random_stream,
+)
 from depl0.app.data.settings import DataSettings
-from depl0.app.data.workers import chosen_workers
 from depl0.errors import DataError, Depl0Error, InputError
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGE_SIZE = 224
 RESIZE_RATIO = 256 / 224  # the shorter side before the middle is cut out
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part of a training image
@@ -95,7 +103,7 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
 
     def in_order(files: Files) -> Batches:
         schedule = InOrder(len(files.paths), settings, target)
-        return FileBatches(DecodedFiles(files, size, None), schedule, normalise, workers, target.device)
+        return DatasetBatches("folder", DecodedFiles(files, size, None), schedule, normalise, workers, target.device)
 
     return Data(
         DataInfo(
@@ -110,7 +118,7 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
             mean=mean,
             std=std,
         ),
-        train=FileBatches(decoded_train, shuffled, normalise, workers, target.device),
+        train=DatasetBatches("folder", decoded_train, shuffled, normalise, workers, target.device),
         test=in_order(test),
         validation=None if validation is None else in_order(validation),
     )
@@ -207,64 +215,6 @@ class DecodedFiles(Dataset[Item | Depl0Error]):
             return error
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         return pixels, self._files.labels[number]
-
-
-@final
-class FileBatches(Batches):
-    """Batches of image files that are decoded when they are needed."""
-
-    def __init__(
-        self, files: DecodedFiles, schedule: Schedule, normalise: Normalise, workers: int, device: torch.device
-    ) -> None:
-        super().__init__(schedule.size, schedule.steps)
-        self._files = files
-        self._schedule = schedule
-        self._normalise = normalise
-        self._workers = workers
-        self._device = device
-
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give the batches of one epoch from a step on."""
-        loader: DataLoader[Any] = DataLoader(
-            self._files,
-            batch_sampler=_Steps(epoch, self._schedule.epoch(epoch)[first_step:]),
-            collate_fn=_collate,
-            num_workers=self._workers,
-            pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # else the loader would draw from the global one
-        )
-        for batch in loader:
-            if isinstance(batch, Depl0Error):
-                raise batch
-            images, labels = batch
-            images = images.to(self._device, non_blocking=True)
-            yield self._normalise(images), labels.to(self._device, non_blocking=True)
-
-
-@final
-class _Steps:
-    """Gives the places of each step's images to the loader."""
-
-    def __init__(self, epoch: int, steps: Sequence[Indices]) -> None:
-        self._epoch = epoch
-        self._steps = steps
-
-    def __iter__(self) -> Iterator[list[Place]]:
-        for step in self._steps:
-            yield [(self._epoch, int(number)) for number in step]
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-
-def _collate(items: list[Item | Depl0Error]) -> tuple[Tensor, Tensor] | Depl0Error:
-    images, labels = [], []
-    for item in items:
-        if isinstance(item, Depl0Error):
-            return item
-        images.append(item[0])
-        labels.append(item[1])
-    return torch.stack(images), torch.tensor(labels, dtype=torch.int64)
 
 
 def _decode(path: str) -> Any:

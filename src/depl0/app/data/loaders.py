@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader
 
 from depl0._util.random import isolated_random, random_state, set_random_state
 from depl0.app.data.base import Batches, Data, DataInfo, Target
-from depl0.app.data.datasets import normalise_for, placed, refuse_settings, tuplewise
-from depl0.app.data.examples import IMAGE_NAMES, TARGET_NAMES
+from depl0.app.data.datasets import IMAGE_NAMES, TARGET_NAMES, normalise_for, placed, refuse_settings, tuplewise
 from depl0.app.data.pixels import Normalise
 from depl0.app.data.schedule import random_stream
 from depl0.app.data.settings import DataSettings

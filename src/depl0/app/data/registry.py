@@ -67,7 +67,7 @@ def open_data(
     >>> tuple(images.shape), labels.dtype
     ((64, 1, 8, 8), torch.int64)
     """
-    from depl0.app.data import custom, labels
+    from depl0.app.data import custom
 
     target = Target(_checked_device(device), rank, world)
     settings = DataSettings() if settings is None else settings
@@ -78,7 +78,7 @@ def open_data(
         if make is None:
             raise _unknown(spec, name)
         made = _with_validation(custom.open_custom(make, settings, target), settings, spec)
-        return labels.checked(made, spec)
+        return custom.checked(made, spec)
     if entry.needs_path and not path:
         raise InputError(
             f"The data set {name!r} needs the folder of its files, got {spec!r} instead.", hint=f"write {name}:DIR."

@@ -1,8 +1,9 @@
-"""Which images each step takes, as a pure function of seed and epoch."""
+"""Which images each step takes, as a pure function of seed and epoch; and how many processes read them."""
 
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Sequence
 from typing import final
 
@@ -144,3 +145,20 @@ def held_out(size: int, share: float, world: int = 1) -> tuple[Indices, Indices]
         )
     order = random_stream(VALIDATION_SEED, VALIDATION).permutation(size)
     return np.sort(order[number:]), np.sort(order[:number])
+
+
+MOST = 8
+"""more are seldom busy, and each holds the libraries that decode images in memory"""
+
+
+def chosen_workers(wanted: int | None, world: int = 1) -> int:
+    """Return what the settings say; where they say nothing, the cores that are left, shared by the processes of a run.
+
+    >>> chosen_workers(3)
+    3
+    """
+    if wanted is not None:
+        return wanted
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    spare = cores // world - 1  # one core trains
+    return min(spare, MOST) if spare > 1 else 0

@@ -1,12 +1,22 @@
 """The ways to decide which channels stay.
 
-A new method is one class in one new file of this folder, decorated with :func:`register`: its paper, its formula, a
-score for every gate, and, where the method says so, a term in training or an action after each epoch.
+A new method is one class in one new file, decorated with :func:`register`: its paper, its formula, a score for every
+gate, and, where the method says so, a term in training or an action after each epoch. The file is in this folder, or
+in another package that names it as an entry point of the group ``depl0.methods``.
 """
 
 from depl0._util.registry import import_modules_of
-from depl0.app.methods.base import Batches, Learned, Loss, Method, Scored, rank_within_groups
-from depl0.app.methods.registry import METHODS, find_method, register
+from depl0.app.methods.base import (
+    METHODS,
+    Batches,
+    Learned,
+    Loss,
+    Method,
+    Scored,
+    find_method,
+    rank_within_groups,
+    register,
+)
 
 __all__ = [
     "METHODS",

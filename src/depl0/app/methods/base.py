@@ -1,14 +1,15 @@
-"""What a method is: either its gates are learned by the search, or it gives every gate a score."""
+"""What a method is: either its gates are learned by the search, or it gives every gate a score. Methods by name."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from depl0._util.registry import Registry
 from depl0.analysis.plan import Plan
 from depl0.gated import GatedModel
 from depl0.search.calibration import Batches as Batches
@@ -87,3 +88,23 @@ def rank_within_groups(plan: Plan, scores: Tensor) -> Tensor:
         order = scores[group.gates].argsort(stable=True)
         ranks[group.gates][order] = (torch.arange(group.size, device=scores.device).to(scores) + 0.5) / group.size
     return ranks
+
+
+_M = TypeVar("_M", bound=type[Method])
+
+METHODS: Registry[Method] = Registry("method", advice="'dep-l0' is the paper's method.", plugins="depl0.methods")
+"""Every registered method by its name; other packages add theirs by the entry point ``depl0.methods``."""
+
+
+def register(name: str) -> Callable[[_M], _M]:
+    """Make a method known by a name: ``@register("l1-norm")``."""
+    return METHODS.register(name, lambda method: method())
+
+
+def find_method(name: str) -> Method:
+    """Return a method by its name.
+
+    >>> find_method("fpgm").scope
+    'group'
+    """
+    return METHODS.find(name)

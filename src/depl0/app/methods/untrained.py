@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from depl0.app.methods.base import rank_within_groups
-from depl0.app.methods.filters import sum_over_filters
+from depl0.app.methods.weights import sum_over_filters
 from depl0.gated import GatedModel, attach
 from depl0.gates.threshold import BudgetKind
 from depl0.search.latency_budget import FrozenToLatency, freeze_to_latency

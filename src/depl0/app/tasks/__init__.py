@@ -11,8 +11,17 @@ from __future__ import annotations
 
 from depl0._util.metric import ACCURACY, Metric, metric_in
 from depl0._util.registry import import_modules_of
-from depl0.app.tasks.base import Task, check_network, exact, main_output
-from depl0.app.tasks.registry import TASKS, check_spec, find_task, find_task_for, register
+from depl0.app.tasks.base import (
+    TASKS,
+    Task,
+    check_network,
+    check_spec,
+    exact,
+    find_task,
+    find_task_for,
+    main_output,
+    register,
+)
 
 __all__ = [
     "ACCURACY",

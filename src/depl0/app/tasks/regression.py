@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from depl0._util.metric import Metric
 from depl0.app.data.base import DataInfo
-from depl0.app.tasks.base import Task, exact, main_output
-from depl0.app.tasks.registry import register
+from depl0.app.tasks.base import Task, exact, main_output, register
 from depl0.errors import InputError
 
 

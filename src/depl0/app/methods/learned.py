@@ -1,11 +1,10 @@
-"""Dep-L0: gates that depend on each other."""
+"""Methods whose gates are learned: hard concrete gates that depend on each other, or stand alone."""
 
 from __future__ import annotations
 
 from typing import final
 
-from depl0.app.methods.base import Learned
-from depl0.app.methods.registry import register
+from depl0.app.methods.base import Learned, register
 
 
 @register("dep-l0")
@@ -18,3 +17,12 @@ class DepL0(Learned):
     """
 
     reference = "Li, Ji: Dep-L0: Improving L0-based Network Sparsification via Dependency Modeling. ECML 2021"
+
+
+@register("l0-hc")
+@final
+class L0HC(Learned):
+    """Hard concrete gates with one free log α each; weights and log α are trained together under the expected cost."""
+
+    reference = "Louizos, Welling, Kingma: Learning Sparse Neural Networks through L0 Regularization. ICLR 2018"
+    generators = ("independent",)
