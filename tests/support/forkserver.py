@@ -87,11 +87,12 @@ def serve() -> None:
     import io
 
     from depl0.app.cli.app import main
+    from depl0.gated import attaching
     from tests.networks.tiny import tiny_gated
     from tests.support import tasks
-    from tests.support.plans import remember_plans
+    from tests.support.plans import remembered
 
-    remember_plans()
+    attaching.make_plan = remembered
     tiny_gated()  # torch.export imports a thousand modules: here, and not in every task
     with contextlib.redirect_stdout(io.StringIO()):
         main(["recipes"])
