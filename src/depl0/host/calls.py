@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -28,6 +29,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "linear": ("input", "weight", "bias"),
 }
 """functions that apply a layer's weight, and the names of their arguments"""
+
+_BATCH_NORM = {
+    True: ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+    False: ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"),
+}
+"""of ``torch.nn.functional.batch_norm``, and of ``torch.batch_norm``"""
 
 TRANSPOSED = {name for name, arguments in LAYERS.items() if arguments is _TRANSPOSED}
 ADDITIONS = {"add", "__add__", "__radd__", "__iadd__", "add_"}
@@ -51,8 +58,9 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a function in ``LAYERS`` by name, as far as they were given."""
-        return {**dict(zip(LAYERS[self.name], self.args, strict=False)), **self.kwargs}
+        """The arguments of a function in ``LAYERS``, or of a batch norm, by name, as far as they were given."""
+        names = LAYERS.get(self.name) or _BATCH_NORM[self.function is functional.batch_norm]
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
     @property
     def tensors(self) -> list[Tensor]:

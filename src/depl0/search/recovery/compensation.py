@@ -38,7 +38,6 @@ from depl0.search.recovery.readers import (
     find_readers,
     in_factors,
     out_factors,
-    output_scale,
     outputs_at,
     patches,
     rows_for,
@@ -47,7 +46,7 @@ from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_pat
 
 _CallPairs: TypeAlias = "list[tuple[LayerCall, LayerCall]]"
 """of every batch: a layer's call in the network as it was, and in the one that is cut"""
-_TensorPairs: TypeAlias = "list[tuple[Tensor, Tensor]]"
+_SumPairs: TypeAlias = "list[tuple[Sum, Sum]]"
 
 
 @final
@@ -194,7 +193,7 @@ class _Run:
         if reader is None:
             return
         calls = [(a, b) for a, b in events if isinstance(a, LayerCall) and isinstance(b, LayerCall)]
-        sums = [(a.other, b.other) for a, b in events if isinstance(a, Sum) and isinstance(b, Sum)]
+        sums = [(a, b) for a, b in events if isinstance(a, Sum) and isinstance(b, Sum)]
         if calls and weight in self.added:
             self.pending[weight] = calls
         elif calls:
@@ -202,11 +201,11 @@ class _Run:
         else:
             self._fit(reader, self.pending.pop(weight), sums)
 
-    def _fit(self, reader: Reader, calls: _CallPairs, others: _TensorPairs | None) -> None:
+    def _fit(self, reader: Reader, calls: _CallPairs, sums: _SumPairs | None) -> None:
         """Fit one layer, unless it reads what it always read."""
         is_open, was_open = _are_open(self.after, reader.gates), _are_open(self.before, reader.gates)
-        inputs = [(a.input, b.input) for a, b in calls]
-        if torch.equal(was_open, is_open) and all(torch.equal(a, b) for a, b in inputs + (others or [])):
+        read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
+        if torch.equal(was_open, is_open) and all(torch.equal(a, b) for a, b in read):
             return
         weight = self.host.get_parameter(reader.weight).detach().double().cpu()
         # What was closed until now is not known to the layer: it starts from nothing.
@@ -215,13 +214,13 @@ class _Run:
             seen = self._moments(reader, calls, None, weight, by_channel=True)
             fit = fit_channels(weight, seen, is_open)
         else:
-            seen = self._moments(reader, calls, others, weight, by_channel=False)
+            seen = self._moments(reader, calls, sums, weight, by_channel=False)
             fit = fit_patches(weight, seen, is_open, _are_open(self.after, reader.out_gates))
         self.fitted.append(Fitted(reader.layer, fit.before, fit.after))
         self._write(reader, fit, is_open)
 
     def _moments(
-        self, reader: Reader, calls: _CallPairs, others: _TensorPairs | None, weight: Tensor, *, by_channel: bool
+        self, reader: Reader, calls: _CallPairs, sums: _SumPairs | None, weight: Tensor, *, by_channel: bool
     ) -> Moments:
         """Return the moments of what the layer reads now, and of what is wanted: its former output, or channels."""
         moments = Moments(centred=reader.constant is not None)
@@ -238,15 +237,15 @@ class _Run:
                 moments.add(by_channels(seen, kernel), by_channels(was, kernel))
                 continue
             wanted = was @ weight.flatten(1).to(was).T
-            if others is not None:
-                missing = outputs_at(others[number][0] - others[number][1], cut, places)
-                wanted = wanted + missing * self._inverse_scale(reader).to(missing)
+            if sums is not None:
+                missing = outputs_at(sums[number][0].other - sums[number][1].other, cut, places)
+                wanted = wanted + missing * self._inverse_scale(reader, sums[number][1].scale).to(missing)
             moments.add(seen, wanted)
         return moments
 
-    def _inverse_scale(self, reader: Reader) -> Tensor:
+    def _inverse_scale(self, reader: Reader, norm_scale: Tensor | None) -> Tensor:
         """Return what turns an error of the sum into one of the layer's output; 0 where a channel hardly reaches it."""
-        scale = out_factors(self.plan, reader, self.after).double() * output_scale(self.cut, reader)
+        scale = out_factors(self.plan, reader, self.after).double() * (1.0 if norm_scale is None else norm_scale)
         reaches = scale.abs() > 1e-2 * scale.abs().max()
         return torch.where(reaches, 1 / torch.where(reaches, scale, 1.0), 0.0)
 

@@ -61,6 +61,8 @@ class Sum:
     branch: Tensor
     other: Tensor
     """what it is added to"""
+    scale: Tensor | None
+    """what the batch norm multiplies every channel by; None: there is none"""
 
 
 Event: TypeAlias = "LayerCall | Sum"
@@ -90,6 +92,15 @@ class _Branch:
     calls: list[Call]
     tensor: Tensor
 
+    def scale(self) -> Tensor | None:
+        """Return what the batch norm multiplies every channel by, in evaluation mode."""
+        if len(self.calls) == 1:
+            return None
+        norm = self.calls[1].arguments
+        gain = torch.rsqrt(norm["running_var"].double().cpu() + norm.get("eps", 1e-5))
+        weight = norm.get("weight")
+        return gain if weight is None else gain * weight.detach().double().cpu()
+
     def again(self) -> Tensor:
         """Make the calls again: the layer, or its norm, may have been changed."""
         first, *rest = self.calls
@@ -114,7 +125,7 @@ class _Branches:
             self._on_event(layer)
         elif call.name in ADDITIONS and (branch := self._pop_added(call.args)) is not None:
             other = call.args[1] if call.args[0] is branch.tensor else call.args[0]
-            self._on_event(Sum(branch.weight, branch.tensor, other))
+            self._on_event(Sum(branch.weight, branch.tensor, other, branch.scale()))
             if self._renew:
                 branch.tensor.copy_(branch.again())
 

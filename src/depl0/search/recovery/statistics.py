@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from depl0._util.distributed import mean_of_all, share_buffers
+from depl0._util.random import isolated_random
 from depl0.gated import GatedModel
+from depl0.host.inputs import output_tensors
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import Batches, Calibration, Loss, call
 
@@ -73,31 +76,78 @@ def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
     """Measure running means and variances anew, and change scales and shifts so that the network computes the same.
 
     Layers that were fitted in closed form vary less than what their batch norms describe. Training normalises by the
-    batch's own statistics, so it would begin with another network than the one that was fitted.
+    batch's own statistics, so it would begin with another network than the one that was fitted. A norm that computes
+    something else with its scale and shift is left as it is, and so are all if the network's outputs would change.
     """
-    sums: dict[nn.Module, list[Tensor]] = {}
-
-    def add(norm: nn.Module, args: tuple[Any, ...]) -> None:
-        x = args[0].double() if args[0].device.type != "mps" else args[0].float()
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        found = [x.sum(axes), x.square().sum(axes), torch.full_like(x[0, :1].flatten()[:1], x.numel() / x.shape[1])]
-        before = sums.get(norm)
-        sums[norm] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
-
-    norms = [norm for norm in _norms(model) if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.affine]
-    handles = [norm.register_forward_pre_hook(add) for norm in norms]
-    try:
-        with evaluation_mode(model):
+    norms = _rewritable_norms(model)
+    seen = {norm: _Seen() for norm in norms}
+    handles = [norm.register_forward_pre_hook(seen[norm].add, with_kwargs=True) for norm in norms]
+    first: tuple[Any, Any] | None = None
+    with evaluation_mode(model), isolated_random(0):
+        try:
             for batch in inputs:
-                call(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for norm in norms:
-        if norm in sums:
-            total, squares, count = sums[norm]
-            mean = total / count
-            _take_up(norm, mean, (squares / count - mean.square()).clamp_min(0))
+                outputs = call(model, batch)
+                first = (batch, outputs) if first is None else first
+        finally:
+            for handle in handles:
+                handle.remove()
+        if first is None:
+            return
+        saved = {norm: [tensor.clone() for tensor in _own_tensors(norm)] for norm in norms if seen[norm].count}
+        for norm, before in saved.items():
+            wanted = norm.forward(seen[norm].example)
+            _take_up(norm, *seen[norm].mean_and_variance())
+            if not _agree(norm.forward(seen[norm].example), wanted):
+                _put_back(norm, before)
+    with evaluation_mode(model), isolated_random(0):
+        if not _agree(call(model, first[0]), first[1]):
+            for norm, before in saved.items():
+                _put_back(norm, before)
+
+
+@final
+class _Seen:
+    """What reaches a norm: an example, and the first two moments."""
+
+    def __init__(self) -> None:
+        self.example, self.count = torch.zeros(0), 0
+        self._total, self._squares = torch.zeros(0), torch.zeros(0)
+
+    def add(self, _: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        x = args[0] if args else kwargs["input"]
+        precise = x.double() if x.device.type != "mps" else x.float()
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        total, squares = precise.sum(axes), precise.square().sum(axes)
+        if not self.count:
+            self.example, self._total, self._squares = x[:4].detach().clone(), total, squares
+        else:
+            self._total, self._squares = self._total + total, self._squares + squares
+        self.count += x.numel() // x.shape[1]
+
+    def mean_and_variance(self) -> tuple[Tensor, Tensor]:
+        mean = self._total / self.count
+        return mean, (self._squares / self.count - mean.square()).clamp_min(0)
+
+
+def _rewritable_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the batch norms that own all their tensors: stored, not computed, and no other module's."""
+    owners = Counter(
+        id(tensor)
+        for module in model.modules()
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    )
+    return [
+        norm
+        for norm in _norms(model)
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        and isinstance(norm._parameters.get("weight"), nn.Parameter)
+        and isinstance(norm._parameters.get("bias"), nn.Parameter)
+        and all(owners[id(tensor)] == 1 for tensor in _own_tensors(norm))
+    ]
+
+
+def _own_tensors(norm: nn.Module) -> list[Tensor]:
+    return [*norm.parameters(recurse=False), *norm.buffers(recurse=False)]
 
 
 def _take_up(norm: nn.modules.batchnorm._NormBase, mean: Tensor, variance: Tensor) -> None:
@@ -111,6 +161,22 @@ def _take_up(norm: nn.modules.batchnorm._NormBase, mean: Tensor, variance: Tenso
     norm.weight.copy_(factor * (variance + norm.eps).sqrt())
     before_mean.copy_(mean)
     before_variance.copy_(variance)
+
+
+def _put_back(norm: nn.Module, before: list[Tensor]) -> None:
+    for tensor, saved in zip(_own_tensors(norm), before, strict=True):
+        tensor.copy_(saved)
+
+
+def _agree(found: Any, wanted: Any) -> bool:
+    """Tell whether outputs are equal but for rounding."""
+    for a, b in zip(output_tensors(found), output_tensors(wanted), strict=True):
+        if b.is_floating_point() and b.numel():
+            rounding = 1e-3 if b.dtype in (torch.float32, torch.float64) else 0.05
+            error, spread = (a - b).float().square().mean().sqrt(), b.float().square().mean().sqrt()
+            if not bool(error <= rounding * spread):
+                return False
+    return True
 
 
 def statistics_of(model: nn.Module) -> list[Tensor]:
