@@ -16,55 +16,56 @@ WIDE = 1152
 
 @final
 class Moments:
-    """First and second moments of rows P (what is there) and Y (what is wanted).
+    """First and second moments of rows P (what is there) and Y (what is wanted), in float64.
+
+    Rows are centred before they are multiplied: E[P²] − E[P]² would lose all digits where means are large.
 
     Args:
-        centred: whether a constant may be fitted too; without one, nothing is subtracted.
+        centred: whether a constant may be fitted too; without one, moments are about zero.
     """
 
     def __init__(self, centred: bool = True) -> None:
         self.centred = centred
         self.count = 0
-        self._pp, self._yp = torch.zeros(0), torch.zeros(0)
-        self._p, self._y, self._yy = torch.zeros(0), torch.zeros(0), torch.zeros(0)
+        self.mean, self.wanted_mean = torch.zeros(0), torch.zeros(0)
+        """E[P] and E[Y], or zeros where no constant may be fitted"""
+        self._pp, self._yp, self._yy = torch.zeros(0), torch.zeros(0), torch.zeros(0)
 
     def add(self, rows: Tensor, wanted: Tensor) -> None:
         """Add rows (count, columns) and what is wanted for them (count, outputs)."""
-        sums = [rows.T @ rows, wanted.T @ rows, rows.sum(0), wanted.sum(0), wanted.square().sum(0)]
-        parts = [part.double().cpu() if part.device.type != "mps" else part.cpu().double() for part in sums]
-        if self.count:
-            parts = [old.add_(new) for old, new in zip(self._sums, parts, strict=True)]
-        self._pp, self._yp, self._p, self._y, self._yy = parts
+        p, y = (part.cpu() if part.device.type == "mps" else part for part in (rows, wanted))
+        mean, wanted_mean = (part.mean(0, dtype=torch.float64) * self.centred for part in (p, y))
+        if self.centred:
+            p, y = p - mean.to(p.dtype), y - wanted_mean.to(y.dtype)
+        else:
+            p, y = p.double(), y.double()
+        sums = [part.double().cpu() for part in (p.T @ p, y.T @ p, y.square().sum(0))]
+        mean, wanted_mean = mean.cpu(), wanted_mean.cpu()
+        if self.count:  # Chan et al.: both parts about their common mean
+            share = len(rows) / (self.count + len(rows))
+            apart, wanted_apart = mean - self.mean, wanted_mean - self.wanted_mean
+            between = [torch.outer(apart, apart), torch.outer(wanted_apart, apart), wanted_apart.square()]
+            old = (self._pp, self._yp, self._yy)
+            sums = [a + b + self.count * share * c for a, b, c in zip(old, sums, between, strict=True)]
+            mean, wanted_mean = self.mean + share * apart, self.wanted_mean + share * wanted_apart
+        self._pp, self._yp, self._yy = sums
+        self.mean, self.wanted_mean = mean, wanted_mean
         self.count += len(rows)
 
     @property
-    def _sums(self) -> list[Tensor]:
-        return [self._pp, self._yp, self._p, self._y, self._yy]
-
-    @property
-    def mean(self) -> Tensor:
-        """Return E[P], or zeros where nothing is subtracted."""
-        return self._p / self.count if self.centred else torch.zeros_like(self._p)
-
-    @property
-    def wanted_mean(self) -> Tensor:
-        """Return E[Y], or zeros where nothing is subtracted."""
-        return self._y / self.count if self.centred else torch.zeros_like(self._y)
-
-    @property
     def gram(self) -> Tensor:
-        """Return the Gram matrix of P, centred where a constant may be fitted."""
-        return self._pp / self.count - torch.outer(self.mean, self.mean)
+        """The Gram matrix of P, centred where a constant may be fitted."""
+        return self._pp / self.count
 
     @property
     def cross(self) -> Tensor:
-        """Return E[Y Pᵀ], centred likewise."""
-        return self._yp / self.count - torch.outer(self.wanted_mean, self.mean)
+        """E[Y Pᵀ], centred likewise."""
+        return self._yp / self.count
 
     @property
     def energy(self) -> Tensor:
-        """Return E[Y²] of every output, centred likewise."""
-        return (self._yy / self.count - self.wanted_mean.square()).clamp_min(0)
+        """E[Y²] of every output, centred likewise."""
+        return self._yy / self.count
 
     def error(self, weight: Tensor, constant: Tensor) -> Tensor:
         """Return E[(Y - weight·P - constant)²] of every output."""
