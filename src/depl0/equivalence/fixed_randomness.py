@@ -1,4 +1,4 @@
-"""Randomness held still, so that two networks of different widths can be compared in training mode.
+"""Fixed randomness, so that two networks of different widths can be compared in training mode.
 
 Both draw as many random numbers as they have channels, so the same seed does not give the same numbers. Here every draw
 gives the same value everywhere instead: dropout drops nothing, stochastic depth keeps its branch.
@@ -23,11 +23,11 @@ _FILLED = {
 }  # fmt: skip
 
 
-class UnheldError(Exception):
-    """An operator draws random numbers in a way that cannot be held."""
+class UnfixedError(Exception):
+    """An operator draws random numbers in a way that cannot be fixed."""
 
 
-class _Held(TorchDispatchMode):
+class _Fixed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -42,7 +42,7 @@ class _Held(TorchDispatchMode):
             kwargs.pop("dropout_p", None)
             return func(*args, **kwargs)
         if name not in _FILLED:
-            raise UnheldError(name)
+            raise UnfixedError(name)
         drawn = func(*args, **kwargs)
         low = kwargs.get("low", args[given["low"]] if "low" in given and given["low"] < len(args) else None)
         value = low if isinstance(low, int) else _FILLED[name]
@@ -50,7 +50,7 @@ class _Held(TorchDispatchMode):
 
 
 @contextmanager
-def held_randomness() -> Iterator[None]:
+def fixed_randomness() -> Iterator[None]:
     """Let every random operator of torch give the same values, and Python's own generator the same numbers."""
-    with isolated_random(0), _Held():  # type: ignore[no-untyped-call]
+    with isolated_random(0), _Fixed():  # type: ignore[no-untyped-call]
         yield

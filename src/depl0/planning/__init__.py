@@ -22,11 +22,11 @@ from depl0.analysis.plan import Plan
 from depl0.analysis.selection import GroupChoice
 from depl0.costs.count import cost_of_copy
 from depl0.costs.expected import ExpectedCost
-from depl0.host.copies import private_copy, untouched
+from depl0.host.copies import untouched
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host
 from depl0.planning.cause import freeze_cause
-from depl0.planning.trace_cases import check_modes, look_at
+from depl0.planning.trace_cases import evaluation_copy, trace_cases
 from depl0.planning.trial import Trial
 from depl0.replacements.base import kinds
 from depl0.surgery.slicing import kept_gates
@@ -37,50 +37,59 @@ __all__ = ["plan"]
 def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", alone: Collection[str] = ()) -> Plan:
     """Find the channels of a network that can be pruned; everything else is frozen, each with its reason.
 
-    The model is not modified. ``example_inputs`` may be a list of several examples, for a network that takes other
-    paths for other arguments. ``print(plan)`` shows a table, layer by layer. Layers in ``alone`` get gates of their own
-    that multiply and cut nothing (:mod:`depl0.analysis.alone`).
+    The model is not modified. ``print(plan)`` shows a table, layer by layer.
+
+    Args:
+        model: the network.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; or a list of such examples, for
+            a network that takes other paths for other arguments.
+        groups: "all" groups, "inner" ones (not added to a shortcut), names of groups, or a function that chooses.
+        alone: layers that get gates of their own, which multiply and cut nothing (:mod:`depl0.analysis.alone`).
+
+    Raises:
+        InputError: if the network cannot be analysed: it does not run on the example, or copies of it are not
+            independent.
+        TraceError: if it cannot be recorded, or its evaluation pass is random.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+        >>> plan(network, torch.randn(1, 3, 8, 8)).num_gates
+        8
     """
     example = ExampleInputs.of(example_inputs)
     check_host(model)
     with isolated_random():
-        copy = check_modes(private_copy(model))
-        seen = look_at(model, copy, example)
-        analysis = Analysis(copy, list(seen.graphs), kinds())
+        copy = evaluation_copy(model)
+        traces = trace_cases(model, copy, example)
+        analysis = Analysis(copy, list(traces.graphs), kinds())
         with untouched(model):
-            trial = Trial(copy, seen.cases)
+            trial = Trial(copy, traces.cases)
             while True:
                 result = with_alone(analysis.plan(groups), alone, [name for name, _ in copy.named_parameters()])
                 failure = trial.run(result)
                 if failure is None:
-                    found = replace(
-                        result,
-                        covered=trial.covered,
-                        refused=(*seen.refused, *trial.refused),
-                        checkpointing=seen.checkpointing,
-                    )
-                    return _with_least_cost(found, copy, example)
-                freeze_cause(analysis, seen.mode_of(failure), failure, partial(trial.run, result))
+                    break
+                freeze_cause(analysis, traces.mode_of(failure), failure, partial(trial.run, result))
+            refused = (*traces.refused, *trial.refused)
+            result = replace(result, covered=trial.covered, refused=refused, checkpointing=traces.checkpointing)
+            return _with_costs(result, copy, example)
 
 
-def _with_least_cost(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
-    """Note what would be left with all gates closed; channels that can be pruned may cost little or much.
+def _with_costs(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
+    """Add what one input costs, dense and with all gates closed: channels that can be pruned may cost little or much.
 
     ``model`` is a copy of the host that is not needed any more.
-
-    Costs are those of one image, those of every layer's use too.
     """
     dense = cost_of_copy(model, example)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
     uses = tuple(replace(use, macs_per_pair=use.macs_per_pair // dense.images) for use in plan.uses)
     products = tuple(replace(product, macs=product.macs / dense.images) for product in plan.products)
     plan = replace(plan, uses=uses, products=products)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
     params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
-    layers = {name: (layer.params, layer.macs) for name, layer in dense.layers.items()}
     return replace(
         plan,
         dense_cost=(dense.params, dense.macs),
         least_cost=(round(params), round(macs)),
-        dense_layers=layers,
+        dense_layers={name: (layer.params, layer.macs) for name, layer in dense.layers.items()},
     )

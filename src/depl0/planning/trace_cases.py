@@ -1,4 +1,4 @@
-"""Run a copy of the host in every way that it accepts, and record each way that it goes."""
+"""Run a copy of the host in every way that it accepts, and record every path that it takes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import nn
 from depl0.analysis.bounds import compared_sizes
 from depl0.analysis.paths import Path
 from depl0.analysis.recording import Graph, record
-from depl0.equivalence.cases import Accepted, Case, accepted
-from depl0.equivalence.compare import BOUND, TOLERANCE, copy_stands_for, max_error
+from depl0.equivalence.cases import Accepted, Case, accepted_cases
+from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
 from depl0.errors import Depl0Error, InputError, TraceError
 from depl0.host.copies import private_copy, untouched
 from depl0.host.functional import watch_checkpoints
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import run_checked
-from depl0.planning.trial import Failure
+from depl0.planning.trial import NOT_DETERMINISTIC, Failure
 
 
 @dataclass(frozen=True)
-class Seen:
+class Traces:
     """What was recorded of a network, and on what."""
 
     graphs: tuple[Graph, ...]
@@ -41,12 +41,36 @@ class Seen:
         return wanted if any(graph.mode == wanted for graph in self.graphs) else "evaluation"
 
 
-def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
+def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Traces:
     """Record the evaluation pass, the training pass, and the pass on every input that takes another path."""
-    paths: list[list[Any]] = []
-    must_run = 1 + len(example.others)
+    found, paths = _run_cases(host, copy, example)
+    recorded, refused = private_copy(copy), list(found.refused)
+    graphs = [_record(host, recorded, found.cases[0].inputs, "evaluation")]
 
-    tried, recorded = private_copy(copy), private_copy(copy)
+    def record_if_possible(inputs: ExampleInputs, mode: str, what: str) -> None:
+        try:
+            graphs.append(_record(host, recorded, inputs, mode))
+        except TraceError as error:
+            refused.append(f"recording {what} ({error.message})")
+
+    with watch_checkpoints() as checkpoints:
+        record_if_possible(example.alone().twice(), "training", "the training pass")
+    modes: dict[str, str] = {}
+    known = [(paths[0], "evaluation")]
+    for case, path in zip(found.cases, paths, strict=True):
+        mode = next((mode for steps, mode in known if steps == path), None)
+        if mode is None:
+            mode = f"evaluation, {case.what}"
+            known.append((path, mode))
+            record_if_possible(case.inputs, mode, "another path")
+        modes[case.what] = mode
+    return Traces(tuple(graphs), found.cases, tuple(refused), modes, bool(checkpoints))
+
+
+def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tuple[Accepted, list[list[Any]]]:
+    """Return the inputs that a network accepts, with its outputs, and the path that it takes on each."""
+    tried, paths = private_copy(copy), list[list[Any]]()
+    must_run = 1 + len(example.others)
 
     def run(case: ExampleInputs) -> Any:
         with Path() as path:
@@ -55,40 +79,20 @@ def look_at(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Seen:
         return outputs
 
     with untouched(host), torch.no_grad():
-        found = accepted(run, example, compared_sizes(copy))
+        found = accepted_cases(run, example, compared_sizes(copy))
         _check_outputs(host, found)
         if not _is_still_itself(tried, found):
-            found = Accepted(found.cases[:must_run], found.outputs[:must_run], (_CHANGES_ITSELF,))
-    if not copy_stands_for(host, found.cases[-1].inputs, found.outputs[-1]):
-        if not copy_stands_for(copy, found.cases[-1].inputs, found.outputs[-1]):
+            changes = "other batches and sizes (the network sets itself to the input that it is given)"
+            found = Accepted(found.cases[:must_run], found.outputs[:must_run], (changes,))
+    last = found.cases[-1].inputs
+    if not stands_for(host, last, found.outputs[-1]):
+        if not stands_for(copy, last, found.outputs[-1]):
             raise TraceError(
                 f"the evaluation pass of {type(copy).__name__} gives other outputs each time, on the same input.",
-                hint="a pruned network can be compared only if randomness is for training: if self.training: ...",
+                hint=NOT_DETERMINISTIC,
             )
-        raise InputError("a copy of the network gives other outputs than the network itself.", hint=BOUND)
-    cases, refused = found.cases, list(found.refused)
-    graphs = [_record(host, recorded, cases[0].inputs, "evaluation")]
-    try:
-        with watch_checkpoints() as checkpoints:
-            graphs.append(_record(host, recorded, example.alone().twice(), "training"))
-    except TraceError as error:
-        refused.append(f"recording the training pass ({error.message})")
-    modes = {cases[0].what: "evaluation"}
-    known = [(paths[0], "evaluation")]
-    for case, path in zip(cases[1:], paths[1 : len(cases)], strict=True):
-        mode = next((mode for steps, mode in known if steps == path), None)
-        if mode is None:
-            mode = f"evaluation, {case.what}"
-            known.append((path, mode))
-            try:
-                graphs.append(_record(host, recorded, case.inputs, mode))
-            except TraceError as error:
-                refused.append(f"recording another path ({error.message})")
-        modes[case.what] = mode
-    return Seen(tuple(graphs), cases, tuple(refused), modes, bool(checkpoints))
-
-
-_CHANGES_ITSELF = "other batches and sizes (the network sets itself to the input that it is given)"
+        raise InputError("a copy of the network gives other outputs than the network itself.", hint=NOT_INDEPENDENT)
+    return found, paths[: len(found.cases)]
 
 
 def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:
@@ -99,7 +103,7 @@ def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:
         raise
     except Exception:
         return False
-    return max_error([found.outputs[0]], [again], torch.float32) <= TOLERANCE[torch.float32]
+    return max_error([found.outputs[0]], [again]) <= NETWORKS.float32
 
 
 def _check_outputs(host: nn.Module, found: Accepted) -> None:
@@ -113,12 +117,13 @@ def _check_outputs(host: nn.Module, found: Accepted) -> None:
             )
 
 
-def check_modes(copy: nn.Module) -> nn.Module:
-    """Return a copy of the host in evaluation mode; refuse one whose parameters are not the same in both modes.
+def evaluation_copy(host: nn.Module) -> nn.Module:
+    """Return a copy of the host in evaluation mode; refuse a host whose parameters are not the same in both modes.
 
     A gate multiplies a parameter. If an adapter is added to it in evaluation mode and taken out for training, as LoRA
     layers do, the gate would not be on what is left.
     """
+    copy = private_copy(host)
     kinds = {type(module) for module in copy.modules()}
     if all(kind.train is nn.Module.train and kind.eval is nn.Module.eval for kind in kinds):
         return copy.eval()

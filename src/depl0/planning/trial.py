@@ -1,24 +1,33 @@
-"""A plan tries itself: about half of all channels are cut out of a copy, which must still run and agree."""
+"""The trial of a plan: about half of all channels are cut out of a copy, which must still run and agree."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from depl0._util.precision import cast
 from depl0.analysis.plan import Plan
+from depl0.analysis.propagate import Axis
 from depl0.analysis.recording import user_line
-from depl0.equivalence.cases import Case
-from depl0.equivalence.compare import TOLERANCE, case_errors, first_difference, gated_call, gives_the_same_twice
-from depl0.equivalence.training_mode import training_difference
+from depl0.equivalence.cases import Accepted, Case
+from depl0.equivalence.comparison import (
+    NETWORKS,
+    Subject,
+    compare,
+    compare_in_training,
+    first_difference,
+    is_half_precision,
+)
 from depl0.errors import Depl0Error, TraceError
 from depl0.host.copies import private_copy
-from depl0.host.inputs import ExampleInputs
-from depl0.host.network import module_stack, path_of
-from depl0.surgery.extraction import cut
+from depl0.surgery.extraction import fold_and_cut
 from depl0.surgery.slicing import kept_gates, kept_positions
+
+NOT_DETERMINISTIC = "a pruned network can be compared only if randomness is for training: if self.training: ..."
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """Say what the channels at fault have done."""
+        """Say why the channels at fault are frozen."""
         return "its size is fixed in the code of forward" if self.line else "its number of channels changes the values"
 
 
@@ -55,65 +64,53 @@ class Trial:
             return self._run(plan, spared)
 
     def _run(self, plan: Plan, spared: Collection[str]) -> Failure | None:
-        rng = torch.Generator().manual_seed(0)
-        gates = torch.rand(plan.num_gates, generator=rng)
+        gates = torch.rand(plan.num_gates, generator=torch.Generator().manual_seed(0))
         gates = torch.where(gates < 0.5, 0.0, gates)
         for group in plan.groups:
             if group.name in spared:
                 gates[group.gates] = 1.0
         kept = kept_gates(plan, gates > 0, gates)
-        compact, scaled = cut(plan, self._model, gates, kept)
+        compact, scaled = fold_and_cut(plan, self._model, gates, kept)
         positions = kept_positions(plan, kept)
-        with torch.no_grad():
-            failure = self._evaluate(compact, scaled, positions)
-        return failure or self._train(compact, scaled, positions)
+        return self._evaluate(compact, scaled, positions) or self._train(compact, scaled, positions)
 
     def _evaluate(
-        self, compact: nn.Module, scaled: dict[str, Tensor], positions: dict[tuple[str, int], Tensor]
+        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
     ) -> Failure | None:
-        gated = gated_call(self._model, scaled)
+        reference, candidate = Subject(self._model, scaled), Subject(compact)
         try:
-            wanted = [gated(case.inputs) for case in self._cases]
+            wanted = Accepted(tuple(self._cases), tuple(reference(case.inputs) for case in self._cases))
         except Depl0Error:
             raise
         except Exception as error:
             raise _UnlivelyError from error
-        found = []
-        for case in self._cases:
-            running: list[nn.Module] = []
-            try:
-                with module_stack() as running:
-                    found.append(case.inputs.call(compact))
-            except Depl0Error:
-                raise
-            except Exception as error:
-                return Failure(case.what, path_of(compact, running), user_line(error))
-        errors = case_errors(wanted, found, torch.float32)
-        self.covered = tuple(case.what for case in self._cases)
-        worst = max(errors)
-        if worst <= TOLERANCE[torch.float32]:
+        result = compare(wanted, candidate, NETWORKS.float32)
+        if result.failure is not None:
+            return Failure(result.case.what, result.layer, user_line(result.failure))
+        self.covered = wanted.covered
+        if result.agrees:
             return None
-        case = self._cases[errors.index(worst)]
-        if not gives_the_same_twice(gated, case.inputs):
+        if not reference.is_deterministic(result.case.inputs):
             raise TraceError(
                 f"the evaluation pass of {type(self._model).__name__} gives other outputs each time, on the same "
                 "input.",
-                hint="a pruned network can be compared only if randomness is for training: if self.training: ...",
+                hint=NOT_DETERMINISTIC,
             )
-        return Failure(case.what, first_difference(gated, self._model, compact, case.inputs, positions, 1e-3))
+        layer = first_difference(reference, candidate, result.case, positions, result.allowed)
+        return Failure(result.case.what, layer)
 
     def _train(
-        self, compact: nn.Module, scaled: dict[str, Tensor], positions: dict[tuple[str, int], Tensor]
+        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
     ) -> Failure | None:
-        difference = training_difference(self._model, scaled, compact, self._cases, positions)
-        if difference is None:
+        result = compare_in_training(self._model, scaled, compact, self._cases, positions)
+        if result is None:
             self.refused = ("training mode",)
             return None
-        if difference.error <= difference.allowed:
+        if result.agrees:
             self.covered += ("training mode",)
             return None
-        line = "" if difference.failure is None else user_line(difference.failure)
-        return Failure(self._cases[0].what, difference.layer, line, training=True)
+        line = "" if result.failure is None else user_line(result.failure)
+        return Failure(self._cases[0].what, result.layer, line, training=True)
 
 
 class _UnlivelyError(Exception):
@@ -132,8 +129,7 @@ def _livened(model: nn.Module) -> nn.Module:
             if not bool((parameter == first).all()) or (parameter.numel() == 1 and first != 0):
                 continue
             noise = torch.rand(parameter.shape, generator=rng)
-            long = [size for size in parameter.shape if size > 1]
-            if len(long) > 1:
+            if sum(size > 1 for size in parameter.shape) > 1:
                 noise = (noise - 0.5) / (parameter.numel() / len(parameter)) ** 0.5
             elif abs(first) >= 0.1:
                 noise = first * (0.8 + 0.4 * noise)
@@ -145,10 +141,10 @@ def _livened(model: nn.Module) -> nn.Module:
 
 def _in_full_precision(model: nn.Module, cases: Sequence[Case]) -> tuple[nn.Module, list[Case]]:
     """Return a float32 form of a half-precision network, whose rounding would hide what the trial looks for."""
-    if not any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters()):
+    if not is_half_precision(model):
         return model, list(cases)
     full = private_copy(model).float().eval()
-    full_cases = [Case(case.what, _floats(case.inputs)) for case in cases]
+    full_cases = [Case(case.what, case.inputs.map_tensors(partial(cast, dtype=torch.float32))) for case in cases]
     try:
         with torch.no_grad():
             for case in full_cases:
@@ -158,7 +154,3 @@ def _in_full_precision(model: nn.Module, cases: Sequence[Case]) -> tuple[nn.Modu
     except Exception:  # it insists on half precision somewhere inside
         return model, list(cases)
     return full, full_cases
-
-
-def _floats(inputs: ExampleInputs) -> ExampleInputs:
-    return inputs.map_tensors(lambda t: t.float() if t.is_floating_point() else t)
