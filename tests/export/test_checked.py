@@ -115,9 +115,9 @@ def test_full_disk_leaves_nothing(compact: nn.Module, tmp_path: Path) -> None:
 
 def test_places_that_cannot_be_written(compact: nn.Module, tmp_path: Path) -> None:
     request = Request(compact, (IMAGE,))
-    with pytest.raises(InputError, match="is a folder; --out must be a file"):
+    with pytest.raises(InputError, match="is a folder, not a file"):
         write_checked(of("safetensors"), request, tmp_path)
-    with pytest.raises(InputError, match="of --out does not exist"):
+    with pytest.raises(InputError, match="does not exist"):
         write_checked(of("safetensors"), request, tmp_path / "missing" / "small.safetensors")
 
 

@@ -11,7 +11,7 @@ from tests.support.compare import liven, pruned, random_gates
 from torch import Tensor, nn
 
 import depl0
-from depl0.equivalence.compare import max_error
+from depl0.equivalence.comparison import max_error
 from depl0.surgery import cut as counting
 from depl0.surgery.record import record_of
 from depl0.surgery.slicing import slice_module

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.random import isolated_random
+from depl0.equivalence.comparison import relative_error
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs, output_tensors
 
@@ -16,13 +17,11 @@ _MOST_NUMBERS = 2**25
 _MOST_INTEGERS = 4096
 _VALUES = 32
 _INTEGERS = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.int64, torch.int32, torch.uint8, torch.bool)}
-TOLERANCE = 1e-2
-"""how far sampled outputs may be from those that were written, relative to their spread: devices round differently"""
 
 
 def describe(example: ExampleInputs) -> dict[str, Any] | None:
     """Return the form of an example as plain lists and dicts, two rows of it; None if it cannot be written down."""
-    rows = [leaf.shape[0] for leaf in example.leaves() if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    rows = [tensor.shape[0] for tensor in example.tensors() if tensor.dim() > 0]
     if len(set(rows)) == 1 and rows[0] > 2:
         example = example.map_tensors(lambda t: t[:2] if t.dim() > 0 else t)
     try:
@@ -113,21 +112,20 @@ def _sample(tensor: Tensor) -> dict[str, Any]:
     return {"shape": list(tensor.shape), "values": values}
 
 
-def largest_difference(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> float:
+def probe_error(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> float:
     """Return how far two samples of outputs are apart, relative to the spread of the first."""
-    if len(wanted) != len(found):
+    if len(wanted) != len(found) or any(list(a["shape"]) != b["shape"] for a, b in zip(wanted, found, strict=True)):
         return math.inf
-    worst = 0.0
-    for want, have in zip(wanted, found, strict=True):
-        if list(want["shape"]) != have["shape"] or len(want["values"]) != len(have["values"]):
-            return math.inf
-        pairs = list(zip(want["values"], have["values"], strict=True))
-        if any((a is None) != (b is None) for a, b in pairs):
-            return math.inf
-        numbers = [(float(a), float(b)) for a, b in pairs if a is not None]
-        if not numbers:
-            continue
-        left = [a for a, _ in numbers]
-        scale = max(max(left) - min(left), 0.01 * max(abs(a) for a in left), 1e-12)
-        worst = max(worst, max(abs(a - b) for a, b in numbers) / scale)
-    return worst
+    return max((_error(_numbers(a), _numbers(b)) for a, b in zip(wanted, found, strict=True)), default=0.0)
+
+
+def _numbers(sample: dict[str, Any]) -> Tensor:
+    return torch.tensor([math.nan if value is None else value for value in sample["values"]], dtype=torch.float64)
+
+
+def _error(wanted: Tensor, found: Tensor) -> float:
+    finite = wanted[wanted.isfinite()]
+    if len(finite) == 0:
+        return relative_error(wanted, found)
+    spread, largest = float(finite.max() - finite.min()), float(finite.abs().max())
+    return relative_error(wanted, found, max(spread, 0.01 * largest, 1e-12))

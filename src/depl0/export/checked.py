@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
+import torch
 from torch import Tensor
 
 from depl0._util.io import write_flushed
+from depl0.equivalence.comparison import relative_error
 from depl0.errors import ExportError, InputError
 from depl0.export.targets import Request, Target
 
@@ -23,7 +25,7 @@ READER_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, read by another process, and found equal."""
+    """A file that was written, and verified in a separate process."""
 
     path: Path
     size: int
@@ -36,16 +38,16 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
     It has its name only afterwards: whatever goes wrong, a file that was there before stays, and no other appears.
     """
     if path.is_dir():
-        raise InputError(f"{path} is a folder; --out must be a file.", hint=f"--out {path / ('model' + target.suffix)}")
+        raise InputError(f"{path} is a folder, not a file.", hint=f"write to {path / ('model' + target.suffix)}")
     if not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} of --out does not exist.", hint=f"mkdir -p {path.parent}")
+        raise InputError(f"the folder {path.parent} does not exist.", hint=f"mkdir -p {path.parent}")
     given, wanted = target.expected(request)
     data = target.encode(request)
     part = path.with_name(f".{path.stem}.part{target.suffix}")  # torch.export.load insists on the suffix
     try:
         with explained(path, len(data)):
             write_flushed(part, data)
-        error = compare(wanted, read_by_another_process(target, part, given), target.tolerance)
+        error = check_outputs(wanted, read_by_another_process(target, part, given), target.tolerance)
         with explained(path, len(data)):
             part.replace(path)
     finally:
@@ -75,50 +77,43 @@ def read_by_another_process(target: Target, file: Path, given: dict[str, Tensor]
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise ExportError(
                 f"the {target.name} file cannot be used by a process without depl0, and is removed: {said[-1]}",
-                hint="another --opset may work." if target.name == "onnx" else None,
+                hint="another opset may work." if target.name == "onnx" else None,
             )
         with numpy.load(answers, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
 
 
-def compare(wanted: dict[str, Tensor], found: dict[str, numpy.ndarray], tolerance: float) -> float:
+def check_outputs(wanted: dict[str, Tensor], found: dict[str, numpy.ndarray], tolerance: float) -> float:
     """Return the largest relative error of all outputs; raise if it is too large."""
     if wanted.keys() != found.keys():
         raise ExportError(f"the file gives {len(found)} outputs, the network {len(wanted)}. The file is removed.")
-    worst, where = 0.0, ""
     for name, tensor in wanted.items():
-        value, other = tensor.double().cpu().numpy(), found[name].astype(numpy.float64)
-        if value.shape != other.shape:
+        if tuple(tensor.shape) != found[name].shape:
             raise ExportError(
-                f"output {name} has shape {other.shape} in the file and {value.shape} in the network. "
+                f"output {name} has shape {found[name].shape} in the file and {tuple(tensor.shape)} in the network. "
                 "The file is removed."
             )
-        if value.size == 0:
-            continue
-        difference, scale = float(numpy.abs(value - other).max()), float(numpy.abs(value).max())
-        error = difference / scale if scale > 0 else difference
-        if not error <= worst:  # NaN counts as worse
-            worst, where = error, name
-    if not worst <= tolerance:
+    errors = {name: relative_error(tensor.cpu(), torch.from_numpy(found[name])) for name, tensor in wanted.items()}
+    worst, error = max(errors.items(), key=lambda item: item[1], default=("", 0.0))
+    if not error <= tolerance:
         raise ExportError(
-            f"the file does not compute what the network computes: output {where} differs by {worst:.2g} "
-            f"(allowed {tolerance:g}). The file is removed.",
-            hint="please report the network; --to another format may work.",
+            f"verification failed: output {worst} differs by {error:.2g} (allowed {tolerance:g}). The file is removed.",
+            hint="please report the network; another format may work.",
         )
-    return worst
+    return error
 
 
 @contextmanager
 def explained(path: Path, size: int) -> Iterator[None]:
-    """Say what a write error means."""
+    """Explain what a write error means."""
     try:
         yield
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise ExportError(
                 f"the disk of {path.parent.resolve()} is full: {path.name} needs {size:,} bytes. Nothing is left.",
-                hint="make room, or choose another --out.",
+                hint="free some space, or write to another disk.",
             ) from problem
         raise ExportError(
-            f"{path} cannot be written: {problem.strerror or problem}.", hint="choose another --out."
+            f"{path} cannot be written: {problem.strerror or problem}.", hint="write to another folder."
         ) from problem

@@ -17,11 +17,11 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.precision import as_precise_as_possible, cast
 from depl0.analysis.recording import arguments, operator_name
+from depl0.equivalence.comparison import FOLDING, relative_error
 from depl0.errors import ExportError
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True)
@@ -213,12 +213,11 @@ def _arguments(program: ExportedProgram, state: Mapping[str, Tensor], dtype: tor
 
 
 def _compare(before: tuple[torch.dtype | None, list[Tensor]], after: tuple[torch.dtype | None, list[Tensor]]) -> None:
-    dtype = before[0] or torch.float32
+    allowed = FOLDING.at(before[0])
     for wanted, found in zip(before[1], after[1], strict=True):
-        scale = float(wanted.double().abs().max()) if wanted.numel() else 0.0
-        error = float((wanted.double() - found.double()).abs().max()) if wanted.numel() else 0.0
-        if not error <= TOLERANCE[dtype] * max(scale, 1e-30):
+        error = relative_error(wanted, found)
+        if not error <= allowed:
             raise ExportError(
-                f"folding batch norms changes the network's outputs by {error:.2g} (of at most {scale:.2g}).",
+                f"folding batch norms changes the network's outputs by {error:.2g} (allowed {allowed:g}).",
                 hint="the network's weights are not finite, or its batch norms divide by almost nothing.",
             )

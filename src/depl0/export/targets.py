@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.registry import Registry
+from depl0.equivalence.comparison import FILES
 from depl0.errors import ExportError
 from depl0.host.network import evaluation_mode
 
 RANDOM_CASES = 3
-TOLERANCE = 1e-5
-"""largest difference of an output from the network's own, relative to the largest value of that output"""
 OTHER_BATCHES = (1, 3)
 """batch sizes that a file with a free batch size is tried with"""
 
@@ -64,7 +63,7 @@ class Target(abc.ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
-    tolerance: ClassVar[float] = TOLERANCE
+    tolerance: ClassVar[float] = FILES
     reader: ClassVar[str]
     """Source of a program without depl0: its arguments are the file, an .npz of inputs and the .npz that it writes."""
 

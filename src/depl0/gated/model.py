@@ -16,7 +16,7 @@ from depl0.costs.count import Cost, cost
 from depl0.costs.expected import KINDS, PENALTIES, ExpectedCost
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.costs.terms import CostTerms
-from depl0.equivalence.certificate import reacts
+from depl0.equivalence.certificate import depends_on_input
 from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_closing, check_saved_gates, checked_gates, checked_log_alpha
 from depl0.gated.description import describe
@@ -500,7 +500,7 @@ class GatedModel(Gated):
 
     def reacts(self, gates: Tensor) -> bool:
         """Tell whether the host's outputs still depend on its inputs with these gates."""
-        return reacts(self._host_plan, self.host, gates, self._example)
+        return depends_on_input(self._host_plan, self.host, gates, self._example)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from depl0.latency.cache import keep, machine, recall
 from depl0.latency.calls import record_calls
 from depl0.latency.layers import VERSION, layer_table
 from depl0.latency.measure import time_networks, undisturbed
-from depl0.surgery.extraction import cut
+from depl0.surgery.extraction import fold_and_cut
 from depl0.surgery.slicing import kept_gates
 
 WIDTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
@@ -63,7 +63,7 @@ def _timed_uses(plan: Plan, host: nn.Module, example: ExampleInputs) -> list[Tim
 
 def _calibrated(plan: Plan, host: nn.Module, example: ExampleInputs, alone: ExpectedLatency) -> Calibration:
     kept = [_some_gates(plan, width) for width in WIDTHS]
-    networks = {str(number): cut(plan, host, gates.float(), gates)[0] for number, gates in enumerate(kept)}
+    networks = {str(number): fold_and_cut(plan, host, gates.float(), gates)[0] for number, gates in enumerate(kept)}
     times = time_networks(networks, example, repeats=30, seconds=20.0)
     measured = [undisturbed(times[name]) for name in networks]
     features = []

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
 
 from depl0._util.random import isolated_random
 from depl0.analysis.plan import Plan
+from depl0.analysis.propagate import Axis
 from depl0.costs.count import cost
-from depl0.equivalence.certificate import certify
+from depl0.equivalence.certificate import Certificate, certify
 from depl0.equivalence.probe import describe
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
-from depl0.replacements.constant import ConstantReplacement, removable, remove, workable
+from depl0.replacements.constant import ConstantReplacement, Removal, removable, remove, workable
 from depl0.surgery.cut import cut_to
 from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
 from depl0.surgery.slicing import kept_gates, kept_positions
 
 
-def cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:
+def fold_and_cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:
     """Fold gates into a copy of the host and slice it. Returns the copy and the gated parameters it was made from."""
     scaled = scaled_parameters(plan, host, gates)
     compact = private_copy(host)
@@ -46,29 +49,48 @@ def extract(
     """
     gates, score = gates.detach().cpu(), score.detach().cpu()
     kept = kept_gates(plan, gates > 0, score)
-    compact, scaled = cut(plan, host, gates, kept)
+    compact, scaled = fold_and_cut(plan, host, gates, kept)
     positions = kept_positions(plan, kept)
     example = example.on_device_of(host)
     with isolated_random():
         removals = workable(compact, removable(plan, host, gates > 0), example) if remove_blocks else []
         certificate = certify(host, scaled, compact, removals, example, positions, plan)
     remove(compact, removals)
-    earlier = record_of(host)
     counted = cost(compact, example)
+    costs = dense_cost, (counted.params, counted.macs)
+    record_cut(host, compact, plan, positions, certificate, example, costs, removals)
+    return compact
+
+
+def record_cut(
+    before: nn.Module,
+    after: nn.Module,
+    plan: Plan,
+    positions: Mapping[Axis, Tensor],
+    certificate: Certificate,
+    example: ExampleInputs,
+    costs: tuple[tuple[int, int], tuple[int, int]],
+    removals: Sequence[Removal] = (),
+) -> None:
+    """Keep with a smaller network what was cut to make it, relative to the dense one.
+
+    ``costs`` are parameters and MACs of the dense and of the smaller network. ``before`` may itself have been cut.
+    """
+    earlier = record_of(before)
+    dense, compact = costs
     record = CompactRecord(
-        network=type(host).__name__,
-        dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
+        network=type(before).__name__,
+        dense_shapes=earlier.dense_shapes if earlier else state_shapes(before),
         positions=compose(earlier, positions),
         replacements={
             **(earlier.replacements if earlier else {}),
             **plan.replacements,
             **{removal.layer: ConstantReplacement(removal) for removal in removals},
         },
-        dense_cost=earlier.dense_cost if earlier else dense_cost,
-        compact_cost=(counted.params, counted.macs),
+        dense_cost=earlier.dense_cost if earlier else dense,
+        compact_cost=compact,
         certificate=certificate,
         inputs=example.shapes(),
         probe=describe(example),
     )
-    remember(compact, record)
-    return compact
+    remember(after, record)

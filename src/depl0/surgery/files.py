@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from depl0._util import io
 from depl0._util.io import checksum, write_whole
 from depl0.equivalence.certificate import Certificate
-from depl0.equivalence.probe import TOLERANCE, check_description, largest_difference, outputs_on
+from depl0.equivalence.comparison import PROBES
+from depl0.equivalence.probe import check_description, outputs_on, probe_error
 from depl0.errors import FormatError, InputError
 from depl0.host.network import canonical_names, first_line
 from depl0.replacements.base import Replacement, replacement_from
@@ -100,14 +101,14 @@ def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -
         return
     try:
         found = outputs_on(model, record.probe)
-        error = largest_difference(proof["outputs"], found)
+        error = probe_error(proof["outputs"], found)
     except Exception as error_raised:
         raise FormatError(
             f"the network that was loaded from {source} does not run on the input that it was saved with: "
             f"{type(error_raised).__name__} {first_line(error_raised)}",
             hint="pass the function that builds the network which was pruned, with the same arguments.",
         ) from error_raised
-    if not error <= TOLERANCE:
+    if not error <= PROBES:
         raise FormatError(
             f"the network that was loaded from {source} gives other outputs than the one that was saved "
             f"({error:.0%} off on a fixed input): part of it is not in its parameters and buffers.",

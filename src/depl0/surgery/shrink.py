@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +16,17 @@ from depl0._util.precision import as_precise_as_possible, cast
 from depl0._util.random import isolated_random
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
-from depl0.equivalence.cases import Accepted, similar
-from depl0.equivalence.certificate import Certificate
-from depl0.equivalence.compare import TOLERANCE, max_error, own_tolerance
-from depl0.equivalence.probe import describe
+from depl0.equivalence.cases import similar_cases
+from depl0.equivalence.certificate import Certificate, precision_name, unrounded_tensors
+from depl0.equivalence.comparison import NETWORKS, Subject, compare
 from depl0.errors import CertificateError
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
-from depl0.host.functional import call_with
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import canonical_names, evaluation_mode
-from depl0.replacements.base import exact_tensors
-from depl0.replacements.weight_norm import exact_lengths
 from depl0.surgery.cut import cut_to
-from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
+from depl0.surgery.extraction import record_cut
+from depl0.surgery.record import state_shapes
 from depl0.surgery.slicing import kept_positions, sliced
 
 
@@ -105,75 +101,32 @@ def certify_and_remember(
 ) -> None:
     """See that both hosts compute the same with these gates, and note in the smaller one where it comes from.
 
-    ``costs`` are parameters and MACs of the dense network and of the smaller host.
+    ``costs`` are parameters and MACs of the dense network and of the smaller host. Both hosts are compared on the
+    example and a random input; no copies, because training waits for it.
     """
-    _, host = before
-    scaled = scaled_parameters(before[0], host, gates)
-    exact = {
-        **exact_lengths(host, scaled, narrowed.positions),
-        **exact_tensors(host, narrowed.positions, before[0].replacements),
-    }
-    certificate = _certify(before, (narrowed.plan, narrowed.host), gates, example.on_device_of(host), exact)
-    earlier = record_of(host)
-    dense, smaller = costs
-    record = CompactRecord(
-        network=type(host).__name__,
-        dense_shapes=earlier.dense_shapes if earlier else state_shapes(host),
-        positions=compose(earlier, narrowed.positions),
-        replacements={**(earlier.replacements if earlier else {}), **narrowed.plan.replacements},
-        dense_cost=earlier.dense_cost if earlier else dense,
-        compact_cost=smaller,
-        certificate=certificate,
-        probe=describe(example),
-    )
-    remember(narrowed.host, record)
-
-
-def _certify(
-    before: tuple[Plan, nn.Module],
-    after: tuple[Plan, nn.Module],
-    gates: Tensor,
-    example: ExampleInputs,
-    exact: Mapping[str, Tensor],
-) -> Certificate:
-    """Compare two gated hosts on the example and a random input; no copies, because training waits for it.
-
-    ``exact`` are tensors of the smaller one before they were rounded.
-    """
-    (_, large), (_, small) = before, after
-    with torch.no_grad(), isolated_random(), evaluation_mode(large, small):
-
-        def run(dtype: torch.dtype | None) -> Accepted:
-            inputs = example.map_tensors(lambda t: cast(t, dtype))
-            return similar(lambda case: _call(*before, gates, case, dtype), inputs, 1)
-
-        compared, dtype = as_precise_as_possible(run, before[0].works_in_float32)
-        found = [_call(*after, gates, case.inputs, dtype, exact) for case in compared.cases]
-        worst = max_error(list(compared.outputs), found, dtype or torch.float32)
-    allowed = own_tolerance(large) if dtype is None else TOLERANCE[dtype]
-    if not worst <= allowed:
+    plan, host = before
+    exact = unrounded_tensors(host, scaled_parameters(plan, host, gates), narrowed.positions, plan)
+    on_device = example.on_device_of(host)
+    with torch.no_grad(), isolated_random(), evaluation_mode(host, narrowed.host):
+        wanted, dtype = as_precise_as_possible(
+            lambda dtype: similar_cases(_gated(plan, host, gates, dtype), on_device, 1), plan.works_in_float32
+        )
+        candidate = _gated(narrowed.plan, narrowed.host, gates, dtype).before_rounding(exact)
+        result = compare(wanted, candidate, NETWORKS.at(dtype, host))
+    if not result.agrees:
         raise CertificateError(
-            f"the smaller network differs from the one before by {worst:.2g} (allowed {allowed:g}). "
+            f"the smaller network differs from the one before by {result.error:.2g} (allowed {result.allowed:g}). "
             "Nothing is replaced.",
             hint="cut nothing before the search ends (cut='never'), and report the network.",
-        )
-    precision = dtype or next(large.parameters()).dtype
-    return Certificate(worst, str(precision).removeprefix("torch."), len(compared.cases))
+        ) from result.failure
+    certificate = Certificate(result.error, precision_name(dtype, host), len(wanted.cases))
+    record_cut(host, narrowed.host, narrowed.plan, narrowed.positions, certificate, example, costs)
 
 
-def _call(
-    plan: Plan,
-    host: nn.Module,
-    gates: Tensor,
-    case: ExampleInputs,
-    dtype: torch.dtype | None,
-    exact: Mapping[str, Tensor] | None = None,
-) -> Any:
-    tensors = {name: cast(tensor, dtype) for name, tensor in _tensors(host).items()}
-    scaled = {**scaled_parameters(plan, host, gates), **(exact or {})}
-    scaled = {name: cast(tensor, dtype) for name, tensor in scaled.items()}
-    overrides = {**tensors, **scaled}
-    return case.call(lambda *args, **kwargs: call_with(host, overrides, args, kwargs))
+def _gated(plan: Plan, host: nn.Module, gates: Tensor, dtype: torch.dtype | None) -> Subject:
+    """Return a host with gates in some precision, without a copy."""
+    tensors = {**_tensors(host), **scaled_parameters(plan, host, gates)}
+    return Subject(host, {name: cast(tensor, dtype) for name, tensor in tensors.items()}, dtype)
 
 
 def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from depl0.analysis.recording import quiet
+from depl0.equivalence.comparison import INT8_FILES
 from depl0.errors import Depl0Error, ExportError, InputError
 from depl0.export.targets import Request, Target, numbered
 from depl0.host.network import first_line
@@ -55,7 +56,7 @@ class Int8File(Target):
         run: what it gives here.
     """
 
-    tolerance: ClassVar[float] = 0.05  # if a sum of floats rounds the other way, an output moves by whole steps
+    tolerance: ClassVar[float] = INT8_FILES
 
     def __init__(self, data: bytes, run: Run) -> None:
         self._data, self._run = data, run

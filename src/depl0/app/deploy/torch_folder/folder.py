@@ -18,7 +18,7 @@ from depl0.app.deploy.torch_folder.card import model_card
 from depl0.app.deploy.torch_folder.code import model_code
 from depl0.app.deploy.torch_folder.structure import FORMAT, VERSION, structure_of
 from depl0.errors import InputError
-from depl0.export.checked import compare, explained, read_by_another_process
+from depl0.export.checked import check_outputs, explained, read_by_another_process
 from depl0.export.safetensors import state_of
 from depl0.export.targets import NO_DEPL0, Request, Target
 
@@ -87,7 +87,7 @@ def export_folder(source: Source, path: Path, name: str | None = None) -> Export
                 (aside / file).parent.mkdir(parents=True, exist_ok=True)
                 write_flushed(aside / file, data)
         found = read_by_another_process(_Folder(), aside / "model.py", given)
-        error = compare(wanted, found, _Folder.tolerance)
+        error = check_outputs(wanted, found, _Folder.tolerance)
         for compiled in list(aside.rglob("__pycache__")):
             shutil.rmtree(compiled, ignore_errors=True)
         with explained(path, size):
