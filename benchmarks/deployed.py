@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from depl0.app.deploy.run_data import open_images, test_score, training_images
+from depl0.app.deploy.int8 import open_images, test_score, training_images
 from depl0.app.deploy.source import open_source
 from depl0.app.deploy.variants import deploy_run, measure_files
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
@@ -28,11 +28,11 @@ from depl0.app.models.spec import factory
 from depl0.app.recipes.task import task_of
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.runs.folder import RunFolder, environment
-from depl0.export.int8.call import quantize_onnx, quantize_pt2
+from depl0.export.int8.quantize import quantize_onnx, quantize_pt2
 from depl0.export.int8.torchao import OPERATORS
 from depl0.export.onnx import export_onnx
-from depl0.export.pt2 import Pt2
 from depl0.export.targets import Request
+from depl0.export.torch_files import Pt2
 from depl0.host.inputs import ExampleInputs
 from depl0.latency.cache import processor_name
 from depl0.latency.measure import interleave, summarise

@@ -75,7 +75,7 @@ def test_plain_weights(type_command: Type) -> None:
             f"export {CHANNELS} --to tflite --model {MAKE}",
             "must be one of 'onnx', 'pt2', 'safetensors', 'torch', got 'tflite'",
         ),
-        (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "hint: --opset 14"),
+        (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "hint: opset=14"),
         (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes whole numbers"),
         (f"export {CHANNELS} --to onnx --model resnet20", "holds a compact TinyDigits, but for another network"),
     ],

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, export_onnx, quantize_onnx, write_checked
-from depl0.export.int8 import Int8Onnx, Quantizer, calibration_inputs, quantize_within, saturation
+from depl0.export.int8 import onnx as int8_onnx
+from depl0.export.int8.onnx import Int8Onnx
+from depl0.export.int8.quantize import quantize_within
+from depl0.export.int8.quantizer import Quantizer, calibration_inputs
 from tests.networks.exported import IMAGES, Bessel, Outlier
 from tests.networks.golden import TinyDigits
 from tests.support.compare import call, liven
@@ -73,13 +76,13 @@ def test_weights_have_seven_bits_where_eight_would_saturate(
 ) -> None:
     """255·127 + 255·127 does not fit into 16 bits, in which x86 without VNNI adds; 255·64 + 255·64 does."""
 
-    def read(path: Path) -> str:
+    def read() -> str:
         if flags is None:
             raise FileNotFoundError
         return f"model name\t: one\nflags\t\t: {flags}\n"
 
-    monkeypatch.setattr(saturation.platform, "machine", lambda: machine)
-    monkeypatch.setattr(saturation, "Path", lambda name: SimpleNamespace(read_text=lambda: read(name)))
+    monkeypatch.setattr(int8_onnx.platform, "machine", lambda: machine)
+    monkeypatch.setattr(int8_onnx, "CPUINFO", SimpleNamespace(read_text=read))
     found = quantize_onnx(network, IMAGES[:1], [IMAGES], dynamic_batch=True)
     assert found.weight_bits == bits
     assert largest_weight(found.data) == {7: 64, 8: 127}[bits] and 2 * 255 * 64 < 2**15 < 2 * 255 * 127
@@ -143,9 +146,7 @@ def test_as_few_layers_as_needed_stay_in_float() -> None:
     assert noted[0].startswith("all in int8: accuracy 90.00 % in float, 86.40 % in int8")
     found = quantize_within(Fake(costs), [(IMAGES,)], points, 4.0)
     assert found.in_float == ()
-    with pytest.raises(
-        ExportError, match=r"89\.40 % in int8 at best with 2 layers .*\(b, d\); --max-drop allows 0\.10"
-    ):
+    with pytest.raises(ExportError, match=r"89\.40 % in int8 at best with 2 layers .*\(b, d\); max_drop allows 0\.10"):
         quantize_within(Fake(costs), [(IMAGES,)], points, 0.1)
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from depl0.errors import ExportError, FixedBatchError, InputError, NotInstalledError
 from depl0.export import Request, quantize_pt2, write_checked
-from depl0.export.int8 import Int8Pt2, torchao
+from depl0.export.int8 import torchao
+from depl0.export.int8.torchao import Int8Pt2
 from tests.networks.exported import IMAGES, Outlier
 from tests.networks.golden import TinyDigits
 from tests.support.compare import call, liven

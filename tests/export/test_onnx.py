@@ -75,7 +75,7 @@ def test_opsets(opset: int) -> None:
 
 
 def test_opset_too_old_or_too_new() -> None:
-    with pytest.raises(InputError, match=r"opset 9 is too old .* lowest that works is 14\.\nhint: --opset 14"):
+    with pytest.raises(InputError, match=r"opset 9 is too old .* lowest that works is 14\.\nhint: opset=14"):
         export_onnx(small(), IMAGE, opset=9)
     with pytest.raises(InputError, match=r"opset must be a whole number up to .* got 99 instead"):
         export_onnx(small(), IMAGE, opset=99)

@@ -1,6 +1,6 @@
 """The files that people deploy: compact networks as ONNX, ``.pt2`` and safetensors, each checked before it is kept."""
 
-from depl0.export import onnx, pt2, safetensors  # they register themselves
+from depl0.export import onnx, torch_files  # they register themselves
 from depl0.export.checked import Exported, write_checked
 from depl0.export.int8 import quantize_onnx, quantize_pt2
 from depl0.export.onnx import export_onnx
@@ -12,10 +12,9 @@ __all__ = [
     "export_onnx",
     "names",
     "onnx",
-    "pt2",
     "quantize_onnx",
     "quantize_pt2",
-    "safetensors",
     "target",
+    "torch_files",
     "write_checked",
 ]

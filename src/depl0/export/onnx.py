@@ -71,17 +71,37 @@ def export_onnx(
     *,
     opset: int | None = None,
     dynamic_batch: bool = False,
-    fold: bool = True,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return any network in evaluation mode as the bytes of an ONNX file; with ``path``, write them there as well.
+    """Export any network in evaluation mode to ONNX, its batch norms folded.
 
-    One input is called "input" and one output "output". The module itself is not touched. The file is not run: see
-    :mod:`depl0.export.checked` for that.
+    One input is called "input" and one output "output". The file is not run: see :mod:`depl0.export.checked` for that.
+
+    Args:
+        module: the network, which is not modified.
+        example: inputs that it takes.
+        path: also write the file here.
+        opset: ONNX opset, 18 by default.
+        dynamic_batch: leave the batch size free.
+        metadata: entries of the file's ``metadata_props``.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        ExportError: the network uses an operator that ONNX lacks, or is too large for one file.
+        FixedBatchError: with ``dynamic_batch``, the network fixes its batch size.
+        InputError: the opset is not one that the network can be written in.
+        TraceError: the network cannot be recorded.
+
+    Example:
+        >>> import torch
+        >>> data = export_onnx(torch.nn.Linear(4, 2), torch.zeros(1, 4))
+        >>> b"input" in data and b"output" in data
+        True
     """
     program = capture(module, example, dynamic_batch=dynamic_batch)
-    if fold:
-        fold_batch_norms(program)
+    fold_batch_norms(program)
     data = onnx_bytes(program, opset=opset, metadata=metadata)
     if path is not None:
         write_whole(Path(path), data)
@@ -100,14 +120,14 @@ def onnx_bytes(
         raise InputError(
             f"opset must be a whole number up to {newest}, the newest that onnx {onnx.__version__} knows, "
             f"got {wanted!r} instead.",
-            hint=f"leave --opset out: {DEFAULT_OPSET} is read by every runtime of the last years.",
+            hint=f"leave opset out: {DEFAULT_OPSET} is read by every runtime of the last years.",
         )
     proto = _translate(program, max(wanted, OLDEST_TRANSLATED))
     if wanted < OLDEST_TRANSLATED:
         proto = _older(onnx, proto, wanted)
     found = _opset_of(proto)
     if found != wanted:
-        raise InputError(f"the network cannot be written in opset {wanted}; {found} works.", hint=f"--opset {found}")
+        raise InputError(f"the network cannot be written in opset {wanted}; {found} works.", hint=f"opset={found}")
     proto.ir_version = max(4, int(onnx.helper.find_min_ir_version_for(list(proto.opset_import))))
     _name_batch(proto, program)
     _forget_sources(proto)
@@ -117,7 +137,7 @@ def onnx_bytes(
         return bytes(proto.SerializeToString())
     except Exception as error:  # protobuf's own error classes changed over time
         raise ExportError(
-            f"the network is too large for one ONNX file: {first_line(error)}", hint="export it with --to pt2."
+            f"the network is too large for one ONNX file: {first_line(error)}", hint="export it as pt2."
         ) from error
 
 
@@ -163,7 +183,7 @@ def _older(onnx: Any, proto: Any, wanted: int) -> Any:
     raise InputError(
         f"opset {wanted} is too old for this network: one of its operators cannot be expressed in it. "
         f"The lowest that works is {works}.",
-        hint=f"--opset {works}",
+        hint=f"opset={works}",
     )
 
 
@@ -224,12 +244,12 @@ def _refusal(error: BaseException) -> ExportError:
     if missing:
         return ExportError(
             f"ONNX has no operator for {_operator(node) or missing.group(1)}, which is used in {place}.",
-            hint="replace it in the network by operators that ONNX has, or export with --to pt2.",
+            hint="replace it in the network by operators that ONNX has, or export as pt2.",
         )
     deepest = causes[-1]
     return ExportError(
         f"the network cannot be translated to ONNX: {type(deepest).__name__} in {place}: {first_line(deepest)}",
-        hint="export with --to pt2, or look at the whole error with --debug.",
+        hint="export as pt2, or replace the layer; the original error is chained to this one.",
     )
 
 

@@ -41,7 +41,7 @@ def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch
         if dynamic_batch and _runs_without(copied, inputs):
             raise FixedBatchError(
                 f"{name} fixes its batch size: {first_line(error)}{user_frame(error)}",
-                hint="export without --dynamic-batch, or use x.flatten(1) and -1 instead of a number of images.",
+                hint="export without dynamic_batch, or use x.flatten(1) and -1 instead of a number of images.",
             ) from error
         raise TraceError(
             f"the evaluation pass of {name} cannot be recorded: {first_line(error)}{user_frame(error)}",

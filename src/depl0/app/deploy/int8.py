@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
+
 from depl0.app.data import Data
-from depl0.app.deploy.run_data import int8_metadata, open_images, recipe_with_data, test_score, training_images
 from depl0.app.deploy.source import Source
+from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.task import task_of
+from depl0.app.recipes.toml import read_recipe, with_overrides
+from depl0.app.runs.folder import find_compact
 from depl0.app.tasks import Metric, Task
-from depl0.errors import InputError
+from depl0.app.training.setup import open_data_for
+from depl0.errors import DataError, InputError
 from depl0.export.checked import Exported, write_checked
-from depl0.export.int8.accept import Note, Quantized
-from depl0.export.int8.call import quantize_onnx, quantize_pt2
 from depl0.export.int8.onnx import Int8Onnx
-from depl0.export.int8.quantizer import IMAGES, Int8File
+from depl0.export.int8.quantize import Note, Quantized, Score, quantize_onnx, quantize_pt2
+from depl0.export.int8.quantizer import IMAGES, Int8File, Run
 from depl0.export.int8.torchao import Int8Pt2
 from depl0.export.onnx import Onnx
-from depl0.export.pt2 import Pt2
 from depl0.export.targets import Request
+from depl0.export.torch_files import Pt2
 from depl0.host.inputs import ExampleInputs
 
 FORMATS: Mapping[str, tuple[Callable[..., Quantized], type[Int8File]]] = MappingProxyType(
@@ -88,3 +93,65 @@ def write_int8(source: Source, out: Path, data: Data, task: Task, options: Optio
     )
     request = Request(source.module, source.example, {}, options.opset, options.dynamic_batch)
     return Deployed(write_checked(kind(found.data, found.run), request, out), found, task.metric)
+
+
+# -- what int8 needs of a run ------------------------------------------------------------------------------------------
+
+
+def recipe_with_data(path: Path, data: str | None = None) -> Recipe:
+    """Return the recipe of a run; ``data`` says where its data is now."""
+    _, recipe_file = find_compact(path)
+    if recipe_file is None:
+        raise InputError(
+            f"int8 needs calibration images and a test set, and {path} is a compact network without its run.",
+            hint="export the run's own folder, or call depl0.export.quantize_onnx with images of your own.",
+        )
+    recipe = read_recipe(recipe_file)
+    return recipe if data is None else with_overrides(recipe, {"data.spec": data})
+
+
+def open_images(recipe: Recipe) -> Data:
+    """Open the data of a run without augmentation: ranges are measured on images as the network will see them."""
+    try:
+        return open_data_for(with_overrides(recipe, {"data.augment": "none"}), "cpu")
+    except (DataError, InputError) as error:
+        raise InputError(
+            f"int8 needs calibration images, and the data of the run cannot be opened: {error.message}",
+            hint="say where it is now: --data, or options.data.",
+        ) from error
+
+
+def training_images(data: Data) -> Iterator[Tensor]:
+    """Give the inputs of training batches."""
+    return (inputs for inputs, _ in data.train.epoch(0))
+
+
+def test_score(data: Data, task: Task) -> Score:
+    """Return the function that runs a network over the whole test set and gives the task's metric."""
+
+    def score(run: Run) -> float:
+        sums: Tensor | None = None
+        for inputs, targets in data.test.epoch(0):
+            measured = task.measure(run(inputs), targets)
+            sums = measured if sums is None else sums + measured
+        assert sums is not None, "there is always something to evaluate on"
+        return task.value(sums)
+
+    return score
+
+
+def int8_metadata(metadata: dict[str, str], found: Quantized, metric: Metric, images: int) -> dict[str, str]:
+    """Return what an int8 file says of itself: its own metric in the place of the float network's."""
+    facts: dict[str, Any] = {
+        "int8": True,
+        "calibration_images": images,
+        "weight_bits": found.weight_bits,
+        "float_layers": list(found.in_float),
+        "float_" + metric.name: found.before,
+        "metric": metric.name,
+        metric.name: found.after,
+    }
+    return {
+        **metadata,
+        **{f"depl0.{key}": v if isinstance(v, str) else json.dumps(v) for key, v in facts.items() if v is not None},
+    }

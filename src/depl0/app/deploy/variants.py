@@ -13,15 +13,13 @@ import torch
 
 from depl0._util.io import write_whole
 from depl0._util.optional import require
-from depl0.app.deploy.int8 import Options, write_int8
-from depl0.app.deploy.run_data import open_images, test_score, training_images
+from depl0.app.deploy.int8 import Options, open_images, test_score, training_images, write_int8
 from depl0.app.deploy.source import Source, open_source
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.task import task_of
 from depl0.app.weights import load_weights
 from depl0.export.checked import write_checked
-from depl0.export.int8.accept import Note, Score
-from depl0.export.int8.call import quantize_onnx
+from depl0.export.int8.quantize import Note, Score, quantize_onnx
 from depl0.export.int8.quantizer import calibration_inputs
 from depl0.export.onnx import Onnx, export_onnx
 from depl0.export.targets import Request

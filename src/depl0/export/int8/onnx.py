@@ -5,6 +5,7 @@ ONNX Runtime is faster on x86 with uint8 activations than with int8 ones: a ResN
 
 from __future__ import annotations
 
+import platform
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,13 +17,11 @@ from torch import Tensor
 from depl0._util.optional import require
 from depl0.errors import ExportError
 from depl0.export.int8.quantizer import Int8File, Quantizer, Run, explained, of_size, unflatten
-from depl0.export.int8.saturation import weight_bits as here
-from depl0.export.int8.shorten import shorten
 from depl0.export.onnx import Onnx
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
-_TOOL = ("ONNX Runtime", "export it in float, without --int8")
+_TOOL = ("ONNX Runtime", "export it in float")
 """who quantises, and what to do where it cannot"""
 
 
@@ -40,7 +39,7 @@ class OnnxQuantizer(Quantizer):
     def __init__(
         self, data: bytes, inputs: list[tuple[Tensor, ...]], outputs: Any, weight_bits: int | None = None
     ) -> None:
-        self.weight_bits = here() if weight_bits is None else weight_bits
+        self.weight_bits = bits_without_saturation() if weight_bits is None else weight_bits
         self._onnx = require("onnx", "onnx", "to write int8 files", extra="export")
         self._quantization = require("onnxruntime.quantization", "onnxruntime", "to quantise", extra="export")
         self._data, self._outputs = data, outputs
@@ -163,3 +162,107 @@ class Int8Onnx(Int8File):
     name: ClassVar[str] = Onnx.name
     suffix: ClassVar[str] = ".int8.onnx"
     reader: ClassVar[str] = Onnx.reader
+
+
+# -- saturation --------------------------------------------------------------------------------------------------------
+
+X86 = ("x86_64", "amd64")
+VNNI = {"avx512_vnni", "avx_vnni"}
+"""what Linux calls the instructions"""
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def bits_without_saturation() -> int:
+    """Return how many bits int8 weights may use here without saturation: 8, or 7 on x86 without VNNI.
+
+    x86 processors multiply uint8 activations by int8 weights and add neighbouring products. With VNNI the sum has 32
+    bits. Without it, it has 16, and 255·127 + 255·127 does not fit: outputs are silently wrong. With weights of 7 bits
+    it fits.
+    """
+    if platform.machine().lower() not in X86:
+        return 8
+    return 8 if VNNI & _instructions() else 7
+
+
+def _instructions() -> set[str]:
+    """Return the instruction sets of the processor; nothing where the system does not tell."""
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())
+
+
+# -- small files -------------------------------------------------------------------------------------------------------
+
+
+def shorten(onnx: Any, proto: Any) -> None:
+    """Give intermediate tensors short names; leave out zero points that are zero and attributes at their default.
+
+    In a small network they are a tenth of the file. Weights keep the names of their parameters.
+    """
+    graph = proto.graph
+    _drop_zero_points(onnx, graph)
+    _drop_defaults(onnx, graph)
+    fixed = {value.name for value in (*graph.input, *graph.output)} | {""}
+    names = _weight_names(graph)
+    taken = fixed | set(names.values())
+    number = 0
+    for node in graph.node:
+        for name in (*node.input, *node.output):
+            if name in fixed or name in names:
+                continue
+            while (short := _digits(number)) in taken:
+                number += 1
+            names[name], number = short, number + 1
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        node.name = ""
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    del graph.value_info[:]
+
+
+def _weight_names(graph: Any) -> dict[str, str]:
+    """Map the int8 values of a parameter to the parameter's own name."""
+    suffix = "_quantized"
+    return {
+        tensor.name: tensor.name.removesuffix(suffix)
+        for tensor in graph.initializer
+        if tensor.name.endswith(f".weight{suffix}")
+    }
+
+
+def _drop_zero_points(onnx: Any, graph: Any) -> None:
+    """Leave out the zero points of weights: without one, DequantizeLinear takes zero."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    zeros = {name for name, tensor in tensors.items() if tensor.dims and not onnx.numpy_helper.to_array(tensor).any()}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and len(node.input) == 3 and node.input[2] in zeros:
+            del node.input[2]
+    used = {name for node in graph.node for name in node.input}
+    for name, tensor in tensors.items():
+        if name not in used:
+            graph.initializer.remove(tensor)
+
+
+def _drop_defaults(onnx: Any, graph: Any) -> None:
+    """Leave out attributes of convolutions that say what ONNX takes without them."""
+    for node in graph.node:
+        if node.op_type != "Conv":
+            continue
+        for attribute in list(node.attribute):
+            value = onnx.helper.get_attribute_value(attribute)
+            if (attribute.name, value) in (("auto_pad", b"NOTSET"), ("group", 1)) or (
+                attribute.name == "dilations" and set(value) == {1}
+            ):
+                node.attribute.remove(attribute)
+
+
+def _digits(number: int) -> str:
+    signs = "abcdefghijklmnopqrstuvwxyz"
+    text = signs[number % 26]
+    while number >= 26:
+        number = number // 26 - 1
+        text = signs[number % 26] + text
+    return text

@@ -142,5 +142,5 @@ def explained(tool: str, hint: str) -> Iterator[None]:
     except Exception as error:  # whatever the tool and what it uses raise
         raise ExportError(
             f"{tool} cannot quantise the network: {type(error).__name__}: {first_line(error)}",
-            hint=f"{hint}, or look at the whole error with --debug.",
+            hint=f"{hint}; the original error is chained to this one.",
         ) from error

@@ -20,7 +20,7 @@ from depl0.errors import ExportError
 from depl0.export.folding import drop_unused, fold_batch_norms
 from depl0.export.int8.quantizer import Int8File, Quantizer, Run, explained, of_size, unflatten
 from depl0.export.program import capture, free_batch
-from depl0.export.pt2 import Pt2, pack
+from depl0.export.torch_files import Pt2, pack
 from depl0.host.inputs import ExampleInputs
 
 _WEIGHTED = ("conv1d", "conv2d", "linear")
@@ -28,7 +28,7 @@ _ROUNDED = "quantized_decomposed::dequantize"
 OPERATORS = "torch.ao.quantization.fx._decomposed"
 """a module of torch that must be imported before an int8 file is loaded: it registers the file's operators"""
 
-_TOOL = ("torchao", "try --to onnx --int8, export it in float")
+_TOOL = ("torchao", "quantize it as ONNX, or export it in float")
 """who quantises, and what to do where it cannot"""
 
 

@@ -19,8 +19,8 @@ from depl0.app.deploy.torch_folder.code import model_code
 from depl0.app.deploy.torch_folder.structure import FORMAT, VERSION, structure_of
 from depl0.errors import InputError
 from depl0.export.checked import check_outputs, explained, read_by_another_process
-from depl0.export.safetensors import state_of
 from depl0.export.targets import NO_DEPL0, Request, Target
+from depl0.export.torch_files import state_of
 
 FILES = ("model.safetensors", "config.json", "model.py", "README.md")
 """what every folder has; the user's own files that build the network may be there too"""

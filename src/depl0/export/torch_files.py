@@ -1,4 +1,4 @@
-"""Networks as ``.pt2`` files, which ``torch.export.load`` reads without the network's class."""
+"""Networks as files of PyTorch: a recorded graph (``.pt2``), or plain weights (safetensors)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import ClassVar, final
 
 import torch
+from safetensors.torch import save
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from depl0.analysis.recording import quiet
@@ -24,7 +26,7 @@ METADATA = "metadata.json"
 @final
 @register
 class Pt2(Target):
-    """A recorded graph with its weights, as PyTorch's own archive."""
+    """A recorded graph with its weights, which ``torch.export.load`` reads without the network's class."""
 
     name: ClassVar[str] = "pt2"
     suffix: ClassVar[str] = ".pt2"
@@ -50,7 +52,7 @@ numpy.savez(answers, **found)
     def encode(self, request: Request) -> bytes:
         """Record the network, fold its batch norms, and pack it."""
         if request.opset is not None:
-            raise InputError("--opset is for --to onnx only.", hint="leave --opset out.")
+            raise InputError("opset is only for ONNX files.", hint="leave opset out.")
         program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
         fold_batch_norms(program)
         return pack(program, request.metadata)
@@ -69,3 +71,47 @@ def _forget_sources(program: ExportedProgram) -> None:
     """Take stack traces out: they name files of the machine that exported."""
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
+
+
+@final
+@register
+class Safetensors(Target):
+    """Every entry of the state dict, contiguous and by its own name, with batch norms as they are."""
+
+    name: ClassVar[str] = "safetensors"
+    suffix: ClassVar[str] = ".safetensors"
+    reader: ClassVar[str] = (
+        NO_DEPL0
+        + """
+sys.modules["torch"] = None
+import numpy, safetensors
+file, given, answers = sys.argv[1:]
+with open(file, "rb") as opened:
+    tensors = safetensors.deserialize(opened.read())
+numpy.savez(answers, **{name: numpy.frombuffer(tensor["data"], numpy.uint8) for name, tensor in tensors})
+"""
+    )
+
+    def encode(self, request: Request) -> bytes:
+        """Write the state dict; tied tensors are written once for each of their names."""
+        for option, given in (("opset", request.opset is not None), ("dynamic_batch", request.dynamic_batch)):
+            if given:
+                raise InputError(f"{option} is not for safetensors files: they hold weights and no graph.")
+        data: bytes = save(state_of(request.module), metadata=dict(request.metadata))
+        return data
+
+    def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Expect the weights themselves, byte by byte."""
+        return {}, {name: _bytes(tensor) for name, tensor in state_of(request.module).items()}
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the state dict on the CPU, every tensor with memory of its own."""
+    state = module.state_dict()
+    return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor's bytes: a single number may have a stride that does not let it be viewed as bytes."""
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))
+    return flat.view(torch.uint8)
