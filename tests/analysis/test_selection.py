@@ -26,7 +26,7 @@ def names(plan: depl0.Plan) -> list[str]:
 def test_inner_groups_of_cifar_resnets_are_the_first_convolutions(network: str, depth: int) -> None:
     plan = depl0.plan(models.build(network), IMAGE, groups="inner")
     assert names(plan) == [f"layer{stage}.{block}.conv1" for stage in (1, 2, 3) for block in range(depth)]
-    assert any("groups='inner'" in reason for reason in plan.frozen())
+    assert any("groups='inner'" in reason for reason in plan.unprunable())
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_names_and_patterns_choose(everything: depl0.Plan) -> None:
     assert names(without) == [n for n in names(everything) if n != "conv1" and not n.startswith("layer2")]
     both = depl0.plan(model, IMAGE, groups=["layer2.*", "-layer2.1.*"])
     assert names(both) == ["layer2.0.conv1", "layer2.2.conv1"]
-    assert any("left out" in reason for reason in both.frozen())
+    assert any("left out" in reason for reason in both.unprunable())
 
 
 def test_function_chooses(everything: depl0.Plan) -> None:
@@ -122,4 +122,4 @@ def test_plan_is_readable_and_plain_data(everything: depl0.Plan) -> None:
     assert "layer2.0.conv2" in text and "padded with zeros" in text and f"{everything.num_gates} gates" in text
     data = everything.to_dict()
     assert data["gates"] == everything.num_gates and data["groups"][0]["name"] == "conv1"
-    assert sum(everything.frozen().values()) == everything.channels - everything.prunable_channels
+    assert sum(everything.unprunable().values()) == everything.channels - everything.prunable_channels

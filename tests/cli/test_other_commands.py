@@ -21,7 +21,7 @@ def test_plan(type_command: Type) -> None:
     assert (typed.code, typed.err) == (0, "")
     assert "layer1.0.conv1" in typed.out and "why not" in typed.out
     assert typed.out.startswith("resnet20 on 3×32×32 images, 10 classes: 269,722 parameters, 40,551,040 MACs\n")
-    assert "the least that can be reached: " in typed.out and "a budget can go down to " in typed.out
+    assert "minimum reachable: " in typed.out and "a budget can go down to " in typed.out
 
 
 def test_plan_as_json(type_command: Type) -> None:

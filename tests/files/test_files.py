@@ -125,7 +125,7 @@ def test_loads_in_a_new_process(compact: nn.Module, folder: Path, tmp_path: Path
 
 def test_only_compact_networks_are_saved(tmp_path: Path) -> None:
     for wrong in (Residual(), depl0.attach(Residual(), image()), None):
-        with pytest.raises(depl0.InputError, match=r"only a compact network can be saved, got .*\nhint: .*extract"):
+        with pytest.raises(depl0.InputError, match=r"Expected a compact network, got .*\nhint: .*extract"):
             depl0.save(wrong, tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 

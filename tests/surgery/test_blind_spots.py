@@ -132,7 +132,7 @@ def test_plan_and_certificate_say_what_was_covered() -> None:
     assert gated.plan.refused == ("another size",)
     certificate = record_of(compact).certificate
     assert certificate.covered == gated.plan.covered and certificate.refused == ("another size",)
-    assert str(gated.plan).endswith("tried on the example, batch of 2, training mode\nnot tried: another size")
+    assert str(gated.plan).endswith("verified on the example, batch of 2, training mode\nnot verified: another size")
     assert gated.plan.to_dict()["not_covered"] == ["another size"]
 
 
@@ -302,7 +302,7 @@ class WidthInTraining(Classifier):
 def test_training_mode_is_compared() -> None:
     plan = depl0.plan(WidthInTraining(), image())
     assert [group.name for group in plan.groups] == ["two"]
-    assert "its number of channels changes the values (at two)" in plan.frozen()
+    assert "its number of channels changes the values (at two)" in plan.unprunable()
 
 
 @pytest.mark.parametrize("build", [Dropouts, StochasticDepth])

@@ -65,7 +65,7 @@ def test_heads_are_pruned_exactly(name: str, implementation: str, tmp_path: Path
     gated, compact = pruned(host, inputs, seed=1)
     assert gated.plan.least() < least, str(gated.plan)
     assert heads in [group.size for group in gated.plan.groups]
-    assert set(gated.plan.frozen()) == {"reaches the network's output"}
+    assert set(gated.plan.unprunable()) == {"reaches the network's output"}
 
     certificate = depl0.info(compact).certificate
     assert certificate.covered[-1] == "training mode" and not any("batch" in what for what in certificate.refused)

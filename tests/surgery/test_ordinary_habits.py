@@ -321,7 +321,7 @@ def test_the_least_cost_is_that_of_the_smallest_network() -> None:
     counted = depl0.cost(gated.extract(), image())
     assert gated.plan.least_cost == (counted.params, counted.macs)
     assert gated.plan.least("macs") == counted.macs / gated.dense_cost.macs < 0.2
-    assert f"least that can be reached: {gated.plan.least():.1%} of the MACs" in str(gated.plan)
+    assert f"minimum reachable: {gated.plan.least():.1%} of the MACs" in str(gated.plan)
     assert gated.plan.to_dict()["least_params"] == counted.params / gated.dense_cost.params
 
 
@@ -340,7 +340,7 @@ class Crossed(nn.Module):
 def test_groups_of_one_gate_are_dropped() -> None:
     plan = depl0.plan(Crossed(), image())
     assert [(group.name, group.size) for group in plan.groups] == [("two", 6)]
-    assert plan.frozen()["its channels could only go all together (at one)"] == 8
+    assert plan.unprunable()["all channels are mutually coupled (at one)"] == 8
 
 
 def test_hints_do_not_ask_for_what_was_done() -> None:

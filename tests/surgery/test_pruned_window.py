@@ -83,7 +83,7 @@ def test_every_width_goes_exactly(kind: str, tmp_path: Path) -> None:
     assert depl0.info(compact).certificate.covered[-1] == "training mode"
     names = [group.name for group in gated.plan.groups]
     assert {"into", "first.qkv", "first.qkv.values", "second.qkv", "second.qkv.values"} <= set(names)
-    assert gated.plan.least() < 0.15 and not any("attn" in reason for reason in gated.plan.frozen())
+    assert gated.plan.least() < 0.15 and not any("attn" in reason for reason in gated.plan.unprunable())
     for shape in ((1, 9, 7, 5), (3, 8, 8, 5), (2, 4, 2, 5)):
         x = torch.randn(*shape, dtype=torch.float64)
         assert distance(call(gated, x), call(compact, x)) < 1e-12

@@ -125,7 +125,7 @@ def check(entry: Entry, seed: int = 2, blocks: bool = False) -> Row:
         macs_left=counted.macs / gated.dense_cost.macs,
         least=gated.plan.least(),
         seconds=seconds,
-        reasons=gated.plan.frozen(),
+        reasons=gated.plan.unprunable(),
         covered=depl0.info(compact).certificate.covered,
         blocks=removed,
     )

@@ -12,18 +12,15 @@ from torch import Tensor, fx, nn
 import depl0.analysis.rules.layers
 import depl0.analysis.rules.moves
 import depl0.analysis.rules.parts
-import depl0.analysis.rules.products
-import depl0.analysis.rules.scores
-import depl0.analysis.rules.streams  # noqa: F401 - they register rules
-from depl0.analysis.labels import Reason
-from depl0.analysis.plan import FROZEN, Group, LayerReport, Plan, Product
+import depl0.analysis.rules.scores  # noqa: F401 - they register rules
+from depl0.analysis.labels import Opaque, Reason, Stored, Value
+from depl0.analysis.plan import NO_GATE, Group, LayerReport, Plan, Product
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
 from depl0.analysis.rules.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.rules.pointwise import pointwise_rule
 from depl0.analysis.rules.rulebook import COMPUTED_WEIGHT, RULES, unknown_rule, value_sized_rule
 from depl0.analysis.selection import GroupChoice, select
-from depl0.analysis.values import Opaque, Stored, Value
 from depl0.analysis.zeros import Sites, place_sites
 from depl0.errors import NothingToPruneError
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Analysis:
-    """Labels and gate sites of one network. More channels can be frozen later, and a new plan made."""
+    """Labels and gate sites of one network. More channels can be found unprunable later, and a new plan made."""
 
     def __init__(self, model: nn.Module, graphs: list[Graph], kinds: Sequence[type[Replacement]]) -> None:
         """``kinds`` are the kinds of modules that are analysed as a whole (:func:`depl0.replacements.base.kinds`)."""
@@ -48,17 +45,17 @@ class Analysis:
                 _walk(self.state, graph, kinds)
         for axis, reason in self.state.fixed.items():
             if axis in self.state.axes:
-                self.state.labels.freeze(self.state.axes[axis], reason)
+                self.state.labels.mark_unprunable(self.state.axes[axis], reason)
         self.sites = place_sites(self.state, graphs)
-        self._freeze_unread()
+        self._mark_unread()
 
-    def _freeze_unread(self) -> None:
-        """Freeze channels on which no gate would have any effect."""
+    def _mark_unread(self) -> None:
+        """Channels on which no gate would have any effect are unprunable."""
         labels, axes = self.state.labels, self.state.axes
         gated = {root for axis in self.sites.axes for root in labels.roots(axes[axis]).tolist()}
         for axis_labels in axes.values():
             for root in set(labels.roots(axis_labels).tolist()) - gated:
-                labels.freeze(torch.tensor([root]), Reason("no layer reads these channels"))
+                labels.mark_unprunable(torch.tensor([root]), Reason("no layer reads these channels"))
 
     def plan(self, choice: GroupChoice) -> Plan:
         """Number the gates of the chosen groups."""
@@ -66,7 +63,7 @@ class Analysis:
 
 
 def _walk(state: Propagation, graph: Graph, kinds: Sequence[type[Replacement]]) -> None:
-    """Visit the operators in order of execution. One that is not understood freezes what goes into it."""
+    """Visit the operators in order of execution. What goes into one that is not understood is unprunable."""
     shares_memory: dict[fx.Node, fx.Node] = {}
     position = {node: index for index, node in enumerate(graph.nodes)}
     modules = [(kind, {call[1][0]: call for call in kind.calls(state, graph)}) for kind in kinds]
@@ -81,7 +78,7 @@ def _walk(state: Propagation, graph: Graph, kinds: Sequence[type[Replacement]]) 
             state.values[node] = _placeholder(graph, node)
         elif node.op == "output":
             for source in node.all_input_nodes:
-                state.freeze_value(state.values.get(source), Reason("reaches the network's output"))
+                state.mark_unprunable(state.values.get(source), Reason("reaches the network's output"))
                 state.fix_stored(source, "")
         else:
             name = operator_name(node)
@@ -89,7 +86,7 @@ def _walk(state: Propagation, graph: Graph, kinds: Sequence[type[Replacement]]) 
             if not all(has_known_size(n) for n in (node, *node.all_input_nodes)):
                 rule = value_sized_rule
             state.values[node] = rule(state, graph, node)
-            _freeze_written_views(state, node, shares_memory, position)
+            _mark_written_views(state, node, shares_memory, position)
 
 
 def _placeholder(graph: Graph, node: fx.Node) -> Value:
@@ -100,10 +97,10 @@ def _placeholder(graph: Graph, node: fx.Node) -> Value:
     return Opaque(Reason("comes from the network's input" if node in graph.inputs else "meets a constant"))
 
 
-def _freeze_written_views(
+def _mark_written_views(
     state: Propagation, node: fx.Node, base: dict[fx.Node, fx.Node], position: dict[fx.Node, int]
 ) -> None:
-    """Freeze tensors that share memory with one that is written to and are read afterwards.
+    """Channels of tensors that share memory with one that is written to, and are read afterwards, are unprunable.
 
     A write to a whole tensor needs no care (the recorder follows it); a write through a view does.
     """
@@ -124,7 +121,7 @@ def _freeze_written_views(
         if any(position[user] > position[node] for user in other.users):
             reason = Reason("is changed in place through a view")
             for touched in (other, node):
-                state.freeze_value(state.values.get(touched), reason)
+                state.mark_unprunable(state.values.get(touched), reason)
 
 
 # -- numbering -----------------------------------------------------------------------------------------------------
@@ -138,7 +135,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
     for root in sorted({r for axis in outputs.values() for r in roots[axis].tolist() if labels.reason(r) is None}):
         by_owner.setdefault(labels.owner(root), []).append(root)
     for owner in [owner for owner, members in by_owner.items() if len(members) == 1]:  # one channel has to stay
-        labels.freeze(torch.tensor(by_owner.pop(owner)), Reason("its channels could only go all together", owner))
+        labels.mark_unprunable(torch.tensor(by_owner.pop(owner)), Reason("all channels are mutually coupled", owner))
     shared = {labels.find(label) for added in state.added_to_shortcut for label in added.tolist()}
     all_groups = _make_groups(by_owner, roots, outputs, shared)
     left_out = select(all_groups, choice)
@@ -148,10 +145,10 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
     gate_of = {root: group.offset + i for group in groups for i, root in enumerate(by_owner[group.name])}
 
     def gates(members: Tensor) -> Tensor:
-        return torch.tensor([gate_of.get(root, FROZEN) for root in members.tolist()])
+        return torch.tensor([gate_of.get(root, NO_GATE) for root in members.tolist()])
 
     axes = {axis: gates(members) for axis, members in roots.items()}
-    axes = {axis: numbers for axis, numbers in axes.items() if bool((numbers != FROZEN).any())}
+    axes = {axis: numbers for axis, numbers in axes.items() if bool((numbers != NO_GATE).any())}
 
     def why(root: int) -> str:
         reason = labels.reason(root)
@@ -240,7 +237,7 @@ def _reports(state: Propagation, sliceable: dict[str, LayerReport]) -> tuple[Lay
 def _what_next(choice: GroupChoice, plan: Plan) -> str:
     if choice != "all":
         return "choose other groups, or groups='all'."
-    if any(reason.startswith(COMPUTED_WEIGHT) for reason in plan.frozen()):
+    if any(reason.startswith(COMPUTED_WEIGHT) for reason in plan.unprunable()):
         return (
             "store the weights as they are: torch.nn.utils.parametrize.remove_parametrizations, prune.remove or "
             "remove_spectral_norm."
@@ -249,7 +246,7 @@ def _what_next(choice: GroupChoice, plan: Plan) -> str:
 
 
 def _nothing_to_prune(plan: Plan) -> str:
-    reasons = [f"  {channels} channels: {reason}" for reason, channels in plan.frozen().items()]
+    reasons = [f"  {channels} channels: {reason}" for reason, channels in plan.unprunable().items()]
     if not reasons:
         return (
             "nothing can be pruned: the network calls no convolution or linear layer whose weight is a parameter of it."

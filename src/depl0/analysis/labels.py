@@ -1,13 +1,14 @@
-"""Which channels are one and the same: a union-find over integer labels.
+"""Labels of channels, and what the analysis knows of a tensor.
 
-Every channel of every tensor carries a label. Joining two labels says "these two channels can only be removed
-together"; freezing a label says "this channel can never be removed", and remembers why.
+Every channel of every tensor carries an integer label. A union-find joins labels: "these two channels can only be
+removed together". A label may be unprunable: "this channel can never be removed", with the reason.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a channel is frozen: what happens to it, and at which layer."""
+    """Why a channel is unprunable: what happens to it, and at which layer."""
 
     text: str
     layer: str = ""
@@ -29,7 +30,7 @@ class Labels:
 
     def __init__(self) -> None:
         self._parent: list[int] = []
-        self._frozen: dict[int, Reason] = {}
+        self._unprunable: dict[int, Reason] = {}
         self._mint_starts: list[int] = []
         self._mint_owners: list[str] = []
 
@@ -41,10 +42,10 @@ class Labels:
         self._mint_owners.append(owner)
         return torch.arange(start, start + count)
 
-    def mint_frozen(self, count: int, reason: Reason) -> Tensor:
-        """Return one new frozen label, repeated ``count`` times."""
+    def mint_unprunable(self, count: int, reason: Reason) -> Tensor:
+        """Return one new unprunable label, repeated ``count`` times."""
         label = self.mint(1, "")
-        self.freeze(label, reason)
+        self.mark_unprunable(label, reason)
         return label.expand(count)
 
     def find(self, label: int) -> int:
@@ -69,19 +70,93 @@ class Labels:
                 continue
             root, child = min(root_a, root_b), max(root_a, root_b)
             self._parent[child] = root
-            reason = self._frozen.pop(child, None)
+            reason = self._unprunable.pop(child, None)
             if reason is not None:
-                self._frozen.setdefault(root, reason)
+                self._unprunable.setdefault(root, reason)
 
-    def freeze(self, labels: Tensor, reason: Reason) -> None:
+    def mark_unprunable(self, labels: Tensor, reason: Reason) -> None:
         """Say that these channels can never be removed. The first reason given stays."""
         for label in set(labels.tolist()):
-            self._frozen.setdefault(self.find(label), reason)
+            self._unprunable.setdefault(self.find(label), reason)
 
     def reason(self, label: int) -> Reason | None:
-        """Return why a label is frozen, or None when it is not."""
-        return self._frozen.get(self.find(label))
+        """Return why a label is unprunable, or None when it is not."""
+        return self._unprunable.get(self.find(label))
 
     def owner(self, label: int) -> str:
         """Return the layer that minted a label."""
         return self._mint_owners[bisect_right(self._mint_starts, label) - 1]
+
+
+# -- values of tensors -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Channels:
+    """A tensor with one channel dimension, of at least two channels, each with its label."""
+
+    dim: int
+    labels: Tensor  # (channels,)
+
+    def full(self, shape: tuple[int, ...]) -> Tensor:
+        """Return the labels as a tensor of the value's shape, so that operators that move data can move them."""
+        view = [1] * len(shape)
+        view[self.dim] = len(self.labels)
+        return self.labels.view(view).expand(shape)
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A tensor without removable channels, and why."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A parameter or buffer, possibly a vector that was reshaped or cast."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A vector computed from stored vectors, position by position: the scale of a norm that is written by hand."""
+
+    axes: tuple[tuple[str, int, int], ...]
+    """(name, dimension, number of dimensions) of each stored tensor that goes into it"""
+
+
+@dataclass(frozen=True)
+class Normed:
+    """A stored weight at a length of its own: g·v/‖v‖, the length taken over all dimensions but one (weight norm).
+
+    A standardised weight is of the same kind.
+    """
+
+    name: str
+    """of v"""
+    length: str | None
+    """of g, the lengths; None where they are all one"""
+    dim: int
+    """the dimension along which there are several lengths"""
+
+
+Value: TypeAlias = "Channels | Opaque | Stored | Derived | Normed | list[Channels | Opaque] | None"
+
+
+def varying_dims(full: Tensor) -> list[int]:
+    """Return the dimensions along which a label tensor is not constant."""
+    return [
+        dim
+        for dim in range(full.dim())
+        if full.shape[dim] > 1
+        and full.stride(dim) != 0
+        and not torch.equal(full, full.narrow(dim, 0, 1).expand_as(full))
+    ]
+
+
+def labels_along(full: Tensor, dim: int) -> Tensor:
+    """Return the labels along the one varying dimension of a label tensor."""
+    index = [0] * full.dim()
+    return full[tuple(slice(None) if d == dim else index[d] for d in range(full.dim()))].clone()

@@ -1,7 +1,8 @@
 """The result of the analysis: plain data, without any graph.
 
-A :class:`Plan` says which gates there are, which axes of which tensors they govern, where they multiply, and what is
-frozen for which reason. Gates are numbered in plan order: by group in order of execution, by channel within a group.
+A :class:`Plan` says which gates there are, which axes of which tensors they govern, where they multiply, and which
+channels are unprunable for which reason. Gates are numbered in plan order: by group in order of execution, by channel
+within a group.
 """
 
 from __future__ import annotations
@@ -18,13 +19,26 @@ from depl0.analysis.propagate import Axis, LayerUse
 if TYPE_CHECKING:
     from depl0.replacements.base import Replacement
 
-FROZEN = -1
+NO_GATE = -1
 """The gate number of a position that has no gate."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Gates of one layer's channels, together with every layer whose channels are coupled to them."""
+    """Gates of one layer's channels, together with every layer whose channels are coupled to them.
+
+    A residual block: ``stem`` and ``two`` are added, so their channels go together; ``one`` has its own::
+
+                  ┌────────────── + ── norm ── relu ── head ──
+        x ── stem ┤               │
+                  └─ one ── bn1 ── two
+
+        Group("stem", size=16, offset=0,  layers=("stem", "two"), shared=True)
+        Group("one",  size=32, offset=16, layers=("one",),        shared=False)
+
+    Closing gate 3 removes channel 3 of ``stem`` and of ``two``, input 3 of ``one`` and ``head``, and entry 3 of
+    ``norm``; closing gate 16 removes channel 0 of ``one``, entry 0 of ``bn1`` and input 0 of ``two``.
+    """
 
     name: str
     """the layer that runs first"""
@@ -39,13 +53,13 @@ class Group:
 
     @property
     def gates(self) -> slice:
-        """Return this group's place in the flat vector of gates."""
+        """This group's place in the flat vector of gates."""
         return slice(self.offset, self.offset + self.size)
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What can go of one layer's output channels, and why the rest cannot."""
+    """How many of one layer's output channels are prunable, and why the rest is not."""
 
     layer: str
     channels: int
@@ -66,7 +80,22 @@ class Product:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which channels of a network can be pruned, and what else can not, each with its reason."""
+    """Which channels of a network can be pruned, and why the others cannot.
+
+    For the residual block drawn at :class:`Group`, with gates 0 to 15 and 16 to 47::
+
+        axes   ("stem.weight", 0) -> 0 … 15     ("one.weight", 1) -> 0 … 15     ("norm.weight", 0) -> 0 … 15
+               ("one.weight", 0)  -> 16 … 47    ("bn1.weight", 0) -> 16 … 47    ("two.weight", 1)  -> 16 … 47   …
+        sites  ("bn1.weight", 0), ("bn1.bias", 0), …: where a gate multiplies, so that a closed channel is zero where
+               it is read
+
+    Example:
+        >>> import torch, depl0
+        >>> network = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> plan = depl0.plan(network, torch.zeros(1, 3))
+        >>> [(group.name, group.size) for group in plan.groups], plan.unprunable()
+        ([('0', 8)], {"reaches the network's output": 2})
+    """
 
     groups: tuple[Group, ...]
     layers: tuple[LayerReport, ...]
@@ -81,7 +110,7 @@ class Plan:
     filters: tuple[Axis, ...]
     """output axes of convolution and linear weights: the paper's groups of weights g_k"""
     uncut_sites: Mapping[Axis, Tensor] = field(default_factory=dict)
-    """sites whose gates multiply and cut nothing (:mod:`depl0.analysis.alone`) -> gate number of every position"""
+    """sites whose gates multiply and cut nothing (:mod:`depl0.analysis.selection`) -> gate number of every position"""
     uncut_filters: Mapping[Axis, Tensor] = field(default_factory=dict)
     """output axes of the layers that such gates belong to -> gate number of every position"""
     replacements: Mapping[str, Replacement] = field(default_factory=dict)
@@ -89,9 +118,9 @@ class Plan:
     products: tuple[Product, ...] = ()
     """what the attention scores and their use cost"""
     covered: tuple[str, ...] = ()
-    """the inputs and modes in which a trial cut agreed with the network"""
+    """the inputs and modes in which a trial cut was verified"""
     refused: tuple[str, ...] = ()
-    """what was not tried, because the network does not run so or cannot be recorded so"""
+    """what was not verified, because the network does not run so or cannot be recorded so"""
     checkpointing: bool = False
     """whether the network was seen to use activation checkpointing"""
     dense_cost: tuple[int, int] | None = None
@@ -102,7 +131,7 @@ class Plan:
     """parameters and MACs of every module, as `depl0.cost` counts them"""
 
     def least(self, of: str = "macs") -> float:
-        """Return the least share of the MACs or parameters that pruning can reach."""
+        """Return the smallest share of the MACs or parameters that pruning can reach."""
         if self.dense_cost is None or self.least_cost is None:
             return 0.0
         place = 1 if of == "macs" else 0
@@ -110,17 +139,17 @@ class Plan:
 
     @property
     def num_gates(self) -> int:
-        """Return the number of gates."""
+        """The number of gates."""
         return sum(group.size for group in self.groups)
 
     @property
     def channels(self) -> int:
-        """Return the number of output channels of all layers."""
+        """The number of output channels of all layers."""
         return sum(report.channels for report in self.layers)
 
     @property
     def prunable_channels(self) -> int:
-        """Return the number of output channels, over all layers, that have a gate."""
+        """The number of output channels, over all layers, that have a gate."""
         return sum(report.prunable for report in self.layers)
 
     @property
@@ -135,8 +164,8 @@ class Plan:
             found.setdefault(type(replacement), []).append(path)
         return dict(sorted(found.items(), key=lambda entry: entry[0].kind))
 
-    def frozen(self) -> dict[str, int]:
-        """Return the reasons for frozen channels and how many channels each holds, most first."""
+    def unprunable(self) -> dict[str, int]:
+        """Return why channels cannot be pruned, and how many channels for each reason, most first."""
         counter: Counter[str] = Counter()
         for report in self.layers:
             for reason, channels in report.reasons:
@@ -158,7 +187,7 @@ class Plan:
                 {"name": g.name, "gates": g.size, "layers": list(g.layers), "shared": g.shared} for g in self.groups
             ],
             "layers": [
-                {"layer": r.layer, "channels": r.channels, "prunable": r.prunable, "frozen": dict(r.reasons)}
+                {"layer": r.layer, "channels": r.channels, "prunable": r.prunable, "unprunable": dict(r.reasons)}
                 for r in self.layers
             ],
         }
@@ -173,10 +202,10 @@ class Plan:
         lines.append(f"{len(self.groups)} groups, {self.num_gates} gates; {share:.0%} of all channels are prunable")
         if self.least_cost is not None:
             least = f"{self.least('macs'):.1%} of the MACs, {self.least('params'):.1%} of the parameters"
-            lines.append(f"the least that can be reached: {least}")
+            lines.append(f"minimum reachable: {least}")
         lines += [line for kind, paths in self.replaced().items() if (line := kind.describe(paths))]
         if self.covered:
-            lines.append(f"tried on {', '.join(self.covered)}")
+            lines.append(f"verified on {', '.join(self.covered)}")
         if self.refused:
-            lines.append(f"not tried: {', '.join(self.refused)}")
+            lines.append(f"not verified: {', '.join(self.refused)}")
         return "\n".join(lines)

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, fx, nn
 
-from depl0.analysis.labels import Labels, Reason
+from depl0.analysis.labels import (
+    Channels,
+    Derived,
+    Labels,
+    Normed,
+    Opaque,
+    Reason,
+    Stored,
+    Value,
+    labels_along,
+    varying_dims,
+)
 from depl0.analysis.recording import Graph, shape_of
-from depl0.analysis.values import Channels, Derived, Normed, Opaque, Stored, Value, labels_along, varying_dims
 
 if TYPE_CHECKING:
     from depl0.analysis.rules.scores import ScoreCall
@@ -113,7 +123,7 @@ class Propagation:
         self.score_calls: dict[fx.Node, ScoreCall] = {}
         """products of activations that have channels"""
         self.blocking: dict[str, set[str]] = {}
-        """modules in which channels are frozen by what is done to them there -> the layers that gave the channels"""
+        """modules that make channels unprunable by what they do to them -> the layers that gave the channels"""
 
     def name_of(self, parameter: nn.Parameter) -> str:
         """Return the first name of a parameter."""
@@ -138,20 +148,20 @@ class Propagation:
             known = self.axes.setdefault((name, dim), dims[dim])
             self.labels.join(known, dims[dim])
 
-    def freeze_value(self, value: Value, reason: Reason) -> None:
-        """Freeze whatever channels a value has."""
+    def mark_unprunable(self, value: Value, reason: Reason) -> None:
+        """Say that whatever channels a value has can never be removed."""
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, Channels):
-                self.labels.freeze(part.labels, reason)
+                self.labels.mark_unprunable(part.labels, reason)
 
     def note_blocking(self, value: Value, path: str) -> None:
-        """Remember that what a module does to channels freezes them."""
+        """Remember that what a module does to channels makes them unprunable."""
         if isinstance(value, Channels):
             owners = {self.labels.owner(root) for root in set(self.labels.roots(value.labels).tolist())}
             self.blocking.setdefault(path, set()).update(owners)
 
     def channels_at(self, node: fx.Node, dim: int, layer: str) -> Tensor:
-        """Return the labels of a tensor along ``dim``; frozen ones if its channels lie elsewhere or nowhere."""
+        """Return the labels of a tensor along ``dim``; unprunable ones if its channels lie elsewhere or nowhere."""
         value, size = self.values[node], shape_of(node)[dim]
         if isinstance(value, Channels) and value.dim == dim:
             return value.labels
@@ -160,16 +170,16 @@ class Propagation:
             reason = value.reason
         else:
             self.note_blocking(value, layer)
-        self.freeze_value(value, reason)
+        self.mark_unprunable(value, reason)
         self.fix_stored(node, layer)
-        return self.labels.mint_frozen(size, reason)
+        return self.labels.mint_unprunable(size, reason)
 
     def output_of(self, labels: Tensor, dim: int, layer: str) -> Value:
         """Return the value of a tensor with these labels; a single channel cannot be removed."""
         if len(labels) > 1:
             return Channels(dim, labels)
         reason = Reason("a single channel", layer)
-        self.labels.freeze(labels, reason)
+        self.labels.mark_unprunable(labels, reason)
         return Opaque(reason)
 
     def recover(self, full: Tensor, layer: str) -> Channels | Opaque:
@@ -181,7 +191,7 @@ class Propagation:
         if not dims and full.numel():
             found = self.labels.reason(int(full.reshape(-1)[0]))
             reason = found or Reason("a single channel", layer)
-        self.labels.freeze(full.unique(), reason)
+        self.labels.mark_unprunable(full.unique(), reason)
         return Opaque(reason)
 
     def full_labels(self, node: fx.Node, layer: str) -> Tensor:
@@ -192,7 +202,7 @@ class Propagation:
         if isinstance(value, (Stored, Derived, Normed)):
             self.fix_stored(node, layer)
         reason = value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
-        return self.labels.mint_frozen(1, reason).reshape([1] * len(shape)).expand(shape)
+        return self.labels.mint_unprunable(1, reason).reshape([1] * len(shape)).expand(shape)
 
     def fix_stored(self, node: fx.Node, layer: str) -> None:
         """Say that a stored tensor is used in a way that leaves no dimension free."""

@@ -1,13 +1,23 @@
-"""Which of the provable groups the user wants: ``groups="all" | "inner" | names | a function``."""
+"""Which groups get gates: ``groups="all" | "inner" | names | a function``, and layers named in ``alone``.
+
+A channel that is added to a shortcut is written by several layers, so it cannot be cut out for the sake of one of them.
+A gate may still close what one layer ``alone`` writes into it: it multiplies, and nothing is cut. The paper's ResNet-56
+has such gates on its first convolution, which makes 28 gated layers of 27 that can be cut.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from depl0.analysis.plan import Group
+import torch
+from torch import Tensor
+
+from depl0.analysis.plan import Group, Plan
+from depl0.analysis.propagate import Axis
 from depl0.errors import InputError
 
 GroupChoice: TypeAlias = "str | Iterable[str] | Callable[[Group], bool]"
@@ -49,3 +59,59 @@ def _by_name(groups: list[Group], patterns: list[str]) -> dict[str, str]:
         if not chosen or any(fnmatchcase(name, p) for p in unwanted):
             left_out[name] = "is left out (groups=names)"
     return left_out
+
+
+def with_alone(plan: Plan, layers: Collection[str], parameters: Collection[str]) -> Plan:
+    """Return the plan with a group of gates for each of these layers, in order of execution.
+
+    ``parameters`` are the names of the network's parameters.
+    """
+    for layer in layers:
+        plan = _with_one(plan, layer, frozenset(parameters))
+    return plan
+
+
+def _with_one(plan: Plan, layer: str, parameters: frozenset[str]) -> Plan:
+    place = {report.layer: index for index, report in enumerate(plan.layers)}
+    filters = next((use.out_axis for use in plan.uses if use.layer == layer), None)
+    if layer not in place or filters is None:
+        near = difflib.get_close_matches(layer, place, n=3, cutoff=0.4)
+        raise InputError(
+            f"alone names {layer!r}, but the network calls no convolution or linear layer of that name.",
+            hint=f"did you mean {', '.join(near)}?" if near else "depl0.plan(model, inputs) lists the layers.",
+        )
+    sites = _sites(plan.norm_after.get(layer, layer), filters, parameters)
+    if any(axis in plan.axes or axis in plan.uncut_sites for axis in (filters, *sites)):
+        raise InputError(
+            f"alone names {layer!r}, whose channels have gates already.",
+            hint="groups='inner' leaves groups that are added to a shortcut without gates.",
+        )
+    size = plan.layers[place[layer]].channels
+    index = sum(place.get(group.name, -1) < place[layer] for group in plan.groups)
+    before = [*plan.groups[:index], Group(layer, size, 0, (layer,), shared=True), *plan.groups[index:]]
+    groups = _numbered(before)
+    offset = groups[index].offset
+
+    def renumbered(gates: Tensor) -> Tensor:
+        return torch.where(gates >= offset, gates + size, gates)
+
+    own = torch.arange(offset, offset + size)
+    return replace(
+        plan,
+        groups=groups,
+        axes={axis: renumbered(gates) for axis, gates in plan.axes.items()},
+        sites={**plan.sites, **dict.fromkeys(sites, layer)},
+        uncut_sites={**{a: renumbered(g) for a, g in plan.uncut_sites.items()}, **dict.fromkeys(sites, own)},
+        uncut_filters={**{a: renumbered(g) for a, g in plan.uncut_filters.items()}, filters: own},
+    )
+
+
+def _sites(module: str, filters: Axis, parameters: frozenset[str]) -> tuple[Axis, ...]:
+    """Return the axes to multiply: the affine parameters of a norm, or the layer's own weight and bias."""
+    weight, bias = f"{module}.weight", f"{module}.bias"
+    return ((weight, filters[1] if weight == filters[0] else 0), *([(bias, 0)] if bias in parameters else []))
+
+
+def _numbered(groups: list[Group]) -> tuple[Group, ...]:
+    offsets = [sum(group.size for group in groups[:index]) for index in range(len(groups))]
+    return tuple(replace(group, offset=offset) for group, offset in zip(groups, offsets, strict=True))

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Normed, Reason, Stored
 from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules.layers import recurrent_calls, units_can_go
+from depl0.analysis.rules.moves import silencing_axes, stored_axes
 from depl0.analysis.rules.operators import (
     IDENTITIES,
     LAYERS,
@@ -29,9 +31,6 @@ from depl0.analysis.rules.operators import (
     is_pointwise,
     layer_parts,
 )
-from depl0.analysis.rules.products import recurrent_calls, units_can_go
-from depl0.analysis.rules.streams import silencing_axes, stored_axes
-from depl0.analysis.values import Channels, Normed, Stored
 
 _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}
 _KEEPS_ZEROS = (
@@ -74,7 +73,7 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
             elif isinstance(weight, Normed) and weight.dim == parts.in_dim and weight.length is not None:
                 sites.axes.setdefault((weight.length, parts.in_dim), graph.layer[node])
             elif isinstance(weight, Normed):
-                state.labels.freeze(value.labels, Reason("nothing before a normed weight can silence them"))
+                state.labels.mark_unprunable(value.labels, Reason("nothing before a normed weight can silence them"))
             else:
                 sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
         for node in graph.nodes:
@@ -86,7 +85,7 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
                 if silenceable[call.source]:
                     _mark(call.source, sources, marked)
                 elif isinstance(call.otherwise, Reason):
-                    state.freeze_value(given, call.otherwise)
+                    state.mark_unprunable(given, call.otherwise)
                 elif isinstance(given, Channels):
                     sites.axes.setdefault(call.otherwise, call.path)
             scores = state.score_calls.get(node)
@@ -141,7 +140,7 @@ def _silence_one_of(
         return
     for tensor in tensors:
         reason = Reason("are summed over, and cannot be made zero", graph.layer[tensor])
-        state.freeze_value(state.values[tensor], reason)
+        state.mark_unprunable(state.values[tensor], reason)
 
 
 def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: set[fx.Node]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from depl0.analysis.plan import FROZEN, Plan
+from depl0.analysis.plan import NO_GATE, Plan
 from depl0.analysis.propagate import Axis
 
 
@@ -44,7 +44,7 @@ class AxisTable:
         if gates is not None:
             numbers, counts = gates.unique(return_counts=True)
             members = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-            frozen = members.pop(FROZEN, 0)
+            frozen = members.pop(NO_GATE, 0)
         self.axis_of += [len(self.fixed)] * len(members)
         self.gate_of += members.keys()
         self.count += map(float, members.values())

@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from depl0._util.random import isolated_random
-from depl0.analysis.alone import with_alone
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
-from depl0.analysis.selection import GroupChoice
+from depl0.analysis.selection import GroupChoice, with_alone
 from depl0.costs.count import cost_of_copy
 from depl0.costs.expected import ExpectedCost
 from depl0.host.copies import untouched
@@ -35,7 +34,7 @@ __all__ = ["plan"]
 
 
 def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", alone: Collection[str] = ()) -> Plan:
-    """Find the channels of a network that can be pruned; everything else is frozen, each with its reason.
+    """Find the channels of a network that can be pruned; all others are unprunable, each with its reason.
 
     The model is not modified. ``print(plan)`` shows a table, layer by layer.
 
@@ -44,7 +43,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
         example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; or a list of such examples, for
             a network that takes other paths for other arguments.
         groups: "all" groups, "inner" ones (not added to a shortcut), names of groups, or a function that chooses.
-        alone: layers that get gates of their own, which multiply and cut nothing (:mod:`depl0.analysis.alone`).
+        alone: layers that get gates of their own, which multiply and cut nothing (:mod:`depl0.analysis.selection`).
 
     Raises:
         InputError: if the network cannot be analysed: it does not run on the example, or copies of it are not

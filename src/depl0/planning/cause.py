@@ -9,10 +9,9 @@ import torch
 from torch import fx
 
 from depl0.analysis.analyse import Analysis
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Reason
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.rules.operators import LAYERS, PRODUCTS
-from depl0.analysis.values import Channels
 from depl0.planning.trial import Failure
 
 Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
@@ -31,7 +30,7 @@ def freeze_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) 
         if not failure.line and _fails_there(retry(owners), failure):
             break
         for value in values:
-            labels.freeze(value.labels, Reason(failure.reason, graph.layer[node]))
+            labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
         _freeze_same_line(analysis, failure)
         return
     _freeze_groups(analysis, _at_fault(analysis, retry), failure)
@@ -86,7 +85,7 @@ def _freeze_groups(analysis: Analysis, names: Collection[str], failure: Failure)
     labels = analysis.state.labels
     for axis in analysis.state.axes.values():
         own = [root for root in labels.roots(axis).tolist() if labels.owner(root) in names]
-        labels.freeze(torch.tensor(own, dtype=torch.long), Reason(failure.reason, failure.layer))
+        labels.mark_unprunable(torch.tensor(own, dtype=torch.long), Reason(failure.reason, failure.layer))
 
 
 def _first_inside(graph: Graph, layer: str) -> list[fx.Node]:
@@ -100,7 +99,7 @@ def _freeze_same_line(analysis: Analysis, failure: Failure) -> None:
     for graph, node in analysis.state.sized_by_code:
         if failure.line and failure.line in (node.meta.get("stack_trace") or ""):
             for value in _free_inputs(analysis, node):
-                analysis.state.labels.freeze(value.labels, Reason(failure.reason, graph.layer[node]))
+                analysis.state.labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
 
 
 def _back_to_layers(analysis: Analysis, nodes: list[fx.Node]) -> set[fx.Node]:

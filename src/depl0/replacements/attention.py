@@ -16,11 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Opaque, Reason
 from depl0.analysis.propagate import Axis, LayerUse, ModuleCall, Propagation, ReplacedModule, WeighedProduct
 from depl0.analysis.recording import Graph, operator_name, shape_of
 from depl0.analysis.rules.rulebook import layer_name
-from depl0.analysis.values import Opaque
 from depl0.host.copies import private_copy
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives, replace_module
 
@@ -288,7 +287,7 @@ class SelfAttention(Replacement):
             each = batch * length * length / 2
             state.products += [WeighedProduct(rows, each), WeighedProduct(read, each)]
         for added in biases:
-            state.freeze_value(state.values[added], Reason("are the heads of an attention", path))
+            state.mark_unprunable(state.values[added], Reason("are the heads of an attention", path))
         for node in nodes:
             state.values[node] = Opaque(Reason("is inside of an attention", path))
         state.values[result] = state.output_of(outgoing, last, out_layer)

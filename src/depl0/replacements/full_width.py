@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Opaque, Reason
 from depl0.analysis.propagate import Axis, ModuleCall, Propagation, ReplacedModule, channel_axis
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name, shape_of
 from depl0.analysis.rules.operators import LAYERS
-from depl0.analysis.values import Channels, Opaque
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives
 
 _SMALL = 512

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Opaque, Reason
 from depl0.analysis.propagate import Axis, ModuleCall, Propagation, ReplacedModule
 from depl0.analysis.recording import Graph, arguments, is_in_place, operator_name, shape_of, stack_of
-from depl0.analysis.values import Channels, Opaque
 from depl0.host.copies import private_copy
 from depl0.replacements.base import ModuleNodes, Replacement, reads_and_gives, replace_module
 

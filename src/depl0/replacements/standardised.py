@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
+from depl0.analysis.labels import Normed
 from depl0.analysis.propagate import Axis, Propagation, ReplacedModule
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.rules.operators import CONVOLUTIONS
-from depl0.analysis.values import Normed
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, replace_module
 
 

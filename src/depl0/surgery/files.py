@@ -38,7 +38,7 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     record = record_of(compact) if isinstance(compact, nn.Module) else None
     if record is None:
         raise InputError(
-            f"only a compact network can be saved, got {type(compact).__name__} instead.",
+            f"Expected a compact network, got {type(compact).__name__} instead.",
             hint="pass what gated.extract() returned, before or after fine-tuning.",
         )
     tensors = _own_tensors(compact)
@@ -307,7 +307,7 @@ def _cost(entry: dict[str, Any]) -> tuple[int, int]:
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError(f"{str(value)[:50]!r} is no whole number that can be")
+        raise ValueError(f"{str(value)[:50]!r} is not a valid non-negative integer")
     return value
 
 

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
-from depl0.analysis.plan import FROZEN, Plan
+from depl0.analysis.plan import NO_GATE, Plan
 from depl0.analysis.propagate import Axis, is_channel_axis
 from depl0.host.network import canonical_names
 from depl0.replacements.weight_norm import keep_directions
@@ -22,7 +22,7 @@ def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
     """Return which gates' channels stay: the open ones, and the best one of every axis that would be empty."""
     kept = open_gates.clone()
     for gates in plan.axes.values():
-        if bool((gates == FROZEN).any()) or bool(kept[gates].any()):
+        if bool((gates == NO_GATE).any()) or bool(kept[gates].any()):
             continue
         kept[gates[score[gates].argmax()]] = True
     return kept
@@ -30,8 +30,8 @@ def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
 
 def kept_positions(plan: Plan, kept: Tensor) -> dict[Axis, Tensor]:
     """Return, for every axis that loses something, the positions that stay."""
-    with_frozen = torch.cat([kept, torch.ones(1, dtype=torch.bool)])  # FROZEN = -1 picks the last entry
-    positions = {axis: with_frozen[gates].nonzero().flatten() for axis, gates in plan.axes.items()}
+    with_no_gate = torch.cat([kept, torch.ones(1, dtype=torch.bool)])  # NO_GATE = -1 picks the last entry
+    positions = {axis: with_no_gate[gates].nonzero().flatten() for axis, gates in plan.axes.items()}
     return {axis: keep for axis, keep in positions.items() if len(keep) < len(plan.axes[axis])}
 
 

@@ -1,1 +1,1 @@
-"""How each family of operators moves, joins or freezes channels."""
+"""How each family of operators moves or joins channels, or makes them unprunable."""

@@ -1,7 +1,8 @@
-"""Rules for layers: convolutions, linear layers, products with stored matrices, norms."""
+"""Rules for layers: convolutions, linear and recurrent layers, products with stored matrices, norms."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
@@ -10,17 +11,18 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrizations
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Normed, Opaque, Reason, Value
 from depl0.analysis.propagate import LayerUse, Propagation, positions
-from depl0.analysis.recording import Graph, arguments, shape_of
+from depl0.analysis.recording import Graph, arguments, has_known_size, operator_name, shape_of
 from depl0.analysis.rules.operators import (
     CONVOLUTIONS,
     NORMS_OVER_LAST,
-    PRODUCTS,
+    RECURRENT,
     TRANSPOSED,
     is_transposed,
     layer_parts,
     loses_places,
+    product_of,
 )
 from depl0.analysis.rules.rulebook import (
     COMPUTED_WEIGHT,
@@ -30,17 +32,17 @@ from depl0.analysis.rules.rulebook import (
     refuse_layer,
     rule,
     same,
+    spread,
     stored_name,
     unknown_rule,
     weight_name,
 )
-from depl0.analysis.values import Channels, Normed, Value
 
 # -- layers --------------------------------------------------------------------------------------------------------
 
 
 def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim: int, text: str) -> Value:
-    """Freeze the inputs of a convolution or linear layer that cannot be sliced, and report its channels."""
+    """Report the channels of a convolution or linear layer that cannot be sliced; its inputs are unprunable."""
     place, channels = len(state.layers), shape_of(node)[channel_dim]
     state.refused.setdefault(graph.layer[node] or node.name, (place, channels, Reason(text)))
     return refuse_layer(state, graph, node, text)
@@ -141,8 +143,8 @@ def _weight_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return Normed(str(names[0]), str(names[1]), dim)
 
 
-@rule(*(PRODUCTS - {"einsum"}))
-def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+@rule("addmm")  # mm and matmul may be of two activations: rules/scores.py asks
+def stored_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """A product with a stored matrix is a linear layer whose weight lies the other way round."""
     given, parts = arguments(node), layer_parts(node)
     assert parts is not None
@@ -166,7 +168,7 @@ def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given, layer = arguments(node), graph.layer[node]
     x = given["input"]
     if not isinstance(state.values[x], Channels):
-        incoming = state.labels.mint_frozen(shape_of(x)[1], reason_of(state, x, layer))
+        incoming = state.labels.mint_unprunable(shape_of(x)[1], reason_of(state, x, layer))
     else:
         incoming = state.channels_at(x, 1, layer)
     module, vectors = state.modules.get(layer), ("weight", "bias", "running_mean", "running_var")
@@ -184,7 +186,7 @@ def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule("group_norm")
 def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """A norm group lives or dies as a whole; one group over all channels (a layer norm) freezes them."""
+    """A norm group lives or dies as a whole; with one group over all channels (a layer norm) they are unprunable."""
     given, layer = arguments(node), graph.layer[node]
     groups = int(given["num_groups"])
     names = [stored_name(state, given[key], 1) for key in ("weight", "bias") if given[key] is not None]
@@ -228,3 +230,126 @@ def _norm_over_last(state: Propagation, graph: Graph, node: fx.Node) -> Value:
                 state.fix_stored(given[key], graph.layer[node])
         return value
     return refuse_layer(state, graph, node, "a norm over all channels")
+
+
+# -- products that are layers in disguise ------------------------------------------------------------------------------
+
+
+@rule("einsum")
+def _einsum(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """A product with a stored weight, summed over one dimension, is a linear layer."""
+    product = product_of(node)
+    name = None if product is None else stored_name(state, product.weight, len(shape_of(product.weight)))
+    if product is None or name is None or name not in state.parameters:
+        return unknown_rule(state, graph, node)
+    layer, shape = layer_name(name), shape_of(product.weight)
+    incoming = state.channels_at(product.input, product.input_dim, layer)
+    outgoing = state.labels.mint(shape[product.weight_out], layer)
+    state.bind(name, {product.weight_in: incoming, product.weight_out: outgoing}, len(shape), layer)
+    state.layers.append(
+        LayerUse(
+            layer,
+            (name, product.weight_out),
+            (name, product.weight_in),
+            len(outgoing),
+            len(incoming),
+            product.macs_per_pair,
+            graph.mode,
+            graph.layer[node],
+        )
+    )
+    return state.output_of(outgoing, product.output_dim, layer)
+
+
+@rule(*RECURRENT)
+def _recurrent(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Read the input like a linear layer, and let hidden units go, of all layers and directions together.
+
+    A unit is read by the units of the next step, by the next layer, and by what follows. Gates go on the weights that
+    read it: then a closed unit may have any value.
+    """
+    calls = recurrent_calls(state, node)
+    if not calls:
+        return spread(node, refuse_layer(state, graph, node, "a recurrent layer over channels"))
+    given, layer = arguments(node), graph.layer[node]
+    x, module = given["input"], state.modules[calls[0].inputs.rpartition(".")[0]]
+    assert isinstance(module, nn.RNNBase)
+    last, steps = len(shape_of(x)) - 1, positions(shape_of(x), len(shape_of(x)) - 1)
+    incoming, directions = state.channels_at(x, last, layer), 2 if module.bidirectional else 1
+    units = state.labels.mint(module.hidden_size, layer) if units_can_go(state, node) else None
+    reason = Reason("the state of a recurrent layer", layer)
+    for place, call in enumerate(calls):
+        rows = (
+            state.labels.mint_unprunable(shape_of(call.nodes[0])[0], reason)
+            if units is None
+            else units.repeat(call.gates)
+        )
+        read = incoming if place < directions else None if units is None else units.repeat(directions)
+        for name, columns in ((call.inputs, read), (call.hidden, units)):
+            if columns is None:
+                continue
+            state.bind(name, {0: rows, 1: columns}, 2, layer)
+            use = LayerUse(name, (name, 0), (name, 1), len(rows), len(columns), steps, graph.mode, layer)
+            state.layers.append(use)
+        for name in call.biases if units is not None else ():
+            state.bind(name, {0: rows}, 1, layer)
+    if units is None:
+        for source in node.all_input_nodes:
+            if source is not x and source not in [call.nodes[0] for call in calls[:directions]]:
+                state.mark_unprunable(state.values.get(source), reason)
+                state.fix_stored(source, layer)
+        return spread(node, Opaque(reason))
+    output = state.output_of(units.repeat(directions), last, layer)
+    ends = state.output_of(units, last, layer)  # (layers, batch, units), or without the batch
+    values = (output, *[ends] * (len(node.meta["val"]) - 1))
+    return [value for value in values if isinstance(value, (Channels, Opaque))]
+
+
+@dataclass(frozen=True)
+class RecurrentCall:
+    """The weights of one layer and direction of an LSTM, GRU or RNN."""
+
+    inputs: str
+    hidden: str
+    biases: tuple[str, ...]
+    nodes: tuple[fx.Node, ...]
+
+    @property
+    def gates(self) -> int:
+        """Return how many rows of the weights belong to one unit."""
+        rows, units = shape_of(self.nodes[1])
+        return rows // units
+
+
+def recurrent_calls(state: Propagation, node: fx.Node) -> list[RecurrentCall]:
+    """Return the parts of a recurrent layer, in order; none where its weights are not those of a module of torch."""
+    given = arguments(node)
+    params, x = given.get("params"), given.get("input")
+    if not isinstance(params, (list, tuple)) or not isinstance(x, fx.Node) or not has_known_size(x):
+        return []
+    names = [stored_name(state, each, len(shape_of(each))) for each in params]
+    owners = {str(name).rpartition(".")[0] for name in names}
+    owned = len(owners) == 1 and isinstance(state.modules.get(owners.pop()), nn.RNNBase)
+    if not owned or not set(names) <= state.parameters:
+        return []
+    each = len(params) // (int(given["num_layers"]) * (2 if given["bidirectional"] else 1))
+    return [
+        RecurrentCall(str(i), str(h), tuple(map(str, others)), tuple(params[place : place + each]))
+        for place in range(0, len(params), each)
+        for i, h, *others in [names[place : place + each]]
+    ]
+
+
+def units_can_go(state: Propagation, node: fx.Node) -> bool:
+    """Tell whether hidden units can be removed: not where outputs are projected, or the first state is given.
+
+    That state has a size of its own, which no layer would follow.
+    """
+    first = arguments(node)["hx"]
+    starts = first if isinstance(first, (list, tuple)) else [first]
+    zeros = all(isinstance(start, fx.Node) and operator_name(start) in _ZEROS for start in starts)
+    modules = {state.modules.get(call.inputs.rpartition(".")[0]) for call in recurrent_calls(state, node)}
+    return zeros and not any(isinstance(module, nn.RNNBase) and module.proj_size for module in modules)
+
+
+_ZEROS = {"zeros", "zeros_like", "new_zeros"}

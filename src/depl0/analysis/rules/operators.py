@@ -1,14 +1,14 @@
-"""Families of operators, by their aten names."""
+"""Families of operators, by their aten names, and the parts of those that are layers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
 from depl0.analysis.recording import arguments, operator_name, shape_of
-from depl0.analysis.rules.einsum import product_of
 
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
@@ -32,18 +32,8 @@ POOLS = {
 }  # fmt: skip
 REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
 ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
-RESHAPES = {
-    "view",
-    "reshape",
-    "_unsafe_view",
-    "expand",
-    "repeat",
-    "unflatten",
-    "flatten",
-    "view_as",
-    "reshape_as",
-    "expand_as",
-}
+RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "unflatten", "flatten", "view_as", "reshape_as",
+            "expand_as"}  # fmt: skip
 MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
          "concatenate", "stack"}  # fmt: skip
 CONCATENATIONS = {"cat", "concat", "concatenate"}
@@ -110,3 +100,58 @@ def loses_places(node: fx.Node) -> bool:
 def is_pointwise(node: fx.Node) -> bool:
     """Tell whether an operator works position by position: by torch's own tag, or by our list where it is missing."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) in UNTAGGED_POINTWISE
+
+
+@dataclass(frozen=True)
+class WeightProduct:
+    """A tensor times a weight, summed over one dimension of both, with one new dimension from the weight."""
+
+    input: fx.Node
+    weight: fx.Node
+    input_dim: int
+    output_dim: int
+    weight_in: int
+    weight_out: int
+    macs_per_pair: int
+
+
+def product_of(node: fx.Node) -> WeightProduct | None:
+    """Read an equation of ``einsum``; None where it is no plain layer: other sums, several weights, diagonals."""
+    given = arguments(node)
+    tensors = [n for n in given["tensors"] if isinstance(n, fx.Node)]
+    terms, arrow, result = str(given["equation"]).replace(" ", "").partition("->")
+    letters = terms.split(",")
+    stored = [place for place, n in enumerate(tensors) if n.op == "placeholder"]
+    if operator_name(node) != "einsum" or not arrow or len(tensors) != 2 or len(letters) != 2 or not stored:
+        return None
+    place = stored[-1]
+    weight, source = letters[place], letters[1 - place]
+    if "." in weight or any(len(set(term)) != len(term) for term in (weight, *(t.replace("...", "") for t in letters))):
+        return None
+    summed = [letter for letter in weight if letter in source and letter not in result]
+    fresh = [letter for letter in weight if letter in result and letter not in source]
+    shared = [letter for letter in weight if letter in source and letter in result]
+    if len(summed) != 1 or len(fresh) != 1 or len(summed) + len(fresh) + len(shared) != len(weight):
+        return None
+    others = [letter for letter in source.replace("...", "") if letter not in weight and letter not in result]
+    if others:  # summed over the tensor alone
+        return None
+    sizes = shape_of(node)
+    dim = _place(fresh[0], result, len(sizes))
+    return WeightProduct(
+        tensors[1 - place],
+        tensors[place],
+        _place(summed[0], source, len(shape_of(tensors[1 - place]))),
+        dim,
+        weight.index(summed[0]),
+        weight.index(fresh[0]),
+        math.prod(size for other, size in enumerate(sizes) if other != dim),
+    )
+
+
+def _place(letter: str, term: str, ndim: int) -> int:
+    """Return the dimension of a letter, which may lie behind an ellipsis."""
+    before, dots, after = term.partition("...")
+    if not dots or letter in before:
+        return term.index(letter)
+    return ndim - len(after) + after.index(letter)

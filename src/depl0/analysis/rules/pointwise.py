@@ -1,7 +1,7 @@
 """One rule per family of operators: how channel labels pass through it.
 
 A rule returns the value of the node's output. It joins labels that must be removed together, binds the dimensions of
-parameters, and freezes what it cannot prove. To teach depl0 a new operator, add its name to a family in `operators.py`
+parameters, and marks as unprunable what it cannot prove. To teach depl0 a new operator, add its name to a family in `operators.py`
 or write a new rule; `zeros.py` says, beside it, whether the operator keeps zeros.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, fx
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Derived, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.operators import (
@@ -26,7 +26,6 @@ from depl0.analysis.rules.rulebook import (
     same,
     spread,
 )
-from depl0.analysis.values import Channels, Derived, Opaque, Stored, Value
 
 # -- pointwise -----------------------------------------------------------------------------------------------------
 
@@ -60,7 +59,7 @@ def pointwise_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
             for name, stored_dim, ndim in value.axes:
                 state.bind(name, {stored_dim: main} if in_place else {}, ndim, layer)
         elif not isinstance(value, Channels) and spans:
-            state.labels.freeze(main, reason_of(state, operand, layer))
+            state.labels.mark_unprunable(main, reason_of(state, operand, layer))
     return Channels(dim, main)
 
 

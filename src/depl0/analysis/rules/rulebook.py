@@ -7,10 +7,9 @@ from typing import TypeAlias
 
 from torch import Tensor, fx
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Normed, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation
 from depl0.analysis.recording import Graph, operator_name, shape_of
-from depl0.analysis.values import Channels, Normed, Opaque, Stored, Value
 
 Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
 RULES: dict[str, Rule] = {}
@@ -52,11 +51,11 @@ def bind_weight(state: Propagation, node: fx.Node, dims: dict[int, Tensor], laye
 
 
 def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
-    """Freeze the inputs of a layer that cannot be sliced."""
+    """The inputs of a layer that cannot be sliced are unprunable."""
     reason = Reason(text, graph.layer[node])
     for source in node.all_input_nodes:
         state.note_blocking(state.values.get(source), graph.layer[node])
-        state.freeze_value(state.values.get(source), reason)
+        state.mark_unprunable(state.values.get(source), reason)
         state.fix_stored(source, graph.layer[node])
     return Opaque(reason)
 
@@ -93,7 +92,7 @@ def spread(node: fx.Node, value: Value) -> Value:
 
 
 def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Freeze what meets a tensor whose size depends on values."""
+    """What meets a tensor whose size depends on values is unprunable."""
     value = refuse_layer(state, graph, node, "its size depends on the values of a tensor")
     outputs = node.meta.get("val")
     if isinstance(outputs, (list, tuple)):
@@ -102,7 +101,7 @@ def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 
 def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Freeze what goes into an operator that is not understood."""
+    """What goes into an operator that is not understood is unprunable."""
     value = refuse_layer(state, graph, node, f"operator {operator_name(node)} is not understood")
     outputs = node.meta.get("val")
     if isinstance(outputs, (list, tuple)):

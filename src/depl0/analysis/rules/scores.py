@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
-from depl0.analysis.labels import Reason
+from depl0.analysis.labels import Channels, Normed, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation, WeighedProduct
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
-from depl0.analysis.rules.operators import PRODUCTS
-from depl0.analysis.rules.rulebook import RULES, refuse_layer, rule, unknown_rule
-from depl0.analysis.values import Channels, Normed, Opaque, Stored, Value
+from depl0.analysis.rules.layers import stored_product
+from depl0.analysis.rules.rulebook import refuse_layer, rule, unknown_rule
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,12 @@ class ScoreCall:
     """tensors any of which, when zero, makes the result's channels zero"""
 
 
-_of_stored_matrices = {name: RULES[name] for name in PRODUCTS - {"einsum", "addmm"}}
-"""rules that are asked first: a product with a stored matrix is a layer"""
-
-
-@rule(*_of_stored_matrices, "bmm")
+@rule("mm", "matmul", "bmm")
 def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
     left, right = given["self"], given["mat2" if "mat2" in given else "other"]
-    as_layer = _of_stored_matrices.get(operator_name(node))
-    if as_layer is not None and isinstance(state.values.get(right), (Stored, Normed)):
-        return as_layer(state, graph, node)
+    if operator_name(node) != "bmm" and isinstance(state.values.get(right), (Stored, Normed)):
+        return stored_product(state, graph, node)
     if min(len(shape_of(left)), len(shape_of(right))) < 2 or isinstance(state.values[left], Stored):
         return unknown_rule(state, graph, node)
     return _multiplied(state, graph, node, left, right)
@@ -98,18 +92,18 @@ class _Places:
         _, dim, labels = self._kept[0]
         for _, _, others in self._kept[1:]:
             state.labels.join(labels, others)
-        self._freeze_constants(labels, dim)
+        self._mark_constants(labels, dim)
         state.score_calls[node] = ScoreCall((), tuple(operand for operand, _, _ in self._kept))
         self._weigh(graph, labels, macs)
         return Channels(dim, labels)
 
-    def _freeze_constants(self, labels: Tensor, dim: int) -> None:
-        """Freeze heads that meet a tensor with as many that are no channels."""
+    def _mark_constants(self, labels: Tensor, dim: int) -> None:
+        """Heads that meet a tensor with as many that are no channels are unprunable."""
         out, keeps = len(shape_of(self._node)), {operand for operand, _, _ in self._kept}
         for operand in self._operands:
             own = dim - out + len(shape_of(operand))
             if dim < out - 2 and operand not in keeps and own >= 0 and shape_of(operand)[own] > 1:
-                self._state.labels.freeze(labels, _why(self._state, [operand], self._layer))
+                self._state.labels.mark_unprunable(labels, _why(self._state, [operand], self._layer))
 
     def _weigh(self, graph: Graph, labels: Tensor, macs: int) -> None:
         if graph.mode == "evaluation":
@@ -145,7 +139,7 @@ def _attention_within_heads(state: Propagation, graph: Graph, node: fx.Node) -> 
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     queries, keys, values = (state.values[n] for n in (query, key, value))
     if isinstance(mask, fx.Node):
-        state.freeze_value(state.values[mask], Reason("are a mask of attention", layer))
+        state.mark_unprunable(state.values[mask], Reason("are a mask of attention", layer))
     scores = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]  # weights, one a pair of places and head
     summed: tuple[fx.Node, ...] = ()
     if isinstance(queries, Channels) and isinstance(keys, Channels) and given.get("scale") is not None:
@@ -156,7 +150,7 @@ def _attention_within_heads(state: Propagation, graph: Graph, node: fx.Node) -> 
     else:
         for each in (queries, keys):
             text = "the scale of attention is computed from them" if given.get("scale") is None else "meets a constant"
-            state.freeze_value(each, Reason(text, layer))
+            state.mark_unprunable(each, Reason(text, layer))
     if not isinstance(values, Channels):
         state.score_calls[node] = ScoreCall(summed, ())
         return Opaque(_why(state, [value], layer))
@@ -181,9 +175,9 @@ def _attention_of_heads(state: Propagation, graph: Graph, node: fx.Node, from_en
         if isinstance(known, Channels) and known.dim == own:
             state.labels.join(labels, known.labels)
         else:
-            state.freeze_value(known, Reason("are a mask of attention", layer))
+            state.mark_unprunable(known, Reason("are a mask of attention", layer))
             if own >= 0 and shape_of(mask)[own] > 1:
-                state.labels.freeze(labels, _why(state, [mask], layer))
+                state.labels.mark_unprunable(labels, _why(state, [mask], layer))
     state.score_calls[node] = ScoreCall((), (value,))
     if graph.mode == "evaluation":
         pairs = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]

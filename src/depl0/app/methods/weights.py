@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.normalization import GroupNorm
 
-from depl0.analysis.plan import FROZEN
+from depl0.analysis.plan import NO_GATE
 from depl0.app.methods.base import Batches, Loss, Scored, register
 from depl0.errors import InputError
 from depl0.gated import GatedModel
@@ -19,7 +19,7 @@ from depl0.gated import GatedModel
 def add_to_gates(total: Tensor, gates: Tensor, values: Tensor) -> None:
     """Add the values of a layer's positions to the scores of their gates, in place; positions without one are lost."""
     gates = gates.to(total.device)
-    has_gate = gates != FROZEN
+    has_gate = gates != NO_GATE
     total.index_add_(0, gates[has_gate], values.to(total)[has_gate])
 
 
@@ -48,10 +48,10 @@ def sum_over_filters(gated: GatedModel, measure: Callable[[Tensor], Tensor]) -> 
 @torch.no_grad()
 def zero_filters(gated: GatedModel, closed: Tensor) -> None:
     """Set the weights of all filters whose gates are closed to zero, in the host."""
-    with_frozen = torch.cat([closed.cpu(), torch.zeros(1, dtype=torch.bool)])  # FROZEN = -1 picks the last entry
+    with_no_gate = torch.cat([closed.cpu(), torch.zeros(1, dtype=torch.bool)])  # NO_GATE = -1 picks the last entry
     for name, dim in gated.plan.filters:
         weight = gated.host.get_parameter(name)
-        weight.index_fill_(dim, with_frozen[gated.plan.axes[(name, dim)]].nonzero().flatten().to(weight.device), 0.0)
+        weight.index_fill_(dim, with_no_gate[gated.plan.axes[(name, dim)]].nonzero().flatten().to(weight.device), 0.0)
 
 
 def norm_weights(gated: GatedModel) -> Iterator[tuple[Tensor, Tensor]]:
@@ -154,7 +154,7 @@ class Slimming(Scored):
         """Refuse a network with channels that no norm scales."""
         has_norm = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
         for gates, _ in norm_weights(gated):
-            has_norm[gates[gates != FROZEN]] = True
+            has_norm[gates[gates != NO_GATE]] = True
         without = [group.name for group in gated.plan.groups if not bool(has_norm[group.gates].all())]
         if without:
             shown = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
@@ -177,6 +177,6 @@ class Slimming(Scored):
         scales, has_gate = [], []
         for gates, scale in norm_weights(gated):
             scales.append(scale.float())
-            has_gate.append(gates != FROZEN)
+            has_gate.append(gates != NO_GATE)
         flat = torch.cat(scales)
         return torch.dot(flat.abs(), torch.cat(has_gate).to(flat, non_blocking=True))

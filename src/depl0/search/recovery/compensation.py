@@ -276,7 +276,7 @@ class _Run:
 
 def _are_open(gates: Tensor, places: Tensor) -> Tensor:
     """Tell which places have an open gate, or none."""
-    return torch.cat([gates > 0, torch.ones(1, dtype=torch.bool)])[places]  # FROZEN = -1 picks the last entry
+    return torch.cat([gates > 0, torch.ones(1, dtype=torch.bool)])[places]  # NO_GATE = -1 picks the last entry
 
 
 def _tensor(model: nn.Module, name: str) -> Tensor:

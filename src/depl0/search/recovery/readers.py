@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from depl0.analysis.plan import FROZEN, Plan
+from depl0.analysis.plan import NO_GATE, Plan
 from depl0.host.network import canonical_names
 from depl0.search.recovery.lockstep import LayerCall
 
@@ -79,8 +79,8 @@ def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[R
         readers[weight] = Reader(
             use.layer,
             weight,
-            plan.axes.get(use.in_axis, torch.full((use.in_size,), FROZEN)),
-            plan.axes.get(use.out_axis, torch.full((use.out_size,), FROZEN)),
+            plan.axes.get(use.in_axis, torch.full((use.in_size,), NO_GATE)),
+            plan.axes.get(use.out_axis, torch.full((use.out_size,), NO_GATE)),
             _constant(host, weight, norm if norm is not None and norms[norm] == 1 else None, shared),
             norm,
         )
@@ -136,7 +136,7 @@ def out_factors(plan: Plan, reader: Reader, gates: Tensor) -> Tensor:
 
 
 def _gate_values(places: Tensor, gates: Tensor) -> Tensor:
-    return torch.cat([gates.cpu().float(), torch.ones(1)])[places]  # FROZEN = -1 picks the last entry
+    return torch.cat([gates.cpu().float(), torch.ones(1)])[places]  # NO_GATE = -1 picks the last entry
 
 
 # -- what a layer reads ---------------------------------------------------------------------------------------------
