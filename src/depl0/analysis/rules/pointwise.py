@@ -1,8 +1,8 @@
 """One rule per family of operators: how channel labels pass through it.
 
 A rule returns the value of the node's output. It joins labels that must be removed together, binds the dimensions of
-parameters, and marks as unprunable what it cannot prove. To teach depl0 a new operator, add its name to a family in `operators.py`
-or write a new rule; `zeros.py` says, beside it, whether the operator keeps zeros.
+parameters, and marks as unprunable what it cannot prove. To teach depl0 a new operator, add its name to a family in
+`operators.py` or write a new rule; `zeros.py` says, beside it, whether the operator keeps zeros.
 """
 
 from __future__ import annotations
