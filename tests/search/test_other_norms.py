@@ -88,7 +88,7 @@ def trained(kind: str) -> nn.Module:
 
 def distance(found: Tensor, wanted: Tensor) -> float:
     """In standard deviations of what is wanted."""
-    return float((found - wanted).square().mean().sqrt() / wanted.std())
+    return float(((found - wanted).square().mean().sqrt() / wanted.std()).detach())
 
 
 @pytest.mark.parametrize("kind", KINDS)

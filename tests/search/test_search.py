@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
 import depl0
 from depl0.errors import DivergedError, GateError, InputError
@@ -103,6 +104,21 @@ def test_without_labels() -> None:
     assert float(scores.std()) > 0.1  # the data said something
     loop.train(STEPS - 1)
     assert depl0.info(loop.search.finish()).macs_left <= 0.4
+
+
+def test_a_loader_with_persistent_workers_is_read_by_both() -> None:
+    """It has one iterator: reading it for calibration would end the epoch of the loop around the search."""
+    data = TensorDataset(*(torch.cat(parts) for parts in zip(*BATCHES, strict=True)))
+    loader = DataLoader(data, batch_size=16, num_workers=1, persistent_workers=True)
+    loop = Loop(calibrate=loader)
+    epochs = []
+    for _ in range(2):
+        count = 0
+        for _ in loader:
+            loop.train(1)
+            count += 1
+        epochs.append(count)
+    assert epochs == [len(loader)] * 2 and len(loader) > 2
 
 
 def test_without_any_data() -> None:

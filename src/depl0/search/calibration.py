@@ -6,13 +6,15 @@ loss it is a pair (inputs, targets), as data loaders give it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 
 from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
@@ -52,6 +54,8 @@ class Calibration:
             return batches
         if isinstance(batches, Iterator):
             batches = list(islice(batches, MOST_BATCHES))  # it could not be read a second time
+        if isinstance(batches, DataLoader):
+            batches = IndependentLoader(batches)
         if not isinstance(batches, Iterable) or isinstance(batches, (Tensor, dict, str)):
             raise InputError(
                 f"calibrate must give batches, got {type(batches).__name__} instead.",
@@ -83,6 +87,24 @@ class Calibration:
                     "instead.",
                     hint="leave the loss out where batches are inputs alone.",
                 )
+
+
+@final
+class IndependentLoader:
+    """A data loader that can be read while somebody else reads it.
+
+    With ``persistent_workers`` a loader has one iterator, which a second ``iter(loader)`` would reset.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        loader = self._loader
+        if loader.persistent_workers:
+            loader = copy.copy(loader)
+            loader._iterator = None
+        yield from loader
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

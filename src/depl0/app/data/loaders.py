@@ -16,6 +16,7 @@ from depl0.app.data.schedule import random_stream
 from depl0.app.data.settings import DataSettings
 from depl0.app.data.targets import Targets, are_classes, target_shape
 from depl0.errors import DataError, InputError
+from depl0.search.calibration import IndependentLoader
 
 LOADER = 4
 """what random numbers are for, beside the purposes of schedule.py"""
@@ -100,7 +101,7 @@ class LoaderBatches(Batches):
         for _ in range(self.steps):
             with isolated_random(seed, accelerators=False):
                 if own is None:
-                    batches = iter(self._loader)
+                    batches = iter(IndependentLoader(self._loader))  # calibration reads it too
                 else:
                     set_random_state(own)
                 try:
