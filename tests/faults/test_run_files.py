@@ -127,7 +127,7 @@ def test_resuming_makes_the_compact_network_again(finished: Path, whole: Path, d
     reporter = Noisy()
     run(RECIPE, finished, reporter, resume=True)
     assert reporter.steps == 0
-    assert any("is made again from the last checkpoint" in note for note in reporter.notes)
+    assert any("rebuilding from the last checkpoint" in note for note in reporter.notes)
     assert what_matters(finished) == what_matters(whole)
 
 

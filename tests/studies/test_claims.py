@@ -299,7 +299,7 @@ def test_wrong_files(earlier: Path, tmp_path: Path) -> None:
         judge([earlier])
     told["runs"][0] = {"label": "run"}
     earlier.write_text(json.dumps(told))
-    with pytest.raises(InputError, match=r"runs\[0\].setting must be text, got None instead"):
+    with pytest.raises(InputError, match=r"runs\[0\].setting is missing"):
         judge([earlier])
     (tmp_path / "none.json").write_text("[")
     with pytest.raises(InputError, match=r"no claims\.json that can be read"):

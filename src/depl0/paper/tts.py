@@ -170,13 +170,30 @@ def _children_seconds() -> float:
     return times.children_user + times.children_system
 
 
+class _Attempt(content.Fields):
+    cpu_seconds: content.Count
+
+
+class _Timed(content.Fields):
+    seconds: content.Count
+
+
+class _TimedEpoch(content.Fields):
+    phase: content.Text
+    epoch: content.Count
+    seconds: content.Count
+
+
+_ATTEMPTS, _TIMED, _EPOCHS = content.Check(list[_Attempt]), content.Check(_Timed), content.Check(list[_TimedEpoch])
+
+
 def _attempts(folder: Path) -> list[dict[str, Any]]:
     file = folder.parent / f"{folder.name}.attempts.json"
     if not file.exists():
         return []
     try:
         found = json.loads(file.read_bytes())
-        content.rows(content.fields({"cpu_seconds": content.count}, needed=("cpu_seconds",)))(found, "")
+        _ATTEMPTS(found, "")
     except (OSError, ValueError, RecursionError, content.Wrong) as error:
         raise FormatError(f"{file} is damaged: {error}.", hint="delete it: only processor time is lost.") from error
     return list(found)
@@ -223,14 +240,12 @@ def measured(name: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def _check(folder: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
     """Refuse the files of a run that are damaged, before anything is computed from them."""
-    metric = metric_in(summary).name
-    network = content.fields({metric: content.number}, needed=(metric,))
     result = "compact" if "compact" in summary else "dense"
     try:
-        content.SUMMARY(summary, "")
-        content.fields({result: network, "seconds": content.count}, needed=(result, "seconds"))(summary, "")
-        content.rows(content.fields({"phase": content.text, "epoch": content.count, "seconds": content.count},
-                                    needed=("phase", "epoch", "seconds")))(epochs, "metrics.jsonl")  # fmt: skip
+        content.SUMMARY(summary)
+        _TIMED(summary)
+        content.check_score(summary[result], metric_in(summary).name, result)
+        _EPOCHS(epochs, "metrics.jsonl")
     except content.Wrong as wrong:
         raise FormatError(
             f"{folder} is damaged: {wrong}.", hint="delete it, and give the same command again."

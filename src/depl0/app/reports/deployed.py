@@ -19,23 +19,23 @@ from depl0.errors import InputError
 from depl0.latency.measure import Speedup
 
 WIDTH, HEIGHT = 5.4, 3.4
-_SPEEDUP = content.fields(
-    {"ratio": content.count, "low": content.count, "high": content.count}, needed=("ratio", "low", "high")
-)
-_VARIANT = content.fields(
-    {
-        "name": content.text,
-        "bytes": content.count,
-        "ms": content.count,
-        "spread_ms": content.count,
-        "speedup": _SPEEDUP,
-    },
-    needed=("name", "bytes", "ms", "spread_ms", "speedup"),
-)
-_DEPLOYED = content.fields(
-    {"variants": content.rows(_VARIANT), "float_layers": content.rows(content.text), "runtime": content.fields({})},
-    needed=("variants",),
-)
+
+
+class _Variant(content.Fields):
+    name: content.Text
+    bytes: content.Count
+    ms: content.Count
+    spread_ms: content.Count
+    speedup: content.SpeedupFields
+
+
+class _Deployed(content.Fields):
+    variants: list[_Variant]
+    float_layers: list[content.Text] | None = None
+    runtime: dict[content.Text, Any] | None = None
+
+
+_DEPLOYED = content.Check(_Deployed)
 
 
 def read_deployed(run: Run) -> dict[str, Any] | None:

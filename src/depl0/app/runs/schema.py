@@ -1,15 +1,18 @@
-"""What readers rely on in the files of a run: checked when they are read, so that damage is said by file and field.
+"""What readers rely on in the files of a run: checked when they are read, so that errors name file and field.
 
-A field that is missing or null is fine, as older runs lack some; what is there must be of the right kind. Fields that
-are not named here are not looked at.
+A field that is missing or null is fine unless it is required; what is there must be of its type. Other fields are
+ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, final
+
+import annotated_types as at
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from depl0.app.runs.gate_log import SCALE
+from depl0.app.schema import shown
 from depl0.app.tasks import metric_in
 
 LARGEST = 1e18
@@ -17,170 +20,277 @@ LARGEST = 1e18
 DEEPEST = 20
 """lists in lists: files of a run have four"""
 
-Check = Callable[[Any, str], None]
+
+def _encodable(text: str) -> str:
+    text.encode()  # lone surrogates cannot be written to a file
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Number = Annotated[float, at.Ge(-LARGEST), at.Le(LARGEST)]
+Count = Annotated[float, at.Ge(0), at.Le(LARGEST)]
+Pair = Annotated[list[Number], at.Len(2, 2)]
+
+_EXPECTED = {
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "string_type": "text",
+    "value_error": "text",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "too_short": "a longer list",
+    "too_long": "a shorter list",
+}
 
 
 class Wrong(Exception):
-    """A value is not of its kind; the message says which, and what was expected."""
-
-    def __init__(self, where: str, wanted: str, found: Any) -> None:
-        shown = repr(found) if isinstance(found, (str, int, float, bool, type(None))) else type(found).__name__
-        super().__init__(f"{where or 'it'} must be {wanted}, got {shown[:60]} instead")
+    """A value is not of its type; the message says which, and what was expected."""
 
 
-def number(value: Any, where: str) -> None:
-    """Expect a number that a run can have."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
-        raise Wrong(where, "a number", value)
+def expected(where: str, wanted: str, found: Any) -> Wrong:
+    """Return the error for a value that is something else."""
+    got = type(found).__name__ if isinstance(found, (dict, list)) else shown(found)
+    return Wrong(f"{where or 'it'} must be {wanted}, got {got} instead")
 
 
-def count(value: Any, where: str) -> None:
-    """Expect a number that is not negative."""
-    number(value, where)
-    if value < 0:
-        raise Wrong(where, "a number of at least 0", value)
+class Fields(BaseModel):
+    """An object in a file of a run. Subclasses name the fields that are read."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
 
 
-def any_number(value: Any, where: str) -> None:
-    """Expect a number, which may be infinite or none: losses can be."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (isinstance(value, int) and value > LARGEST):
-        raise Wrong(where, "a number", value)
+@final
+class Check:
+    """Checks values against a type, a subclass of :class:`Fields` or a list or dict of such."""
+
+    def __init__(self, kind: Any) -> None:
+        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    def __call__(self, value: Any, where: str = "") -> None:
+        """Raise :class:`Wrong` if a value is not of the type; ``where`` is its name in the file."""
+        try:
+            self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise _wrong(error, where) from None
 
 
-def text(value: Any, where: str) -> None:
-    """Expect text that can be written to a file."""
-    if not isinstance(value, str) or any("\ud800" <= sign <= "\udfff" for sign in value):
-        raise Wrong(where, "text", value)
-
-
-def fields(checks: Mapping[str, Check], needed: tuple[str, ...] = ()) -> Check:
-    """Expect an object whose fields pass their checks, with those that are needed."""
-
-    def check(value: Any, where: str) -> None:
-        each(lambda entry, place: None)(value, where)
-        for name, inner in checks.items():
-            found = value.get(name)
-            if found is not None or name in needed:
-                inner(found, f"{where}.{name}".lstrip("."))
-
-    return check
-
-
-def each(inner: Check) -> Check:
-    """Expect an object whose keys can be written and whose values all pass a check."""
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise Wrong(where, "an object", value)
-        for name, entry in value.items():
-            text(name, f"a key of {where or 'it'}")
-            inner(entry, f"{where}.{name}".lstrip("."))
-
-    return check
-
-
-def rows(inner: Check, length: int | None = None) -> Check:
-    """Expect a list whose entries all pass a check."""
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, list) or (length is not None and len(value) != length):
-            raise Wrong(where, "a list" if length is None else f"a list of {length}", value)
-        for place, entry in enumerate(value):
-            inner(entry, f"{where}[{place}]")
-
-    return check
-
-
-def within(smallest: int, largest: float) -> Check:
-    """Expect a list of whole numbers between two: quick, for there may be millions of them."""
-
-    def check(value: Any, where: str) -> None:
-        if not isinstance(value, list) or any(type(v) is not int or not smallest <= v <= largest for v in value):
-            raise Wrong(where, f"a list of whole numbers from {smallest} to {largest:g}", value)
-
-    return check
+def _wrong(error: ValidationError, where: str) -> Wrong:
+    first = error.errors(include_url=False)[0]
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if part != "[key]" else ""
+    kind, context, found = first["type"], first.get("ctx", {}), first["input"]
+    if kind == "missing":
+        return Wrong(f"{where.lstrip('.')} is missing")
+    bounds = {"greater_than_equal": f"at least {context.get('ge')}", "less_than_equal": f"at most {context.get('le')}"}
+    wanted = f"a number of {bounds[kind]}" if kind in bounds else _EXPECTED.get(kind, "a finite number")
+    return expected(where.lstrip("."), wanted, found)
 
 
 def shallow(value: Any, depth: int = DEEPEST) -> None:
-    """Expect a tree that can be written again without end of the stack."""
+    """Refuse a tree so deep that writing it again would overflow the stack."""
     if isinstance(value, (dict, list)):
         if depth == 0:
-            raise Wrong("", f"nested at most {DEEPEST} deep", value)
+            raise expected("", f"nested at most {DEEPEST} deep", value)
         for entry in value.values() if isinstance(value, dict) else value:
             shallow(entry, depth - 1)
 
 
-_maybe_number: Check = lambda value, where: None if value is None else number(value, where)  # noqa: E731
-_NETWORK = each(_maybe_number)
-_PAIR = rows(number, length=2)
-_LAYER = fields(
-    {
-        **{"layer": text, "group": text, "channels": count, "kept": count, "prunable": count},
-        **{"frozen": each(count), "macs": _PAIR, "params": _PAIR},
-    },
-    needed=("layer", "channels", "kept"),
-)
+# -- summary.json ----------------------------------------------------------------------------------------------------
 
-_SPEEDUP = ("ratio", "low", "high")
-SUMMARY = fields(
-    {
-        **dict.fromkeys(("name", "model", "data", "method", "budget_of"), text),
-        **dict.fromkeys(("seed", "macs_left", "params_left", "budget_reached"), number),
-        **dict.fromkeys(("steps", "seconds"), count),
-        **dict.fromkeys(("dense", "compact"), _NETWORK),
-        "validation": fields({"images": count, "dense": _NETWORK, "compact": _NETWORK}),
-        "convergence": fields({"epoch": count}),
-        "settled_epoch": count,
-        "dependency": fields({"spread_share": number, "gates_that_differ": count, "gates": count}),
-        "freezing": fields({"gates_closed": number}),
-        "speedup": each(fields(dict.fromkeys(_SPEEDUP, number), needed=_SPEEDUP)),
-        "certificate": fields({"max_error": number, "dtype": text}),
-        "layers": rows(_LAYER),
-        "groups": each(fields({"gates": count, "open": count}, needed=("gates", "open"))),
-    }
-)
-ENVIRONMENT = fields(
-    {
-        **dict.fromkeys(("python", "commit"), text),
-        "packages": each(text),
-        "machine": fields({"system": text, "processor": text, "cores": number, "threads": number, "gpus": rows(text)}),
-    }
-)
-RECIPE = fields(
-    {
-        "name": text,
-        "model": fields({"spec": text}),
-        "data": fields({"spec": text, "validation": number}),
-        "gates": fields({"method": text, "direction": text, "generator": text}),
-        "target": fields({"budget": number, "of": text, "penalty_weight": number}),
-        "search": fields({"epochs": count}),
-        "finetune": fields({"epochs": count}),
-        "run": fields({"seed": number, "device": text, "precision": text}),
-    }
-)
-EPOCH = fields(
-    {
-        **{"phase": text, "epoch": count, "seconds": count},
-        **dict.fromkeys(("loss", "task_loss", "train_accuracy", "test_accuracy", "validation_accuracy"), any_number),
-        **dict.fromkeys(("undecided", "lambda", "threshold"), any_number),
-    },
-    needed=("phase", "epoch"),
-)
+Network = dict[Text, Number | None]
 
 
-def check_finished(summary: dict[str, Any]) -> None:
+class SpeedupFields(Fields):
+    """How much faster the compact network is."""
+
+    ratio: Number
+    low: Number
+    high: Number
+
+
+class _Layer(Fields):
+    layer: Text
+    group: Text | None = None
+    channels: Count
+    kept: Count
+    prunable: Count | None = None
+    frozen: dict[Text, Count] | None = None
+    macs: Pair | None = None
+    params: Pair | None = None
+
+
+class _Group(Fields):
+    gates: Count
+    open: Count
+
+
+class _Validation(Fields):
+    images: Count | None = None
+    dense: Network | None = None
+    compact: Network | None = None
+
+
+class _Convergence(Fields):
+    epoch: Count | None = None
+
+
+class _Dependency(Fields):
+    spread_share: Number | None = None
+    gates_that_differ: Count | None = None
+    gates: Count | None = None
+
+
+class _Freezing(Fields):
+    gates_closed: Number | None = None
+
+
+class _Certificate(Fields):
+    max_error: Number | None = None
+    dtype: Text | None = None
+
+
+class _Summary(Fields):
+    name: Text | None = None
+    model: Text | None = None
+    data: Text | None = None
+    method: Text | None = None
+    budget_of: Text | None = None
+    seed: Number | None = None
+    macs_left: Number | None = None
+    params_left: Number | None = None
+    budget_reached: Number | None = None
+    steps: Count | None = None
+    seconds: Count | None = None
+    dense: Network | None = None
+    compact: Network | None = None
+    validation: _Validation | None = None
+    convergence: _Convergence | None = None
+    settled_epoch: Count | None = None
+    dependency: _Dependency | None = None
+    freezing: _Freezing | None = None
+    speedup: dict[Text, SpeedupFields] | None = None
+    certificate: _Certificate | None = None
+    layers: list[_Layer] | None = None
+    groups: dict[Text, _Group] | None = None
+
+
+class _Finished(Fields):
+    dense: Network
+    compact: Network
+    validation: _Validation | None = None
+    budget_reached: Number
+    macs_left: Number
+    params_left: Number
+    seconds: Number
+
+
+SUMMARY = Check(_Summary)
+_FINISHED = Check(_Finished)
+
+
+def check_finished(summary: dict[Text, Any]) -> None:
     """Expect the summary of a run that a study counts, with the score of its own metric."""
-    metric = metric_in(summary).name
-    fields(
-        {
-            "dense": fields({metric: number}),
-            "compact": fields({metric: number}, needed=(metric,)),
-            "validation": fields({"compact": fields({metric: number}, needed=(metric,))}, needed=("compact",)),
-            **dict.fromkeys(("budget_reached", "macs_left", "params_left", "seconds"), number),
-        },
-        needed=("dense", "compact", "budget_reached", "macs_left", "params_left", "seconds"),
-    )(summary, "")
+    _FINISHED(summary)
+    check_score(summary["compact"], metric_in(summary).name, "compact")
+    if summary.get("validation") is not None:
+        check_score(summary["validation"].get("compact") or {}, metric_in(summary).name, "validation.compact")
 
 
-EVENT = fields({"event": text, "phase": text, "epoch": count}, needed=("event",))
-GATES = fields({"epoch": count, "open": each(within(0, SCALE)), "kept": each(within(0, 2**32 - 1))})
+def check_score(network: dict[Text, Any], metric: str, where: str) -> None:
+    """Expect a network's score."""
+    Check(Number)(network.get(metric), f"{where}.{metric}")
+
+
+# -- other files -----------------------------------------------------------------------------------------------------
+
+
+class _Machine(Fields):
+    system: Text | None = None
+    processor: Text | None = None
+    cores: Number | None = None
+    threads: Number | None = None
+    gpus: list[Text] | None = None
+
+
+class _Environment(Fields):
+    python: Text | None = None
+    commit: Text | None = None
+    packages: dict[Text, Text] | None = None
+    machine: _Machine | None = None
+
+
+class _Model(Fields):
+    spec: Text | None = None
+
+
+class _Data(Fields):
+    spec: Text | None = None
+    validation: Number | None = None
+
+
+class _Gates(Fields):
+    method: Text | None = None
+    direction: Text | None = None
+    generator: Text | None = None
+
+
+class _Target(Fields):
+    budget: Number | None = None
+    of: Text | None = None
+    penalty_weight: Number | None = None
+
+
+class _Epochs(Fields):
+    epochs: Count | None = None
+
+
+class _Run(Fields):
+    seed: Number | None = None
+    device: Text | None = None
+    precision: Text | None = None
+
+
+class _Recipe(Fields):
+    name: Text | None = None
+    model: _Model | None = None
+    data: _Data | None = None
+    gates: _Gates | None = None
+    target: _Target | None = None
+    search: _Epochs | None = None
+    finetune: _Epochs | None = None
+    run: _Run | None = None
+
+
+class _Epoch(Fields):
+    model_config = ConfigDict(allow_inf_nan=True)  # losses may be
+
+    phase: Text
+    epoch: Count
+    seconds: Count | None = None
+    loss: float | None = None
+    task_loss: float | None = None
+    train_accuracy: float | None = None
+    test_accuracy: float | None = None
+    validation_accuracy: float | None = None
+    undecided: float | None = None
+    threshold: float | None = None
+
+
+class _Event(Fields):
+    event: Text
+    phase: Text | None = None
+    epoch: Count | None = None
+
+
+class _GateLine(Fields):
+    epoch: Count | None = None
+    open: dict[Text, list[Annotated[int, at.Ge(0), at.Le(SCALE)]]] | None = None
+    kept: dict[Text, list[Annotated[int, at.Ge(0), at.Le(2**32 - 1)]]] | None = None
+
+
+ENVIRONMENT = Check(_Environment)
+RECIPE = Check(_Recipe)
+EPOCH = Check(_Epoch)
+EVENT = Check(_Event)
+GATES = Check(_GateLine)

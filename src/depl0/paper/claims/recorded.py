@@ -16,28 +16,36 @@ from depl0.paper.claims.runs import L0_HC, ClaimRun
 from depl0.paper.claims.settings import Setting, recorded_setting
 
 _FIGURES = ("converged", "settled", "unevenness", "closed_at_start")
-_NEEDED = ("label", "setting", "arm", "seed", "score", "cost")
-_ANYTHING: content.Check = lambda value, where: None  # noqa: E731
-_RUN = content.fields(
-    {
-        **dict.fromkeys(("label", "setting", "arm"), content.text),
-        **dict.fromkeys(("seed", "score", "cost"), content.number),
-        **dict.fromkeys(_FIGURES, content.count),
-        "made_with": content.each(lambda value, where: None if value is None else content.text(value, where)),
-        "chosen": content.each(_ANYTHING),
-    },
-    needed=_NEEDED,
-)
-_FILE = content.fields(
-    {
-        "control": content.text,
-        "settings": content.each(_ANYTHING),
-        "runs": content.rows(_RUN),
-        "made_with": content.each(content.rows(content.text)),
-    },
-    needed=("control", "settings", "runs"),
-)
-_SETTING = content.fields({"description": content.text, "recipe": content.each(content.each(_ANYTHING))})
+
+
+class _Run(content.Fields):
+    label: content.Text
+    setting: content.Text
+    arm: content.Text
+    seed: content.Number
+    score: content.Number
+    cost: content.Number
+    converged: content.Count | None = None
+    settled: content.Count | None = None
+    unevenness: content.Count | None = None
+    closed_at_start: content.Count | None = None
+    made_with: dict[content.Text, content.Text | None] | None = None
+    chosen: dict[content.Text, Any] | None = None
+
+
+class _File(content.Fields):
+    control: content.Text
+    settings: dict[content.Text, Any]
+    runs: list[_Run]
+    made_with: dict[content.Text, list[content.Text]] | None = None
+
+
+class _Setting(content.Fields):
+    description: content.Text | None = None
+    recipe: dict[content.Text, dict[content.Text, Any]] | None = None
+
+
+_FILE, _SETTING = content.Check(_File), content.Check(_Setting)
 _RENAMED = {"dep-l0:independent": L0_HC}
 """what kinds of runs were called in older files"""
 
@@ -71,7 +79,7 @@ def _setting(name: str, told: Any) -> Setting:
 
 def _run(row: dict[str, Any], settings: dict[str, Setting], made_with: dict[str, list[str]]) -> ClaimRun:
     if row["setting"] not in settings:
-        raise content.Wrong(f"the setting of {row['label']}", f"one of {', '.join(settings)}", row["setting"])
+        raise content.expected(f"the setting of {row['label']}", f"one of {', '.join(settings)}", row["setting"])
     together = {name: " or ".join(made_with.get(name, [])) or None for name in MADE_WITH}  # older: one for all runs
     return ClaimRun(
         label=row["label"],

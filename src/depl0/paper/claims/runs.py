@@ -168,7 +168,12 @@ def _value(recipe: Recipe, field: str) -> Any:
     return getattr(getattr(recipe, section), name)
 
 
-_CHOICE = content.fields({"field": content.text, "values": content.rows(content.text)}, needed=("field", "values"))
+class _Choice(content.Fields):
+    field: content.Text
+    values: list[content.Text]
+
+
+_CHOICE = content.Check(_Choice)
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------
