@@ -132,7 +132,7 @@ def test_a_run_that_stopped_can_be_resumed_with_rollback(tmp_path: Path) -> None
     try:
         run(rollback_recipe(**fields), out, reporter, resume=True)
     except DivergedError as error:
-        assert "3 times already" in str(error)
+        assert "rolled back 3 times" in str(error)
     assert f"resumed from step {step}" in reporter.notes
     assert any("learning rates times 0.5" in note for note in reporter.notes)
 
