@@ -25,7 +25,7 @@ from depl0.app.deploy.source import open_source
 from depl0.app.deploy.variants import deploy_run, measure_files
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import task_of
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.runs.folder import RunFolder, environment
 from depl0.export.int8.quantize import quantize_onnx, quantize_pt2

@@ -51,7 +51,7 @@ def test_a_comparison_at_several_budgets(type_command: Type, tmp_path: Path) -> 
     rows = [(row["budget"], row["method"], row["n"]) for row in result["methods"]]
     assert rows == [(0.6, "random", 2), (0.6, "l1-norm", 2), (0.3, "random", 2), (0.3, "l1-norm", 2)]
     assert all(row["macs_left"]["mean"] <= row["budget"] for row in result["methods"])
-    assert read_recipe(out / "random" / "budget-0.3" / "seed-1" / "recipe.toml").target.budget == 0.3
+    assert read_recipe(out / "random" / "budget-0.3" / "seed-1" / "recipe.toml").gates.budget == 0.3
     assert "| l1-norm |    0.3 |" in (out / "comparison.md").read_text()
     assert (out / "comparison.png").stat().st_size > 10_000
     wrong = type_command(f"compare digits --methods random --budgets 0.3,2 {TINY}")

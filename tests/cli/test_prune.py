@@ -140,8 +140,8 @@ def test_the_table_where_no_dense_network_was_trained(type_command: Type) -> Non
 @pytest.mark.parametrize(
     ("options", "fields"),
     [
-        ("--budget 0.4 --of params", {"target.budget": 0.4, "target.of": "params"}),
-        ("--penalty-weight 1e-6", {"target.budget": None, "target.penalty_weight": 1e-6}),
+        ("--budget 0.4 --of params", {"gates.budget": 0.4, "gates.of": "params"}),
+        ("--penalty-weight 1e-6", {"gates.budget": None, "penalty.weight": 1e-6}),
         (
             "--generator independent --direction backward --groups inner --gate-lr 0.01",
             {
@@ -168,10 +168,10 @@ def test_options(type_command: Type, tmp_path: Path, options: str, fields: dict[
         section, field = name.split(".")
         assert getattr(getattr(recipe, section), field) == value
     summary = summary_of(tmp_path / "run")
-    if recipe.target.budget is not None:
-        reached = summary["compact"][recipe.target.of] / summary["dense"][recipe.target.of]
-        assert recipe.target.budget - 0.02 < reached <= recipe.target.budget
-    assert summary["penalty_weight"] == recipe.target.penalty_weight
+    if recipe.gates.budget is not None:
+        reached = summary["compact"][recipe.gates.of] / summary["dense"][recipe.gates.of]
+        assert recipe.gates.budget - 0.02 < reached <= recipe.gates.budget
+    assert summary["penalty_weight"] == recipe.penalty.weight
     assert json.loads(type_command("eval run --json").out)["accuracy"] == summary["compact"]["accuracy"]
     assert (tmp_path / "run" / "tensorboard").exists() == bool(recipe.run.trackers)
 

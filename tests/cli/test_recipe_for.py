@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def test_own_network_or_data_gets_a_name_of_its_own(model: str | None, data: str
     recipe = recipe_for(model, data)
     assert recipe.name == name
     assert not recipe.search.dense_baseline, "nobody asked for a second training"
-    assert dataclasses.replace(recipe, name="custom") == get("custom")
+    assert recipe.replace(name="custom") == get("custom")
 
 
 def test_a_trained_network_of_ones_own_gets_gentle_rates() -> None:
@@ -60,7 +59,7 @@ def test_the_task_of_the_command_line() -> None:
 
 def test_trained_networks_are_scored_unless_gates_are_asked_for() -> None:
     trained = chosen_recipe(model="resnet20", weights="w.safetensors")
-    assert (trained.gates.method, trained.recovery.compensate) == ("reconstruction", True)
+    assert (trained.gates.method, trained.search.compensate) == ("reconstruction", True)
     assert trained.finetune.schedule == "continued" and trained.distill == 0.9
     asked: tuple[dict[str, Any], ...] = ({"generator": "lstm"}, {"direction": "backward"}, {"penalty_weight": 1e-6})
     for options in (*asked, {"method": "dep-l0"}):

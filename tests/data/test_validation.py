@@ -38,7 +38,7 @@ def numbers(batches: Batches | None) -> list[int]:
 
 
 def opened(spec: str, rank: int = 0, world: int = 1, **changes: Any) -> Data:
-    return open_data(spec, dataclasses.replace(PLAIN, **changes), rank=rank, world=world)
+    return open_data(spec, PLAIN.replace(**changes), rank=rank, world=world)
 
 
 def test_held_out_images_are_training_images_that_are_not_trained_on(twenty: str) -> None:

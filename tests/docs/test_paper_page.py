@@ -127,11 +127,11 @@ def test_no_difference_between_the_two_sources_is_left_out(base: str) -> None:
 
 
 def test_the_penalty_weights_of_all_variants() -> None:
-    (weights,) = [rows for header, *rows in tables() if header == ["recipes", "`target.penalty_weight`"]]
+    (weights,) = [rows for header, *rows in tables() if header == ["recipes", "`penalty.weight`"]]
     assert len(weights) == 5
     for recipes, said in weights:
-        assert ", ".join(written(get(name).target.penalty_weight) for name in code(recipes)) == said
-        authors = [get(name.replace("-paper", "-authors")).target.penalty_weight for name in code(recipes)]
+        assert ", ".join(written(get(name).penalty.weight) for name in code(recipes)) == said
+        authors = [get(name.replace("-paper", "-authors")).penalty.weight for name in code(recipes)]
         assert ", ".join(map(written, authors)) == said
 
 

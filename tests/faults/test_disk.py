@@ -97,7 +97,7 @@ def test_a_signal_saves_and_ends_with_a_code_of_its_own(
     server: ForkServer, tmp_path: Path, number: signal.Signals
 ) -> None:
     out, log = tmp_path / "run", tmp_path / "log"
-    fields = {"search__epochs": 1000, "search__gate_warmup": 0.0}
+    fields = {"search__epochs": 1000, "search__warmup": 0.0}
     task = {"task": "prune", "out": str(out), "fields": fields, "options": []}
     pid = server.start(log, **task, resume=False)
     wait_for_an_epoch(out, log)

@@ -134,7 +134,7 @@ def test_recipes_of_a_stranger(rng: Random) -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Session], GatedModel, Path]:
     """A session whose search has a checkpoint."""
-    session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__gate_warmup=0.0)
+    session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__warmup=0.0)
     phase = SearchPhase(session, gated)
     session.saver = BackgroundSaver(session.folder.checkpoints, keep=1)
     save_phase(session, phase, 1, 2, Sums(torch.zeros(3), torch.zeros(2)))

@@ -118,7 +118,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "search__epochs": 2,
         "finetune__epochs": 1,
         "finetune__gated": True,
-        "target__penalty_weight": 1e-3,
+        "penalty__weight": 1e-3,
         "search__ema_decay": 0.8,
         "data__augment": "crop-flip",
     },

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")
 
 FIELDS: dict[str, Any] = {
     "search__epochs": 4,
-    "search__gate_warmup": 0.5,
+    "search__warmup": 0.5,
     "search__ramp": 0.5,
     "finetune__epochs": 2,
     "run__checkpoint_steps": 3,

@@ -30,7 +30,7 @@ def last_good(out: Path) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_gradient_says_its_step_and_whose_it_is(tmp_path: Path) -> None:
-    recipe = tiny_recipe(model__spec=HERE + "GradientThatExplodes", run__checkpoint_steps=2, search__gate_warmup=0.0)
+    recipe = tiny_recipe(model__spec=HERE + "GradientThatExplodes", run__checkpoint_steps=2, search__warmup=0.0)
     wrong = r"the gradient of the (weight|gate)s became (nan|inf) at step 5 \(search, epoch 2, learning rate"
     with pytest.raises(DivergedError, match=wrong) as caught:
         run(recipe, tmp_path / "run")
@@ -63,7 +63,7 @@ def test_large_numbers_are_numbers() -> None:
 @pytest.mark.parametrize("option", ["--lr", "--gate-lr"])
 def test_a_learning_rate_that_explodes(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "r.toml"
-    recipe.write_text(write_recipe(tiny_recipe(search__gate_warmup=0.0, target__penalty_weight=1.0)))
+    recipe.write_text(write_recipe(tiny_recipe(search__warmup=0.0, penalty__weight=1.0)))
     out = tmp_path / "run"
     code = main(["prune", str(recipe), "--out", str(out), option, "1e38", "--quiet", "--checkpoint-steps", "1"])
     message = capsys.readouterr().err
@@ -78,7 +78,7 @@ def test_a_learning_rate_that_explodes(tmp_path: Path, option: str, capsys: pyte
 
 
 def rollback_recipe(**fields: Any) -> Any:
-    common = {"model__spec": HERE + "TooFast", "run__on_nan": "rollback", "search__gate_warmup": 0.0}
+    common = {"model__spec": HERE + "TooFast", "run__on_nan": "rollback", "search__warmup": 0.0}
     return tiny_recipe(**{**common, "weight_optimizer__schedule": "constant", **fields})
 
 

@@ -95,7 +95,7 @@ def test_a_run_asks_what_will_run_the_network(
     asked: list[object] = []
     monkeypatch.setattr("depl0.app.training.preflight.choose_multiple", lambda *a: (asked.append(a[3]), 2)[1])
     reporter = Noisy()
-    run(tiny_recipe(target__round_to="auto", deploy__then=then), tmp_path / "run", reporter)
+    run(tiny_recipe(gates__round_to="auto", deploy__then=then), tmp_path / "run", reporter)
     assert asked == [runtime]
     assert any(("ONNX Runtime" in note) == (then == "int8") for note in reporter.notes if "fastest" in note)
 
@@ -116,7 +116,7 @@ def test_attach_asks_the_device(monkeypatch: pytest.MonkeyPatch, width: int, bud
 def test_a_run_decides_once_and_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[int] = []
     monkeypatch.setattr("depl0.app.training.preflight.choose_multiple", lambda *a: (asked.append(1), 2)[1])
-    recipe, first = tiny_recipe(target__round_to="auto"), Noisy(10, interrupt)
+    recipe, first = tiny_recipe(gates__round_to="auto"), Noisy(10, interrupt)
     with pytest.raises(TrainingError, match="interrupted"):
         run(recipe, tmp_path / "run", first)
     assert "channels are rounded to multiples of 2: fastest on this device" in first.notes

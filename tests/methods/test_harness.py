@@ -102,7 +102,7 @@ def test_the_command(type_command: Type, tmp_path: Path, name: str) -> None:  # 
     ("words", "message"),
     [
         ("--method l1", "The method must be one of"),
-        ("--method fpgm --penalty-weight 1e-6", "target.budget must be set where gates.method is 'fpgm'"),
+        ("--method fpgm --penalty-weight 1e-6", "gates.budget must be set where gates.method is 'fpgm'"),
         ("--method l0-hc --generator fc", "gates.generator must be 'independent' where gates.method is 'l0-hc'"),
         ("--method slimming --model lenet5 --data digits --set data.image_size=28", "needs a norm"),
     ],
@@ -199,5 +199,5 @@ def test_a_recipe_that_needs_a_budget_says_so() -> None:
         if isinstance(METHODS[name], Learned):
             with_overrides(catalog.get("vgg16-cifar10"), fields)
         else:
-            with pytest.raises(InputError, match=r"target\.budget must be set"):
+            with pytest.raises(InputError, match=r"gates\.budget must be set"):
                 with_overrides(catalog.get("vgg16-cifar10"), fields)

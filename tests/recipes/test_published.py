@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 import depl0
 from depl0.app.models import build
-from depl0.app.recipes import Recipe, get
+from depl0.app.recipes import Recipe, get, with_overrides
 from depl0.app.training.setup import gate_config
 from depl0.gates.generators import PRESETS
 
@@ -33,11 +32,11 @@ def rates(recipe: Recipe) -> tuple[object, ...]:
 def test_what_all_of_them_share(base: str, source: str) -> None:
     for variant in VARIANTS:
         r = get(f"{base}-{source}{variant}")
-        assert (r.run.compact, r.recovery.renew_statistics, r.recovery.compensate) == ("never", False, False)
-        assert (r.search.distill, r.gates.dependency) == (0, 0)
+        assert (r.search.cut, r.search.renew_statistics, r.search.compensate) == ("never", False, False)
+        assert (r.distill.weight, r.search.dependency) == (0, 0)
         assert (r.gates.evaluation, r.gates.start, r.gates.conditioning) == ("paper", None, "log_alpha")
-        assert (r.target.budget, r.target.penalty_scale, r.target.remove_blocks) == (None, "count", False)
-        assert (r.search.gate_warmup, r.search.label_smoothing, r.search.clip_norm, r.search.ema_decay) == (
+        assert (r.gates.budget, r.penalty.scale, r.gates.remove_blocks) == (None, "count", False)
+        assert (r.search.warmup, r.search.label_smoothing, r.search.clip_norm, r.search.ema_decay) == (
             0,
             0,
             None,
@@ -65,9 +64,9 @@ def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base: str,
     assert (backward.gates.method, backward.gates.generator, backward.gates.direction) == ("dep-l0", "fc", "backward")
     assert (l0_hc.gates.method, l0_hc.gates.generator) == ("l0-hc", "independent")
     for other in (backward, l0_hc):
-        gates = dataclasses.replace(other.gates, method="dep-l0", generator="fc", direction="forward")
-        assert other.target.penalty == forward.target.penalty
-        assert dataclasses.replace(other, name=forward.name, gates=gates, target=forward.target) == forward
+        gates = other.gates.replace(method="dep-l0", generator="fc", direction="forward")
+        assert other.penalty.kind == forward.penalty.kind
+        assert other.replace(name=forward.name, gates=gates, penalty=forward.penalty) == forward
 
 
 @pytest.mark.parametrize(
@@ -83,9 +82,9 @@ def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base: str,
 def test_the_published_penalty_weights(base: str, weights: tuple[float, ...]) -> None:
     authors = "groups-k2" if base == "resnet50-imagenet" else "chain"
     for source, penalty in (("paper", "groups"), ("authors", authors)):
-        targets = [get(f"{base}-{source}{variant}").target for variant in VARIANTS]
-        assert tuple(target.penalty_weight for target in targets) == weights
-        assert {target.penalty for target in targets} == {penalty}
+        found = [get(f"{base}-{source}{variant}").penalty for variant in VARIANTS]
+        assert tuple(each.weight for each in found) == weights
+        assert {each.kind for each in found} == {penalty}
 
 
 @pytest.mark.parametrize("images", CIFAR)
@@ -164,5 +163,4 @@ def test_lenet5_has_70_filters_in_its_convolutions() -> None:
 
 def test_a_budget_leaves_out_gates_that_cut_nothing() -> None:
     recipe = get("resnet56-cifar10-paper")
-    budget = dataclasses.replace(recipe.target, budget=0.5, penalty_weight=None)
-    assert gate_config(dataclasses.replace(recipe, target=budget)).alone == ()
+    assert gate_config(with_overrides(recipe, {"gates.budget": 0.5})).alone == ()

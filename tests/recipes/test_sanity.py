@@ -29,11 +29,11 @@ def test_the_recipes_of_the_catalogue_are_beyond_doubt(name: str, data: Data) ->
     ("field", "value", "text"),
     [
         (
-            "target__penalty_weight",
+            "penalty__weight",
             1e30,
-            "penalty_weight is 1e+30: one parameter costs more than any accuracy is worth",
+            "weight is 1e+30: one parameter costs more than any accuracy is worth",
         ),
-        ("target__penalty_weight", 3.0, "penalty_weight is 3: one parameter costs more than any accuracy is worth"),
+        ("penalty__weight", 3.0, "weight is 3: one parameter costs more than any accuracy is worth"),
         ("gate_optimizer__lr", 1e6, "gate_optimizer.lr is 1e+06: one step of Adam moves log α by about as much"),
         ("weight_optimizer__lr", 1e3, "weight_optimizer.lr is 1000: no network learns at such a rate"),
         ("finetune__lr", 50.0, "finetune.lr is 50: no network learns"),

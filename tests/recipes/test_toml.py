@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-from functools import partial
+import re
+from types import UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 import pytest
+from annotated_types import MinLen
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BeforeValidator
 
-from depl0.app.checks import Check, Either, Flag, ListOf, Maybe, Named, Number, OneOf, Text, Whole
 from depl0.app.methods import METHODS, Learned
 from depl0.app.recipes import SECTIONS, Recipe, get, parse_recipe, read_recipe, task_of, with_overrides, write_recipe
-from depl0.app.recipes.section import check_of
+from depl0.app.schema import Increasing, Means
 from depl0.app.tasks import find_task
 from depl0.errors import InputError
 
 SMALL = """
 name = "small"
-[target]
+[gates]
 budget = 0.5
 [search]
 epochs = 3
@@ -29,83 +31,88 @@ lr = 0.1
 TEXT = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1)
 
 
-def values(check: Check) -> st.SearchStrategy:
-    """Draw what a check allows."""
-    match check:
-        case Whole():
-            return st.integers(check.at_least, check.at_most if check.at_most is not None else 2**62)
-        case Number():
-            bounds = [bound for bound in (check.at_least, check.above) if bound is not None]
-            tops = [bound for bound in (check.at_most, check.below) if bound is not None]
-            return st.floats(*(bounds or [None]), *(tops or [None]), allow_nan=False, allow_infinity=False).filter(
-                check.accepts
-            )
-        case Named():
-            names = st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(str.isidentifier)
-            return st.dictionaries(names, values(check.entry), max_size=3)
-        case Flag():
-            return st.booleans()
-        case OneOf():
-            return st.sampled_from(check._known())
-        case Text():
-            return TEXT
-        case Maybe():
-            return st.none() | values(check.entry)
-        case Either():
-            return values(check.first) | values(check.second)
-        case ListOf(rising=True):
-            return st.sets(values(check.entry), min_size=1, max_size=4).map(sorted)
-        case ListOf():
-            size = (check.length, check.length) if check.length is not None else (check.at_least, 4)
-            unique = check.distinct
-            return st.lists(values(check.entry), min_size=size[0], max_size=size[1], unique=unique)
-    raise AssertionError(check)
+def values(annotation, constraints=()) -> st.SearchStrategy:
+    """Draw what a type allows."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return values(arguments[0], (*arguments[1:], *constraints))
+    if origin in (Union, UnionType):
+        return st.one_of([values(each) for each in arguments])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple and arguments[1:] != (...,):
+        return st.tuples(*map(values, arguments))
+    if any(isinstance(each, BeforeValidator) for each in constraints):
+        names = st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(str.isidentifier)
+        return st.dictionaries(names, values(get_args(arguments[0])[1]), max_size=3)
+    if origin is tuple:
+        least = 1 if any(isinstance(each, MinLen) for each in constraints) else 0
+        entries = st.lists(values(arguments[0]), min_size=least, max_size=4, unique=bool(constraints) and not least)
+        return entries.map(sorted) if Increasing in constraints else entries
+    names = [each.words for each in constraints if isinstance(each, Means) and callable(each.words)]
+    if names:
+        return st.sampled_from(re.findall("'([^']+)'", names[0]()))
+    if annotation is str:
+        return TEXT
+    if annotation in (int, float):
+        return numbers(annotation, constraints)
+    return {bool: st.booleans(), type(None): st.none()}[annotation]
 
 
-def fit_together(title: str, drawn: dict) -> dict:
+def numbers(kind, constraints) -> st.SearchStrategy:
+    def bound(*keys):
+        found = [getattr(each, key) for each in constraints for key in keys if getattr(each, key, None) is not None]
+        return found[0] if found else None
+
+    least, most = bound("ge", "gt"), bound("le", "lt")
+    if kind is int:
+        return st.integers(least, most - 1 if most is not None else 2**62)
+    drawn = st.floats(least, most, allow_nan=False, allow_infinity=False)
+    return drawn.filter(lambda value: value not in (bound("gt"), bound("lt")))
+
+
+def fit_together(drawn: dict) -> dict:
     """Mend what single fields cannot know."""
-    match title:
-        case "model":
-            drawn["spec"] = f"{drawn['spec']}:make"
-            drawn["pretrained"] = drawn["pretrained"] and not drawn["weights"]
-        case "task":
-            drawn["spec"] = f"{drawn['spec']}:Name"
-        case "run":
-            drawn["device"] = "cuda:1" if len(drawn["device"]) > 1 else "cpu"
-        case "data" if drawn["mean"] is None or drawn["std"] is None:
-            drawn["mean"] = drawn["std"] = None
-        case "data":
-            drawn["std"] = [drawn["std"][0]] * len(drawn["mean"])
-        case "gates":
-            drawn["generator"] = "independent" if drawn["method"] == "l0-hc" else drawn["generator"]
-            drawn["start"] = None if drawn["start"] is None or drawn["preset"] != "default" else drawn["start"] % 6
-        case "target" if drawn["budget"] is None and drawn["penalty_weight"] is None:
-            drawn["budget"] = 0.3
-        case "target" if drawn["budget"] is not None:
-            drawn["penalty_weight"] = None
-        case "search":
-            drawn["ramp"] *= 1 - drawn["gate_warmup"]
-        case "weight_optimizer" if drawn["momentum"] == 0:
-            drawn["nesterov"] = False
+    model, data, gates, search = (drawn[title] for title in ("model", "data", "gates", "search"))
+    model["spec"] = f"{model['spec']}:make"
+    model["pretrained"] = model["pretrained"] and not model["weights"]
+    drawn["task"]["spec"] = f"{drawn['task']['spec']}:Name"
+    drawn["run"]["device"] = "cuda:1" if len(drawn["run"]["device"]) > 1 else "cpu"
+    if data["mean"] is None or data["std"] is None:
+        data["mean"] = data["std"] = None
+    else:
+        data["std"] = [data["std"][0]] * len(data["mean"])
+    gates["generator"] = "independent" if gates["method"] == "l0-hc" else gates["generator"]
+    gates["start"] = None if gates["start"] is None or gates["preset"] != "default" else gates["start"] % 6
+    search["ramp"] *= 1 - search["warmup"]
+    if isinstance(METHODS[gates["method"]], Learned) and drawn["penalty"]["weight"] is not None:
+        gates["budget"] = None
+    else:
+        gates["budget"], drawn["penalty"]["weight"] = gates["budget"] or 0.3, None
+    if gates["budget"] is None or gates["conditioning"] != "gates":
+        search["dependency"] = 0.0
+    if not (model["weights"] or model["pretrained"]):
+        drawn["distill"]["weight"] = None
+    if drawn["run"]["compile"]:
+        drawn["distill"]["blocks"] = None
+    if drawn["weight_optimizer"]["momentum"] == 0:
+        drawn["weight_optimizer"]["nesterov"] = False
+    for title in ("weight_optimizer", "gate_optimizer", "finetune"):
+        drawn[title]["milestones"] = drawn[title]["milestones"] or [1]
     return drawn
 
 
-def sections(title: str) -> st.SearchStrategy:
-    kind = SECTIONS[title]
-    fields = {entry.name: values(check_of(entry)) for entry in dataclasses.fields(kind)}
-    return st.fixed_dictionaries(fields).map(partial(fit_together, title)).map(lambda drawn: kind(**drawn))
+def recipe_of(drawn: dict) -> Recipe:
+    return Recipe(name=drawn["name"], **{title: kind(**drawn[title]) for title, kind in SECTIONS.items()})
 
 
-def can_be(parts: dict) -> bool:
-    """Tell whether sections fit together: only learned gates do without a budget, and who distils needs a teacher."""
-    search, gates, has_budget = parts["search"], parts["gates"], parts["target"].budget is not None
-    taught = (not search.distill or parts["model"].weights) and not (search.distill_blocks and parts["run"].compile)
-    depends = gates.dependency == 0 or (has_budget and gates.conditioning == "gates")
-    return taught and depends and (has_budget or isinstance(METHODS[gates.method], Learned))
+def fields_of(kind) -> st.SearchStrategy:
+    fields = kind.model_fields.items()
+    return st.fixed_dictionaries({name: values(field.annotation, tuple(field.metadata)) for name, field in fields})
 
 
-PARTS = st.fixed_dictionaries({"name": TEXT, **{title: sections(title) for title in SECTIONS}})
-RECIPES = PARTS.filter(can_be).map(lambda parts: Recipe(**parts))
+PARTS = st.fixed_dictionaries({"name": TEXT, **{title: fields_of(kind) for title, kind in SECTIONS.items()}})
+RECIPES = PARTS.map(fit_together).map(recipe_of)
 
 
 @settings(max_examples=60)
@@ -115,7 +122,7 @@ def test_any_recipe_reads_back_as_it_was(recipe):
     again = parse_recipe(text)
     assert again == recipe
     assert write_recipe(again) == text
-    kinds = [{f.name: type(getattr(s, f.name)) for f in dataclasses.fields(s)} for s in (again.data, recipe.data)]
+    kinds = [{name: type(value) for name, value in section} for section in (again.data, recipe.data)]
     assert kinds[0] == kinds[1]
 
 
@@ -123,12 +130,10 @@ def test_any_recipe_reads_back_as_it_was(recipe):
 @given(RECIPES, st.data())
 def test_any_field_can_be_set_to_what_another_recipe_has(recipe, data):
     other = with_overrides(get("digits"), {"model.weights": "dense.safetensors"})
-    names = ["data", "gates", "search", "weight_optimizer", "gate_optimizer", "finetune", "run"]
+    names = ["data", "weight_optimizer", "gate_optimizer", "finetune", "run"]
     title = data.draw(st.sampled_from(names))
-    changes = {
-        f"{title}.{f.name}": getattr(getattr(recipe, title), f.name) for f in dataclasses.fields(SECTIONS[title])
-    }
-    assert with_overrides(other, changes) == dataclasses.replace(other, **{title: getattr(recipe, title)})
+    changes = {f"{title}.{name}": value for name, value in getattr(recipe, title)}
+    assert with_overrides(other, changes) == other.replace(**{title: getattr(recipe, title)})
 
 
 def test_a_file_needs_only_what_has_no_default(tmp_path):
@@ -136,7 +141,7 @@ def test_a_file_needs_only_what_has_no_default(tmp_path):
     path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())  # as a Windows editor saves it
     recipe = read_recipe(path)
     assert recipe == read_recipe(str(path)) == parse_recipe(SMALL)
-    assert (recipe.name, recipe.search.epochs, recipe.target.budget, recipe.weight_optimizer.lr) == (
+    assert (recipe.name, recipe.search.epochs, recipe.gates.budget, recipe.weight_optimizer.lr) == (
         "small",
         3,
         0.5,
@@ -146,14 +151,18 @@ def test_a_file_needs_only_what_has_no_default(tmp_path):
 
 def test_none_is_written_as_nothing():
     text = write_recipe(parse_recipe(SMALL))
-    for absent in ("mean", "std", "image_size", "start", "penalty_weight", "clip_norm", "ema_decay"):
+    for absent in ("mean", "std", "image_size", "start", "weight", "clip_norm", "ema_decay"):
         assert f"{absent} =" not in text
     assert "milestones = []" in text
     assert 'groups = "all"' in text
 
 
 ERRORS = [
-    ("", "recipe fields target.budget and target.penalty_weight are both left out; exactly one must be set."),
+    ("", "recipe field search.epochs is missing; it must be an integer of at least 0."),
+    (
+        SMALL.replace("budget = 0.5", ""),
+        "recipe fields gates.budget and penalty.weight are both left out; exactly one must be set.",
+    ),
     (
         SMALL.replace("name =", "nmae ="),
         "recipe has no field or section nmae.\nhint: did you mean name?",
@@ -181,13 +190,12 @@ ERRORS = [
     ),
     (
         "zebra = 3\n" + SMALL,
-        "recipe has no field or section zebra.\nhint: the sections are model, data, task, gates, target, "
-        "search, weight_optimizer, gate_optimizer, recovery, finetune, deploy, run.",
+        "recipe has no field or section zebra.\nhint: the sections are model, data, task, gates, penalty, "
+        "search, distill, weight_optimizer, gate_optimizer, finetune, deploy, run.",
     ),
     (
-        SMALL + "[target.zebra]",
-        "recipe has no field or section target.zebra.\n"
-        "hint: the fields of [target] are budget, of, round_to, penalty_weight, penalty, penalty_scale, remove_blocks.",
+        SMALL + "[penalty.zebra]",
+        "recipe has no field or section penalty.zebra.\nhint: the fields of [penalty] are weight, kind, scale.",
     ),
     (
         "search = 5\n" + SMALL.replace("[search]\nepochs = 3\n", ""),
@@ -195,27 +203,27 @@ ERRORS = [
     ),
     (
         SMALL.replace("epochs = 3", ""),
-        "recipe field search.epochs is missing; it must be a whole number of at least 0.",
+        "recipe field search.epochs is missing; it must be an integer of at least 0.",
     ),
     (SMALL.replace("lr = 0.1", ""), "recipe field weight_optimizer.lr is missing; it must be a number above 0."),
     (
         SMALL.replace('name = "small"', ""),
-        "recipe field name is missing; it must be a line of text that is not empty.",
+        "recipe field name is missing; it must be a non-empty line of text.",
     ),
-    (SMALL.replace('"small"', "5"), "recipe field name must be a line of text that is not empty, got 5 instead."),
+    (SMALL.replace('"small"', "5"), "recipe field name must be a non-empty line of text, got 5 instead."),
     (
         SMALL.replace("= 3", '= "3"'),
-        "recipe field search.epochs must be a whole number of at least 0, got '3' instead.",
+        "recipe field search.epochs must be an integer of at least 0, got '3' instead.",
     ),
     (SMALL.replace("0.1", "nan"), "recipe field weight_optimizer.lr must be a number above 0, got nan instead."),
     (
         SMALL.replace("= 3", "= 1979-05-27"),
-        "recipe field search.epochs must be a whole number of at least 0, got datetime.date(1979, 5, 27) instead.",
+        "recipe field search.epochs must be an integer of at least 0, got datetime.date(1979, 5, 27) instead.",
     ),
-    (SMALL.replace("epochs = 3", "epochs 3"), "recipe is no valid TOML: Expected '=' after a key in a key/value pair"),
-    (SMALL + 'x = "', "recipe is no valid TOML: "),
-    (SMALL.replace("= 3", "= " + "3" * 5000), "recipe is no valid TOML: Exceeds the limit"),
-    (SMALL.replace("= 3", "= " + "[" * 100_000), "recipe is no valid TOML: "),
+    (SMALL.replace("epochs = 3", "epochs 3"), "recipe is not valid TOML: Expected '=' after a key in a key/value pair"),
+    (SMALL + 'x = "', "recipe is not valid TOML: "),
+    (SMALL.replace("= 3", "= " + "3" * 5000), "recipe is not valid TOML: Exceeds the limit"),
+    (SMALL.replace("= 3", "= " + "[" * 100_000), "recipe is not valid TOML: "),
 ]
 
 
@@ -229,7 +237,7 @@ def test_what_is_wrong_in_a_file_is_named(text, message):
 def test_a_syntax_error_says_file_and_line(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("name = 'x'\n\n[search\nepochs = 3\n")
-    with pytest.raises(InputError, match=r"recipe file .*mine\.toml is no valid TOML: .*at line 3, column 8"):
+    with pytest.raises(InputError, match=r"recipe file .*mine\.toml is not valid TOML: .*at line 3, column 8"):
         read_recipe(path)
     path.write_text("name = 'x'\n[search]\nepochs =")
     with pytest.raises(InputError, match=r"at line 3, the end of the document"):
@@ -242,7 +250,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match=r"is a folder; a \.toml file was expected"):
         read_recipe(tmp_path)
     (tmp_path / "latin.toml").write_bytes('name = "é"'.encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin\.toml is no text in UTF-8"):
+    with pytest.raises(InputError, match=r"latin\.toml is not UTF-8 text"):
         read_recipe(tmp_path / "latin.toml")
     with pytest.raises(InputError, match="cannot be read: embedded null byte"):
         read_recipe("a\0b")
@@ -287,21 +295,21 @@ def test_overrides(key, value, stored):
 def test_overrides_are_applied_together_and_change_nothing_else():
     before = get("digits")
     after = with_overrides(before, {"gates.method": "l0-hc", "gates.generator": "independent", "run.seed": "7"})
-    assert after.gates == dataclasses.replace(before.gates, method="l0-hc", generator="independent")
+    assert after.gates == before.gates.replace(method="l0-hc", generator="independent")
     assert after.run.seed == 7
-    assert dataclasses.replace(after, gates=before.gates, run=before.run) == before
+    assert after.replace(gates=before.gates, run=before.run) == before
     assert with_overrides(before, {}) == before
 
 
 def test_a_budget_takes_the_place_of_a_penalty_weight_and_the_other_way():
-    penalised = with_overrides(get("digits"), {"target.penalty_weight": "1e-6"})
-    assert (penalised.target.budget, penalised.target.penalty_weight) == (None, 1e-6)
-    budgeted = with_overrides(penalised, {"target.budget": 0.5, "target.of": "params"})
-    assert (budgeted.target.budget, budgeted.target.penalty_weight, budgeted.target.of) == (0.5, None, "params")
+    penalised = with_overrides(get("digits"), {"penalty.weight": "1e-6"})
+    assert (penalised.gates.budget, penalised.penalty.weight) == (None, 1e-6)
+    budgeted = with_overrides(penalised, {"gates.budget": 0.5, "gates.of": "params"})
+    assert (budgeted.gates.budget, budgeted.penalty.weight, budgeted.gates.of) == (0.5, None, "params")
     with pytest.raises(InputError, match="are both set"):
-        with_overrides(budgeted, {"target.budget": 0.5, "target.penalty_weight": 1e-6})
+        with_overrides(budgeted, {"gates.budget": 0.5, "penalty.weight": 1e-6})
     with pytest.raises(InputError, match="are both left out"):
-        with_overrides(budgeted, {"target.budget": "none"})
+        with_overrides(budgeted, {"gates.budget": "none"})
 
 
 @pytest.mark.parametrize(
@@ -323,17 +331,17 @@ def test_a_budget_takes_the_place_of_a_penalty_weight_and_the_other_way():
         (
             "search.epochs",
             "-1",
-            "recipe field search.epochs must be a whole number of at least 0, got -1 instead.",
+            "recipe field search.epochs must be an integer of at least 0, got -1 instead.",
         ),
         (
             "search.epochs",
             "many",
-            "recipe field search.epochs must be a whole number of at least 0, got 'many' instead.",
+            "recipe field search.epochs must be an integer of at least 0, got 'many' instead.",
         ),
         (
             "search.epochs",
             "1\nramp = 0.1",
-            "recipe field search.epochs must be a whole number of at least 0, got '1\\nramp = 0.1' instead.",
+            "recipe field search.epochs must be an integer of at least 0, got '1\\nramp = 0.1' instead.",
         ),
         ("search.epochs", "none", "recipe field search.epochs must be"),
     ],
@@ -382,7 +390,7 @@ def test_only_tasks_that_say_how_are_distilled(tmp_path):
         "    def measure(self, outputs, targets): return outputs.sum().view(1)\n"
         "    def value(self, sums): return float(sums[0])\n"
     )
-    taught = with_overrides(get("digits"), {"model.weights": "w.pt", "search.distill": 0.5})
+    taught = with_overrides(get("digits"), {"model.weights": "w.pt", "distill.weight": 0.5})
     assert task_of(taught).distills
-    with pytest.raises(InputError, match=r"search\.distill must be 0 where task\.spec is '.*own.py:Own', got 0.5"):
+    with pytest.raises(InputError, match=r"distill\.weight must be 0 where task\.spec is '.*own.py:Own', got 0.5"):
         task_of(with_overrides(taught, {"task.spec": f"{tmp_path / 'own.py'}:Own"}))

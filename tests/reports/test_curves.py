@@ -44,12 +44,12 @@ def epochs_drawn(run: Run) -> list[float]:
 
 def test_the_panel_of_the_budget_begins_after_the_warm_up(known: Run) -> None:
     assert epochs_drawn(known) == [1, 2, 3, 4]
-    warm = {**known.recipe, "search": {**known.recipe["search"], "gate_warmup": 0.5}}
+    warm = {**known.recipe, "search": {**known.recipe["search"], "warmup": 0.5}}
     assert epochs_drawn(replace(known, recipe=warm)) == [3, 4]
 
 
 def test_without_a_budget_there_is_no_panel_of_it(known: Run) -> None:
-    fixed = {**known.recipe, "target": {"penalty_weight": 1e-6}}
+    fixed = {**known.recipe, "gates": {}, "penalty": {"weight": 1e-6}}
     assert OF_THE_BUDGET in [panel.name for panel in curves.panels(known)]
     assert OF_THE_BUDGET not in [panel.name for panel in curves.panels(replace(known, recipe=fixed))]
 

@@ -73,7 +73,7 @@ def test_a_run_that_was_killed_while_it_began_can_begin(tmp_path: Path) -> None:
     [
         ({"search__epochs": 4}, "search.epochs was 3 and is now 4"),
         ({"name": "other"}, "name was 'tiny' and is now 'other'"),
-        ({"target__penalty_weight": 0.1}, "target.budget was 0.5 and is now None"),
+        ({"penalty__weight": 0.1}, "gates.budget was 0.5 and is now None"),
     ],
 )
 def test_another_recipe_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -84,7 +84,7 @@ def test_another_recipe_is_refused(tmp_path: Path, change: dict[str, object], me
 
 def test_a_damaged_recipe_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("[model")
-    with pytest.raises(InputError, match="no valid TOML"):
+    with pytest.raises(InputError, match="not valid TOML"):
         open_run(str(tmp_path), tiny_recipe(), resume=True)
 
 

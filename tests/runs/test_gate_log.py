@@ -43,7 +43,7 @@ def test_every_search_epoch_has_a_line(finished: tuple[Path, dict[str, Any]]) ->
 
 
 def test_the_first_line_says_what_the_gates_are(tmp_path: Path) -> None:
-    fields = {"gates__preset": "paper", "target__penalty_weight": 1e-6, "search__gate_warmup": 0, "search__epochs": 1}
+    fields = {"gates__preset": "paper", "penalty__weight": 1e-6, "search__warmup": 0, "search__epochs": 1}
     run(tiny_recipe(**fields, finetune__epochs=0), tmp_path / "run")
     first = json.loads((tmp_path / "run" / "gates.jsonl").read_text().splitlines()[0])
     values = [value for group in first["open"].values() for value in group]

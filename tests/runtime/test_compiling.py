@@ -32,14 +32,14 @@ def _without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"target__budget": 0.5},
-        {"target__budget": 0.5, "gates__generator": "independent"},
-        {"target__penalty_weight": 1e-3, "gates__preset": "paper", "gates__direction": "backward"},
+        {"gates__budget": 0.5},
+        {"gates__budget": 0.5, "gates__generator": "independent"},
+        {"penalty__weight": 1e-3, "gates__preset": "paper", "gates__direction": "backward"},
     ],
     ids=["fc, budget", "independent, budget", "the paper's, penalty"],
 )
 def test_a_search_is_one_graph(tmp_path: Path, fields: dict[str, Any]) -> None:
-    session, gated = make_session(tmp_path, search__gate_warmup=0.0, run__compact="never", **fields)
+    session, gated = make_session(tmp_path, search__warmup=0.0, search__cut="never", **fields)
     phase = SearchPhase(session, gated)
     plain = loop.prepare_phase(session.engine, phase).train()
     network = compiling.compiled(plain, session.engine.device)

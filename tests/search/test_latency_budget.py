@@ -36,7 +36,7 @@ class Wide(nn.Sequential):
 
 def test_a_run_keeps_its_record(tmp_path: Path) -> None:
     spec = "tests.search.test_latency_budget:Wide"
-    recipe = tiny_recipe(model__spec=spec, target__of="latency", target__budget=0.8, target__round_to=2)
+    recipe = tiny_recipe(model__spec=spec, gates__of="latency", gates__budget=0.8, gates__round_to=2)
     summary = run(recipe, tmp_path / "run")
     assert summary["budget_of"] == "latency" and summary["round_to"] == 2
     assert 0 < summary["budget_reached"] < 1.5

@@ -167,7 +167,7 @@ def test_a_recipe_without_any_training(method: str, tmp_path: Path) -> None:
     errors = {}
     for compensate in (True, False):
         out = tmp_path / str(compensate)
-        summary = run(tiny_recipe(**fields, recovery__compensate=compensate), out)
+        summary = run(tiny_recipe(**fields, search__compensate=compensate), out)
         assert summary["steps"] == 0 and summary["budget_reached"] <= 0.5
         assert (summary["freezing"]["statistics"] == "compensated") is compensate
         errors[compensate] = json.loads((out / "compact" / "compact.json").read_text())["certificate"]["max_error"]

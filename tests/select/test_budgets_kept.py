@@ -95,7 +95,7 @@ def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, gen
         "search.dense_baseline": False,
         "finetune.epochs": 0,
         "gates.generator": generator,
-        "target.budget": 0.5,
+        "gates.budget": 0.5,
         "data.limit_train": 192,
         "data.batch_size": 32,
         "run.trackers": [],
@@ -103,7 +103,7 @@ def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, gen
     recipe = with_overrides(catalog.get("digits"), changes)  # 224 gates: one of them costs less than 1 %
     summary = run(recipe, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    check_descent(lines, "macs", warmup=recipe.search.gate_warmup)
+    check_descent(lines, "macs", warmup=recipe.search.warmup)
     final = [line for line in lines if line.get("phase") == "search" and "event" not in line][-1]["expected"][
         "macs_share"
     ]

@@ -99,8 +99,8 @@ def test_too_few_runs_and_other_costs_leave_a_claim_open(make: Make, tmp_path: P
     make("dep-l0", [90.0, 90.2])
     make("l0-hc", [80.0, 80.2, 80.1])
     assert verdicts(tmp_path)["Dep-L0"] == ("open", "open")
-    make("dep-l0", [90.0, 90.2, 90.1], target__budget=0.3)
-    make("l0-hc", [80.0, 80.2, 80.1], cost=0.6, target__budget=0.3)
+    make("dep-l0", [90.0, 90.2, 90.1], gates__budget=0.3)
+    make("l0-hc", [80.0, 80.2, 80.1], cost=0.6, gates__budget=0.3)
     found = judge([tmp_path / "runs"])
     assert found["claims"][0]["verdict"] == "open"
     reasons = {each["reason"] for each in found["claims"][0]["comparisons"]}
@@ -133,7 +133,7 @@ def test_several_runs_of_one_seed_count_as_one(make: Make, tmp_path: Path) -> No
 
 
 def penalty(weight: float) -> dict[str, Any]:
-    return {"target__budget": None, "target__penalty_weight": weight}
+    return {"gates__budget": None, "penalty__weight": weight}
 
 
 def test_runs_of_several_penalties_are_compared_at_equal_cost(make: Make, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_the_control_decides_nothing_about_epochs_from_another_start(make: Make,
 def test_the_control_is_asked_only_where_the_claim_is(make: Make, tmp_path: Path) -> None:
     make("dep-l0", [90.0, 90.2, 90.1])
     make("control", [80.0, 80.2, 80.1])
-    make("dep-l0", [90.0, 90.2, 90.1], target__budget=0.3)
-    make("dep-l0:lstm", [80.0, 80.2, 80.1], target__budget=0.3)
+    make("dep-l0", [90.0, 90.2, 90.1], gates__budget=0.3)
+    make("dep-l0:lstm", [80.0, 80.2, 80.1], gates__budget=0.3)
     assert verdicts(tmp_path)["FC"] == ("confirmed", "open")
 
 
@@ -197,8 +197,8 @@ def test_the_number_of_reading_processes_is_no_setting(make: Make, tmp_path: Pat
 
 def test_all_settings_must_confirm(make: Make, tmp_path: Path) -> None:
     for budget, gain in ((0.5, 1.0), (0.3, 0.0)):
-        make("dep-l0", [90.0 + gain, 90.1 + gain, 90.2 + gain], target__budget=budget)
-        make("l0-hc", [90.0, 90.1, 90.2], target__budget=budget)
+        make("dep-l0", [90.0 + gain, 90.1 + gain, 90.2 + gain], gates__budget=budget)
+        make("l0-hc", [90.0, 90.1, 90.2], gates__budget=budget)
     assert verdicts(tmp_path)["Dep-L0"][0] == "not confirmed"
 
 
@@ -239,7 +239,7 @@ def test_an_earlier_file_gives_the_same_result(earlier: Path) -> None:
 
 def test_runs_join_those_of_an_earlier_file(make: Make, tmp_path: Path, earlier: Path) -> None:
     make("control", [90.0, 90.2, 90.3])
-    make("dep-l0", [70.0, 70.2, 70.1], target__budget=0.3)
+    make("dep-l0", [70.0, 70.2, 70.1], gates__budget=0.3)
     result = judge([earlier, tmp_path / "runs"])
     assert [run["setting"] for run in result["runs"]] == ["S1"] * 9 + ["S2"] * 3
     assert result["claims"][0]["verdict"] == "confirmed"
@@ -250,17 +250,17 @@ def test_runs_join_those_of_an_earlier_file(make: Make, tmp_path: Path, earlier:
 
 
 def test_settings_are_told_apart_by_what_no_description_says(make: Make, tmp_path: Path, earlier: Path) -> None:
-    make("l0-hc", [80.0, 80.2, 80.1], recovery__renew_statistics=False)
+    make("l0-hc", [80.0, 80.2, 80.1], search__renew_statistics=False)
     result = judge([earlier, tmp_path / "runs"])
     first, second = result["settings"].values()
     assert first["description"] == second["description"]
-    assert (first["recipe"]["recovery"], second["recipe"]["recovery"]) != (second["recipe"]["recovery"],) * 2
+    assert (first["recipe"]["search"], second["recipe"]["search"]) != (second["recipe"]["search"],) * 2
     assert len(result["claims"][0]["comparisons"]) == 1
 
 
 def test_fields_that_recipes_did_not_have_take_their_defaults(make: Make, tmp_path: Path, earlier: Path) -> None:
     told = json.loads(earlier.read_text())
-    del told["settings"]["S1"]["recipe"]["recovery"]["compensate"]
+    del told["settings"]["S1"]["recipe"]["search"]["compensate"]
     earlier.write_text(json.dumps(told))
     make("control", [90.0, 90.2, 90.1])
     assert list(judge([earlier, tmp_path / "runs"])["settings"]) == ["S1"]

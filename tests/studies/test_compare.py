@@ -150,7 +150,7 @@ def sweep(folder: Path, budgets: Sequence[float], summaries: dict[float, dict[st
     comparison = Comparison(RECIPE, (), 1, budgets)
     outcomes = []
     for name, recipe in comparison.members().items():
-        summary = summaries.get(recipe.target.budget or 0.0)
+        summary = summaries.get(recipe.gates.budget or 0.0)
         if summary is not None:
             finish_run(folder / name, summary)
             outcomes.append(Outcome(name, "finished", summary=summary))
@@ -193,7 +193,7 @@ def test_the_table_of_several_budgets(tmp_path: Path) -> None:
 def test_every_budget_is_a_recipe_of_its_own() -> None:
     members = Comparison(catalog.get("vgg16-cifar10"), (), 1, (0.3, 0.7)).members()  # whose own target is a fixed λ
     assert list(members) == ["dep-l0/budget-0.7/seed-0", "dep-l0/budget-0.3/seed-0"]
-    assert [(r.target.budget, r.target.penalty_weight) for r in members.values()] == [(0.7, None), (0.3, None)]
+    assert [(r.gates.budget, r.penalty.weight) for r in members.values()] == [(0.7, None), (0.3, None)]
 
 
 @pytest.mark.parametrize(

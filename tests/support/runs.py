@@ -22,8 +22,6 @@ spec = "cifar10:data"
 method = "dep-l0"
 generator = "fc"
 direction = "forward"
-
-[target]
 budget = 0.5
 of = "macs"
 

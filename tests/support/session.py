@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.progress import Quiet
 from depl0.app.runtime.engine import make_engine

@@ -23,20 +23,20 @@ from tests.support.resume import what_matters
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 SEARCH = {"search__epochs": 8, "search__ema_decay": 0.8, "weight_optimizer__lr": 0.1}
-SETTLES = {"search__converged_epochs": 0.6, "search__converged_change": 0.08, "search__ramp": 0.3}
+SETTLES = {"search__converged_after": 0.075, "search__converged_change": 0.08, "search__ramp": 0.3}
 RECIPES: dict[str, dict[str, Any]] = {
     "progressive": {},
     "progressive, penalty": {
-        "target__penalty_weight": 2e-3,
-        "target__penalty": "macs",
+        "penalty__weight": 2e-3,
+        "penalty__kind": "macs",
         "gates__generator": "independent",
         "gate_optimizer__lr": 0.8,
         "search__clip_norm": 1.0,
     },
-    "progressive, gated fine-tuning": {"finetune__gated": True, "target__budget": 0.3},
-    "progressive, rounded": {"target__round_to": 2},
-    "once": {"run__compact": "once", **SETTLES},
-    "never": {"run__compact": "never", **SETTLES},
+    "progressive, gated fine-tuning": {"finetune__gated": True, "gates__budget": 0.3},
+    "progressive, rounded": {"gates__round_to": 2},
+    "once": {"search__cut": "once", **SETTLES},
+    "never": {"search__cut": "never", **SETTLES},
 }
 
 

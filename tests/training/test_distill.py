@@ -50,7 +50,7 @@ def weights(tmp_path: Path) -> str:
 
 def test_a_run_with_distillation_learns_something_else_and_resumes_to_the_bit(tmp_path: Path, weights: str) -> None:
     plain = run(tiny_recipe(model__weights=weights), tmp_path / "plain")
-    recipe = tiny_recipe(model__weights=weights, search__distill=0.5)
+    recipe = tiny_recipe(model__weights=weights, distill__weight=0.5)
     run(recipe, tmp_path / "whole")
     with pytest.raises(Exception, match="interrupted"):
         run(recipe, tmp_path / "parts", Noisy(7, interrupt))
@@ -62,7 +62,7 @@ def test_a_run_with_distillation_learns_something_else_and_resumes_to_the_bit(tm
 
 def test_without_a_trained_network_it_is_refused() -> None:
     with pytest.raises(InputError, match=r"search\.distill must be 0 where model\.weights is empty"):
-        tiny_recipe(search__distill=0.5)
+        tiny_recipe(distill__weight=0.5)
 
 
 def test_it_is_on_by_default_where_there_is_a_trained_network(tmp_path: Path, weights: str) -> None:
@@ -70,8 +70,8 @@ def test_it_is_on_by_default_where_there_is_a_trained_network(tmp_path: Path, we
     by_default = tiny_recipe(model__weights=weights)
     assert by_default.distill == 0.9
     run(by_default, tmp_path / "default", told := Noisy())
-    run(tiny_recipe(model__weights=weights, search__distill=0.9), tmp_path / "asked")
-    run(tiny_recipe(model__weights=weights, search__distill=0.0), tmp_path / "off", quiet := Noisy())
+    run(tiny_recipe(model__weights=weights, distill__weight=0.9), tmp_path / "asked")
+    run(tiny_recipe(model__weights=weights, distill__weight=0.0), tmp_path / "off", quiet := Noisy())
     files = {n: (tmp_path / n / "compact" / "compact.safetensors").read_bytes() for n in ("default", "asked", "off")}
     assert files["default"] == files["asked"] != files["off"]
     assert any("--distill 0" in note for note in told.notes)

@@ -54,7 +54,7 @@ def run_tiny(name: str, out: Path, **fields: Any) -> tuple[dict[str, Any], list[
 
 
 def test_resnet56_as_printed(tmp_path: Path) -> None:
-    summary, epochs = run_tiny("resnet56-cifar10-paper", tmp_path / "run", target__penalty_weight=1e-2)
+    summary, epochs = run_tiny("resnet56-cifar10-paper", tmp_path / "run", penalty__weight=1e-2)
     assert list(summary["groups"]) == ["conv1", "inner"]
     assert summary["compactions"] == [] and summary["freezing"]["statistics"] == "kept"
     assert {line["gate_lr"] for line in epochs} == {1e-3}

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import depl0.app.training.loop as loop
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.checkpoint import load_newest
 from depl0.app.runtime.engine import make_engine
 from depl0.app.training.phase import PlainPhase
@@ -34,9 +34,7 @@ pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 @pytest.mark.parametrize("kind", ["params", "macs", "groups", "chain", "groups-k2"])
 def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
     weight = 0.01
-    session, gated = make_session(
-        tmp_path, target__penalty_weight=weight, target__penalty=kind, search__gate_warmup=0.0
-    )
+    session, gated = make_session(tmp_path, penalty__weight=weight, penalty__kind=kind, search__warmup=0.0)
     phase = SearchPhase(session, gated)
     phase.before_step()
     images, labels = next(iter(session.data.train.epoch(0)))
@@ -50,7 +48,7 @@ def test_the_loss_has_the_penalty_in_it(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_warm_up_has_open_gates_and_no_penalty(tmp_path: Path) -> None:
-    session, gated = make_session(tmp_path, target__penalty_weight=1.0, search__gate_warmup=0.4)
+    session, gated = make_session(tmp_path, penalty__weight=1.0, search__warmup=0.4)
     phase = SearchPhase(session, gated)
     images, labels = next(iter(session.data.train.epoch(0)))
     gated.train()
@@ -68,14 +66,14 @@ def test_gates_are_sampled_in_training(tmp_path: Path, monkeypatch: pytest.Monke
     drawn = []
     sample = hard_concrete.sample_gates
     monkeypatch.setattr(hard_concrete, "sample_gates", lambda *args: drawn.append(sample(*args)) or drawn[-1])
-    recipe = tiny_recipe(target__penalty_weight=0.0, search__gate_warmup=0.0, search__epochs=1, finetune__epochs=0)
+    recipe = tiny_recipe(penalty__weight=0.0, search__warmup=0.0, search__epochs=1, finetune__epochs=0)
     run(recipe, tmp_path / "run")
     assert len(drawn) == 3
     assert not torch.equal(drawn[0], drawn[1])
 
 
 def test_gate_warm_up_looks_at_no_value(tmp_path: Path) -> None:
-    session, gated = make_session(tmp_path, search__gate_warmup=0.4)
+    session, gated = make_session(tmp_path, search__warmup=0.4)
     before_step = SearchPhase(session, gated).before_step
     with NoLooking():
         before_step()
@@ -90,12 +88,10 @@ class NoLooking(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("target", [{"target__budget": 0.5}, {"target__penalty_weight": 1e-3}])
+@pytest.mark.parametrize("target", [{"gates__budget": 0.5}, {"penalty__weight": 1e-3}])
 def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depl0.search.search.LOOKS", 1)  # between two looks at the gates
-    session, gated = make_session(
-        tmp_path, search__gate_warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target
-    )
+    session, gated = make_session(tmp_path, search__warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target)
     phase = SearchPhase(session, gated)
     phase.before_step()
     wrapped = loop.prepare_phase(session.engine, phase).train()
@@ -110,9 +106,7 @@ def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float], monk
 
 
 def test_clipping_is_of_the_weights_alone(tmp_path: Path) -> None:
-    session, gated = make_session(
-        tmp_path, search__gate_warmup=0.0, search__clip_norm=1e-6, target__penalty_weight=1e-3
-    )
+    session, gated = make_session(tmp_path, search__warmup=0.0, search__clip_norm=1e-6, penalty__weight=1e-3)
     phase = SearchPhase(session, gated)
     phase.before_step()
     wrapped = loop.prepare_phase(session.engine, phase).train()
@@ -148,7 +142,7 @@ def test_fine_tuning_a_gated_network_leaves_the_gates_alone(tmp_path: Path) -> N
 
 def test_a_loss_that_is_no_number_says_at_which_step(tmp_path: Path) -> None:
     recipe = tiny_recipe(
-        model__spec="tests.networks.tiny:ScoresThatExplode", run__checkpoint_minutes=0, search__gate_warmup=0.0
+        model__spec="tests.networks.tiny:ScoresThatExplode", run__checkpoint_minutes=0, search__warmup=0.0
     )
     with pytest.raises(
         TrainingError, match=r"the loss became (nan|inf) at step 5 \(search, epoch 2, learning rate .*\)"
@@ -176,9 +170,7 @@ def test_weights_so_large_that_importance_is_no_number(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_does_not_save_a_loss_that_is_no_number(tmp_path: Path) -> None:
-    recipe = tiny_recipe(
-        model__spec="tests.networks.tiny:ScoresThatExplode", data__batch_size=4, search__gate_warmup=0.0
-    )
+    recipe = tiny_recipe(model__spec="tests.networks.tiny:ScoresThatExplode", data__batch_size=4, search__warmup=0.0)
     with pytest.raises(TrainingError, match=r"the loss became .* at step 5"):
         run(recipe, tmp_path / "run", Noisy(at_step=8, act=interrupt))
     assert load_newest(tmp_path / "run" / "checkpoints") is None
@@ -189,7 +181,7 @@ def test_an_interrupt_does_not_save_a_loss_that_is_no_number(tmp_path: Path) -> 
 
 def test_metrics_are_means_over_all_images(tmp_path: Path) -> None:
     recipe = tiny_recipe(
-        weight_optimizer__lr=1e-12, search__epochs=1, search__gate_warmup=0.9, search__ramp=0.1, finetune__epochs=0
+        weight_optimizer__lr=1e-12, search__epochs=1, search__warmup=0.9, search__ramp=0.1, finetune__epochs=0
     )
     run(recipe, tmp_path / "run")
     line, freezing = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())

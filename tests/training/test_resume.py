@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 RECIPES: dict[str, dict[str, Any]] = {
     "budget": {},
     "penalty, average, clipping": {
-        "target__penalty_weight": 1e-3,
+        "penalty__weight": 1e-3,
         "search__ema_decay": 0.8,
         "search__clip_norm": 1.0,
         "gates__generator": "independent",
     },
-    "gated fine-tuning, average": {"finetune__gated": True, "search__ema_decay": 0.8, "target__of": "params"},
+    "gated fine-tuning, average": {"finetune__gated": True, "search__ema_decay": 0.8, "gates__of": "params"},
     "dense baseline": {"search__dense_baseline": True, "search__epochs": 2, "finetune__epochs": 1},
 }
 STEPS = {"budget": 15, "penalty, average, clipping": 15, "gated fine-tuning, average": 15, "dense baseline": 18}

@@ -63,10 +63,10 @@ def test_only_weights_have_weight_decay() -> None:
     assert in_gates == {id(p) for p in gated.generator.parameters()}
 
 
-@pytest.mark.parametrize("target", [{"target__budget": 0.5}, {"target__penalty_weight": 1e-6}])
+@pytest.mark.parametrize("target", [{"gates__budget": 0.5}, {"penalty__weight": 1e-6}])
 @pytest.mark.parametrize("generator", ["fc", "independent"])
 def test_a_search_twice_as_long_has_half_the_gate_rate(target: dict[str, float], generator: str) -> None:
-    gated = tiny_gated(generator=generator, budget=target.get("target__budget"))
+    gated = tiny_gated(generator=generator, budget=target.get("gates__budget"))
     rates = {}
     for epochs in (5, 10):
         recipe = tiny_recipe(search__epochs=epochs, gates__generator=generator, **target)

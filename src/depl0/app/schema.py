@@ -82,6 +82,7 @@ NonNegative = Annotated[float, Strict(), at.Ge(0)]
 Above0 = Annotated[float, Strict(), at.Gt(0)]
 Share = Annotated[float, Strict(), at.Ge(0), at.Le(1)]
 BelowOne = Annotated[float, Strict(), at.Ge(0), at.Lt(1)]
+Seed = Annotated[int, Strict(), at.Ge(0), at.Le(2**32 - 1)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), AfterValidator(_printable), Means("a line of text")]
 Name = Annotated[str, Strict(), at.MinLen(1), AfterValidator(_printable), Means("a non-empty line of text")]
@@ -102,7 +103,7 @@ class Schema(BaseModel):
     depl0.errors.InputError: share must be a number above 0 and at most 1, got 2 instead.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -135,7 +136,7 @@ def explain(kind: type[Schema], error: ValidationError, values: object) -> tuple
         if isinstance(cause, InputError):
             return cause.message, cause.hint
         return f"{kind.called(name) or 'it'} must be a table, got {shown(value)} instead.", None
-    if first["type"] == "missing":
+    if first["type"] == "missing" and isinstance(first["loc"][-1], str):
         return f"{kind.called(name)} is missing; it must be {words_for(field)}.", None
     if first["type"] == "extra_forbidden":
         return f"{kind.called(name)} is unknown.", did_you_mean(str(first["loc"][-1]), kind.model_fields)

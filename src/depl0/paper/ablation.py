@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.studies.measures import (
     cells_of,

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.progress import Reporter, make_reporter

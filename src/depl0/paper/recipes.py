@@ -13,20 +13,27 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from depl0.app.recipes.images import CIFAR10_DATA, CIFAR100_DATA, cifar, imagenet
+from depl0.app.recipes.catalog import (
+    BACKWARD,
+    CIFAR10_DATA,
+    CIFAR100_DATA,
+    FORWARD,
+    L0_HC,
+    Variant,
+    cifar,
+    imagenet,
+)
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import (
+    DistillSection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
     ModelSection,
-    RecoverySection,
-    RunSection,
+    PenaltySection,
     SearchSection,
-    TargetSection,
     WeightOptimizerSection,
 )
-from depl0.app.recipes.variants import BACKWARD, FORWARD, L0_HC, Variant
 
 Source: TypeAlias = Literal["paper", "authors"]
 SOURCES: tuple[Source, ...] = ("paper", "authors")
@@ -41,11 +48,19 @@ def _name(base: str, source: Source, variant: Variant) -> str:
 
 def _gates(source: Source, variant: Variant, **others: Any) -> GatesSection:
     preset = "paper" if source == "paper" else "reference"
-    return variant.gates(preset=preset, evaluation="paper", importance="none", **others)
+    return variant.gates(preset=preset, evaluation="paper", **others)
 
 
-def _shared() -> dict[str, Any]:
-    return {"recovery": RecoverySection(renew_statistics=False), "run": RunSection(compact="never")}
+def _search(epochs: int, converged_epochs: int) -> dict[str, Any]:
+    """Return the sections that all published experiments share, and their search."""
+    search = SearchSection(
+        epochs=epochs,
+        cut="never",
+        first_scores="none",
+        renew_statistics=False,
+        converged_after=converged_epochs / epochs,
+    )
+    return {"search": search, "distill": DistillSection(weight=0.0)}
 
 
 def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) -> Recipe:
@@ -58,14 +73,13 @@ def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) 
         model=ModelSection(spec="vgg16"),
         data=cifar(data),
         gates=_gates(source, variant, groups="all"),
-        target=TargetSection(
-            penalty_weight=5e-7 if variant.method == "l0-hc" else 1e-6,
-            penalty="groups" if source == "paper" else "chain",
+        penalty=PenaltySection(
+            weight=5e-7 if variant.method == "l0-hc" else 1e-6,
+            kind="groups" if source == "paper" else "chain",
         ),
-        search=SearchSection(epochs=_cifar_epochs(source), converged_epochs=20, distill=0.0),
         weight_optimizer=WeightOptimizerSection(lr=0.05, momentum=0.9, weight_decay=5e-4, **steps),
         gate_optimizer=GateOptimizerSection(lr=GATE_LR, **gate_steps),
-        **_shared(),
+        **_search(_cifar_epochs(source), 20),
     )
 
 
@@ -78,18 +92,17 @@ def resnet56(base: str, data: Mapping[str, Any], source: Source, variant: Varian
         model=ModelSection(spec="resnet56" if source == "paper" else "resnet56_b"),
         data=cifar(data),
         gates=_gates(source, variant, groups="inner", alone=("conv1",)),
-        target=TargetSection(
-            penalty_weight=1e-6 if variant.direction == "backward" else 5e-7,
-            penalty="groups" if source == "paper" else "chain",
+        penalty=PenaltySection(
+            weight=1e-6 if variant.direction == "backward" else 5e-7,
+            kind="groups" if source == "paper" else "chain",
         ),
-        search=SearchSection(epochs=_cifar_epochs(source), converged_epochs=20, distill=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.1
         ),
         gate_optimizer=GateOptimizerSection(
             lr=GATE_LR, schedule="step", milestones=milestones, factor=0.2 if source == "paper" else 0.1
         ),
-        **_shared(),
+        **_search(_cifar_epochs(source), 20),
     )
 
 
@@ -106,14 +119,13 @@ def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
         model=ModelSection(spec="resnet50"),
         data=imagenet(),
         gates=_gates(source, variant, groups="inner"),
-        target=TargetSection(penalty_weight=5e-9, penalty="groups" if source == "paper" else "groups-k2"),
-        search=SearchSection(epochs=90, converged_epochs=8, distill=0.0),
+        penalty=PenaltySection(weight=5e-9, kind="groups" if source == "paper" else "groups-k2"),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="step", milestones=milestones, factor=0.1
         ),
         gate_optimizer=GateOptimizerSection(lr=GATE_LR, schedule="step", milestones=milestones, factor=0.2),
         finetune=FinetuneSection(epochs=10, gated=True, **last),
-        **_shared(),
+        **_search(90, 8),
     )
 
 

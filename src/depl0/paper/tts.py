@@ -21,8 +21,7 @@ from typing import Any
 
 from depl0._util.io import write_whole
 from depl0.app.bench.step import machine_load
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import read_recipe, with_overrides, write_recipe
 from depl0.app.runs import schema as content
 from depl0.app.runs.folder import RunFolder, environment
@@ -45,16 +44,16 @@ _BACKWARD = {**_FORWARD, "gates.direction": "backward"}
 _L0_HC = {"gates.method": "l0-hc", "gates.generator": "independent"}
 
 DENSE = Member("dense", "dense")
-NEVER = Member("never", fields={**_FORWARD, "run.compact": "never"})
-ONCE = Member("once", fields={**_FORWARD, "run.compact": "once"})
-PROGRESSIVE = Member("progressive", fields={**_FORWARD, "run.compact": "progressive"})
+NEVER = Member("never", fields={**_FORWARD, "search.cut": "never"})
+ONCE = Member("once", fields={**_FORWARD, "search.cut": "once"})
+PROGRESSIVE = Member("progressive", fields={**_FORWARD, "search.cut": "progressive"})
 COMPACTIONS = (DENSE, NEVER, ONCE, PROGRESSIVE)
 
-L0_HC_ONCE = Member("l0-hc-once", fields={**_L0_HC, "run.compact": "once"})
+L0_HC_ONCE = Member("l0-hc-once", fields={**_L0_HC, "search.cut": "once"})
 METHODS = (  # extracted once, at convergence, as the paper does
     L0_HC_ONCE,
     ONCE,
-    Member("backward-once", fields={**_BACKWARD, "run.compact": "once"}),
+    Member("backward-once", fields={**_BACKWARD, "search.cut": "once"}),
 )
 _METHOD_WORDS = {"l0-hc-once": "L0-HC", "once": "Dep-L0 forward", "backward-once": "Dep-L0 backward"}
 
@@ -105,7 +104,7 @@ def bench_tts(
         "batch": base.data.batch_size,
         "epochs": base.search.epochs + base.finetune.epochs,
         "search_epochs": base.search.epochs,
-        "budget": base.target.budget,
+        "budget": base.gates.budget,
         "seeds": list(seeds),
         "threads": threads,
         "runs": rows,

@@ -24,8 +24,7 @@ from depl0.app.data import Data
 from depl0.app.data.base import Batches, DataInfo
 from depl0.app.models.spec import factory
 from depl0.app.recipes import catalog
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import RunFolder, environment
 from depl0.app.runs.progress import Quiet
@@ -59,8 +58,8 @@ class Variant:
     """of the recipe; None: without gates"""
 
 
-_BUDGET = {"target.budget": 0.5}
-_PENALTY = {"target.penalty_weight": 1e-6, "target.penalty": "params"}
+_BUDGET = {"gates.budget": 0.5}
+_PENALTY = {"penalty.weight": 1e-6, "penalty.kind": "params"}
 _FC, _BACKWARD = {"gates.generator": "fc"}, {"gates.generator": "fc", "gates.direction": "backward"}
 _INDEPENDENT = {"gates.generator": "independent"}
 
@@ -280,7 +279,7 @@ def _recipe(model: str, batch: int, variant: Variant) -> Recipe:
     fields = {
         "model.spec": model,
         "data.batch_size": batch,
-        "search.gate_warmup": 0.0,
+        "search.warmup": 0.0,
         "run.trackers": [],
         **(variant.fields or {}),
     }

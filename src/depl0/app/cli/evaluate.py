@@ -25,7 +25,7 @@ def eval_command(
 ) -> None:
     """Repeat the accuracy, or the task's other metric, of a compact network from its files."""
     from depl0.app.recipes import catalog
-    from depl0.app.recipes.task import task_of
+    from depl0.app.recipes.recipe import task_of
     from depl0.app.recipes.toml import read_recipe, with_overrides
     from depl0.app.runs.folder import find_compact
     from depl0.app.runs.paths import resolve_paths

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any
@@ -158,10 +157,10 @@ def chosen_recipe(
             "model.weights": weights,
             "model.pretrained": pretrained,
             "model.strict": strict,
-            "target.of": of,
-            "target.round_to": round_to,
+            "gates.of": of,
+            "gates.round_to": round_to,
             "gates.method": method,
-            "target.remove_blocks": remove_blocks,
+            "gates.remove_blocks": remove_blocks,
             "gates.generator": generator,
             "gates.direction": direction,
             "gates.conditioning": conditioning,
@@ -171,10 +170,10 @@ def chosen_recipe(
             "data.batch_size": batch_size,
             "weight_optimizer.lr": lr,
             "gate_optimizer.lr": gate_lr,
-            "search.distill": distill,
-            "recovery.compensate": compensate,
+            "distill.weight": distill,
+            "search.compensate": compensate,
             "deploy.then": then,
-            "run.compact": compact,
+            "search.cut": compact,
             "run.seed": seed,
             "run.device": device,
             "run.precision": precision,
@@ -241,7 +240,7 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
         return catalog.get("digits")
     own = catalog.for_trained(catalog.get("custom")) if trained else catalog.get("custom")
     words = re.findall(r"[\w.+]+", f"{model or own.model.spec} {(data or own.data.spec).partition(':')[0]}")
-    return dataclasses.replace(own, name="-".join(words))
+    return own.replace(name="-".join(words))
 
 
 def _learned(recipe: Recipe) -> str | None:
@@ -259,12 +258,12 @@ def complete(
     assignments: list[str],
 ) -> Recipe:
     """Change a recipe as the command line says: budget and λ exclude each other; ``--set`` has the last word."""
-    from depl0.app.recipes.method import for_method
+    from depl0.app.recipes.recipe import for_method
     from depl0.app.recipes.toml import with_overrides
 
     if budget is not None and penalty_weight is not None:
         raise InputError("--budget and --penalty-weight are both given; exactly one may be.")
-    options = {**options, "target.budget": budget, "target.penalty_weight": penalty_weight}
+    options = {**options, "gates.budget": budget, "penalty.weight": penalty_weight}
     overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if "gates.method" in overrides:
         overrides = {**for_method(recipe, overrides["gates.method"]), **overrides}

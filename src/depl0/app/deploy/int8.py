@@ -13,8 +13,7 @@ from torch import Tensor
 
 from depl0.app.data import Data
 from depl0.app.deploy.source import Source
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import read_recipe, with_overrides
 from depl0.app.runs.folder import find_compact
 from depl0.app.tasks import Metric, Task

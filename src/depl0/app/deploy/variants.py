@@ -15,8 +15,7 @@ from depl0._util.io import write_whole
 from depl0._util.optional import require
 from depl0.app.deploy.int8 import Options, open_images, test_score, training_images, write_int8
 from depl0.app.deploy.source import Source, open_source
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.weights import load_weights
 from depl0.export.checked import write_checked
 from depl0.export.int8.quantize import Note, Score, quantize_onnx

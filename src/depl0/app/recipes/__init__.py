@@ -8,40 +8,39 @@ True
 """
 
 from depl0.app.recipes.catalog import describe, find, get, names
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.section import Section
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.sections import (
     SECTIONS,
     DataSection,
     DeploySection,
+    DistillSection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
     ModelSection,
-    RecoverySection,
+    PenaltySection,
     RunSection,
     SearchSection,
-    TargetSection,
+    Section,
     TaskSection,
     WeightOptimizerSection,
 )
-from depl0.app.recipes.task import task_of
 from depl0.app.recipes.toml import parse_recipe, read_recipe, with_overrides, write_recipe
 
 __all__ = [
     "SECTIONS",
     "DataSection",
     "DeploySection",
+    "DistillSection",
     "FinetuneSection",
     "GateOptimizerSection",
     "GatesSection",
     "ModelSection",
+    "PenaltySection",
     "Recipe",
-    "RecoverySection",
     "RunSection",
     "SearchSection",
     "Section",
-    "TargetSection",
     "TaskSection",
     "WeightOptimizerSection",
     "describe",

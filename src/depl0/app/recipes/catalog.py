@@ -15,30 +15,79 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias, final
 
 from depl0._util.registry import did_you_mean, load_plugins
-from depl0.app.recipes.images import CIFAR10_DATA, CIFAR100_DATA, IMAGENET_MEAN, IMAGENET_STD, cifar, imagenet
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import (
     DataSection,
+    DistillSection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
     ModelSection,
-    RecoverySection,
+    PenaltySection,
     SearchSection,
-    TargetSection,
     WeightOptimizerSection,
 )
 from depl0.app.recipes.toml import read_recipe
-from depl0.app.recipes.variants import BACKWARD, FORWARD, L0_HC, VARIANTS, Variant
 from depl0.errors import InputError
+from depl0.gates.generators import Direction
 
+CIFAR10_DATA: Mapping[str, Any] = MappingProxyType(
+    {"spec": "cifar10:data", "mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+)
+CIFAR100_DATA: Mapping[str, Any] = MappingProxyType(
+    {"spec": "cifar100:data", "mean": (0.5071, 0.4865, 0.4409), "std": (0.2673, 0.2564, 0.2762)}
+)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 GENTLE_LR = 0.01
-"""for networks that start trained, on data that nobody knows"""
+"""for networks that start trained, on unknown data"""
+
+
+@final
+@dataclass(frozen=True)
+class Variant:
+    """One of the three kinds of gates that every recipe comes in."""
+
+    suffix: str
+    words: str
+    method: str
+    generator: str
+    direction: Direction
+
+    def gates(self, **others: Any) -> GatesSection:
+        """Return the section [gates] of this variant."""
+        return GatesSection(method=self.method, generator=self.generator, direction=self.direction, **others)
+
+
+FORWARD = Variant("", "Dep-L0 forward", "dep-l0", "fc", "forward")
+BACKWARD = Variant("-backward", "Dep-L0 backward", "dep-l0", "fc", "backward")
+L0_HC = Variant("-l0hc", "L0-HC", "l0-hc", "independent", "forward")
+VARIANTS = (FORWARD, BACKWARD, L0_HC)
+
+
+def cifar(data: Mapping[str, Any]) -> DataSection:
+    """Return CIFAR images in batches of 128, cropped and flipped."""
+    return DataSection(batch_size=128, augment="crop-flip", **data)
+
+
+def imagenet() -> DataSection:
+    """Return ImageNet images in batches of 256, cropped as in torchvision's reference training."""
+    return DataSection(
+        spec="folder:data/imagenet",
+        batch_size=256,
+        eval_batch_size=256,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        augment="imagenet",
+        image_size=224,
+        workers=8,
+    )
 
 
 def digits(variant: Variant = FORWARD) -> Recipe:
@@ -47,9 +96,8 @@ def digits(variant: Variant = FORWARD) -> Recipe:
         name="digits" + variant.suffix,
         model=ModelSection(spec="small_cnn"),
         data=DataSection(spec="digits", batch_size=64),
-        gates=variant.gates(groups="all", preset="default"),
-        target=TargetSection(budget=0.25, of="macs"),
-        search=SearchSection(epochs=25, gate_warmup=0.25, ramp=0.6, converged_epochs=2, dense_baseline=True),
+        gates=variant.gates(groups="all", preset="default", budget=0.25, of="macs"),
+        search=SearchSection(epochs=25, warmup=0.25, ramp=0.6, converged_after=2 / 25, dense_baseline=True),
         weight_optimizer=WeightOptimizerSection(lr=0.05, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=20, lr=0.05, schedule="cosine"),
     )
@@ -61,9 +109,8 @@ def custom(variant: Variant = FORWARD) -> Recipe:
         name="custom" + variant.suffix,
         model=ModelSection(spec="small_cnn"),
         data=DataSection(spec="digits", batch_size=128),
-        gates=variant.gates(groups="all", preset="default"),
-        target=TargetSection(budget=0.5, of="macs"),
-        search=SearchSection(epochs=30, gate_warmup=0.2, ramp=0.6, converged_epochs=3),
+        gates=variant.gates(groups="all", preset="default", budget=0.5, of="macs"),
+        search=SearchSection(epochs=30, warmup=0.2, ramp=0.6),
         weight_optimizer=WeightOptimizerSection(lr=0.05, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=20, lr=0.05, schedule="cosine"),
     )
@@ -76,20 +123,18 @@ def for_trained(recipe: Recipe) -> Recipe:
     gives way to scores from reconstruction, which need no search and did better from trained weights
     (docs/results/comparison).
     """
-    return replace(
-        recipe,
-        gates=_scored_unless_asked(replace(recipe.gates, importance="reconstruction")),
-        search=replace(recipe.search, epochs=20, gate_warmup=0.0),
-        weight_optimizer=replace(recipe.weight_optimizer, lr=GENTLE_LR, schedule="cosine", warmup_epochs=0.5),
-        recovery=replace(recipe.recovery, compensate=True),
-        finetune=replace(recipe.finetune, epochs=30, lr=None, schedule="continued"),
+    return recipe.replace(
+        gates=_scored_unless_asked(recipe.gates),
+        search=recipe.search.replace(epochs=20, warmup=0.0, first_scores="reconstruction", compensate=True),
+        weight_optimizer=recipe.weight_optimizer.replace(lr=GENTLE_LR, schedule="cosine", warmup_epochs=0.5),
+        finetune=recipe.finetune.replace(epochs=30, lr=None, schedule="continued"),
     )
 
 
 def _scored_unless_asked(gates: GatesSection) -> GatesSection:
     """Let scores from reconstruction take the place of Dep-L0 forward; other variants are asked for by their name."""
     is_forward = (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward")
-    return replace(gates, method="reconstruction") if is_forward else gates
+    return gates.replace(method="reconstruction") if is_forward else gates
 
 
 def lenet5_fashion_mnist(variant: Variant = FORWARD) -> Recipe:
@@ -107,9 +152,8 @@ def _lenet5(name: str, variant: Variant, groups: str | tuple[str, ...]) -> Recip
         name=name + variant.suffix,
         model=ModelSection(spec="lenet5"),
         data=DataSection(spec="fashion-mnist:data", batch_size=128),
-        gates=variant.gates(groups=groups, preset="default"),
-        target=TargetSection(budget=0.25, of="macs"),
-        search=SearchSection(epochs=6, gate_warmup=0.25, ramp=0.6, converged_epochs=0.5),
+        gates=variant.gates(groups=groups, preset="default", budget=0.25, of="macs"),
+        search=SearchSection(epochs=6, warmup=0.25, ramp=0.6, converged_after=0.5 / 6),
         weight_optimizer=WeightOptimizerSection(lr=0.02, nesterov=True, schedule="constant"),
         finetune=FinetuneSection(epochs=4, lr=0.02, schedule="cosine"),
     )
@@ -123,14 +167,12 @@ def resnet20_cifar10(variant: Variant = FORWARD) -> Recipe:
         data=DataSection(
             spec="cifar10:data", batch_size=128, mean=IMAGENET_MEAN, std=IMAGENET_STD, augment="crop-flip"
         ),
-        gates=_scored_unless_asked(variant.gates(groups="inner", preset="default", importance="reconstruction")),
-        target=TargetSection(budget=0.5, of="macs"),
-        search=SearchSection(epochs=3, ramp=0.7, converged_epochs=0.75),
+        gates=_scored_unless_asked(variant.gates(groups="inner", preset="default", budget=0.5, of="macs")),
+        search=SearchSection(epochs=3, ramp=0.7, converged_after=0.25, first_scores="reconstruction", compensate=True),
         weight_optimizer=WeightOptimizerSection(
             lr=0.02, nesterov=True, weight_decay=1e-4, schedule="cosine", warmup_epochs=0.05
         ),
         finetune=FinetuneSection(epochs=9, schedule="continued"),
-        recovery=RecoverySection(compensate=True),
     )
 
 
@@ -162,8 +204,9 @@ def resnet50_imagenet(variant: Variant = FORWARD) -> Recipe:
         model=ModelSection(spec="resnet50"),
         data=imagenet(),
         gates=variant.gates(groups="inner", preset="paper", evaluation="paper"),
-        target=TargetSection(penalty_weight=5e-9, penalty="params"),
-        search=SearchSection(epochs=90, converged_epochs=8, distill=0.0),
+        penalty=PenaltySection(weight=5e-9),
+        search=SearchSection(epochs=90, converged_after=8 / 90),
+        distill=DistillSection(weight=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=1e-4, schedule="step", milestones=milestones, factor=0.1
         ),
@@ -180,8 +223,9 @@ def _vgg16(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
         model=ModelSection(spec="vgg16"),
         data=cifar(data),
         gates=variant.gates(groups="all", preset="paper", evaluation="paper"),
-        target=TargetSection(penalty_weight=5e-7 if variant is L0_HC else 1e-6, penalty="params"),
-        search=SearchSection(epochs=300, converged_epochs=20, distill=0.0),
+        penalty=PenaltySection(weight=5e-7 if variant is L0_HC else 1e-6),
+        search=SearchSection(epochs=300, converged_after=20 / 300),
+        distill=DistillSection(weight=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.05, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.2
         ),
@@ -196,8 +240,9 @@ def _resnet56(name: str, variant: Variant, data: Mapping[str, Any]) -> Recipe:
         model=ModelSection(spec="resnet56"),
         data=cifar(data),
         gates=variant.gates(groups="inner", preset="paper", evaluation="paper"),
-        target=TargetSection(penalty_weight=1e-6 if variant is BACKWARD else 5e-7, penalty="params"),
-        search=SearchSection(epochs=300, converged_epochs=20, distill=0.0),
+        penalty=PenaltySection(weight=1e-6 if variant is BACKWARD else 5e-7),
+        search=SearchSection(epochs=300, converged_after=20 / 300),
+        distill=DistillSection(weight=0.0),
         weight_optimizer=WeightOptimizerSection(
             lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="step", milestones=milestones, factor=0.1
         ),
@@ -261,11 +306,10 @@ def describe(name: str) -> str:
     epochs = f"{recipe.search.epochs}"
     if recipe.finetune.epochs:
         epochs += f" + {recipe.finetune.epochs}"
-    target = recipe.target
-    if target.budget is not None:
-        aim = f"budget {target.budget:.0%} of {target.of}"
+    if recipe.gates.budget is not None:
+        aim = f"budget {recipe.gates.budget:.0%} of {recipe.gates.of}"
     else:
-        aim = f"λ = {target.penalty_weight:g} on {target.penalty}"
+        aim = f"λ = {recipe.penalty.weight:g} on {recipe.penalty.kind}"
     method = recipe.gates.method
     chosen_by = variant.words if method == variant.method else f"Channels by {method}"
     return f"{title} {chosen_by}, {epochs} epochs, {aim}."

@@ -1,139 +1,198 @@
-"""A recipe: the complete description of a training, as frozen data.
-
-Every field carries the check of its values. A recipe that exists is a valid one: wrong values are refused when it is
-made, by the name of the field.
-"""
+"""A recipe: the complete description of a training, as frozen data. A recipe that exists is valid."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import field
 from typing import ClassVar, final
 
-from depl0.app.checks import Instance, Text
-from depl0.app.methods import METHODS, Scored
-from depl0.app.recipes.section import Section, allow, refusal
+from pydantic import model_validator
+from typing_extensions import Self
+
+from depl0.app.methods import METHODS, Learned, Scored, find_method
 from depl0.app.recipes.sections import (
     CONTINUED,
     DataSection,
     DeploySection,
+    DistillSection,
     FinetuneSection,
     GateOptimizerSection,
     GatesSection,
     ModelSection,
-    RecoverySection,
+    PenaltySection,
     RunSection,
     SearchSection,
-    TargetSection,
+    Section,
     TaskSection,
     WeightOptimizerSection,
+    refusal,
 )
+from depl0.app.schema import Name
+from depl0.app.tasks import Task, find_task_for
 from depl0.errors import InputError
 
 DISTILL = 0.9
-"""The dense network's share of the loss where it was trained already and nothing else is said."""
-
+"""default of ``distill.weight`` for a network that starts trained"""
 DISTILL_BLOCKS = 5.0
-"""The weight of the relative error of block outputs there."""
-
+"""default of ``distill.blocks``"""
 FINETUNE_LR_SHARE = 0.1
-"""The share of ``weight_optimizer.lr`` that fine-tuning starts from, where its own is left out."""
+"""default of ``finetune.lr``, as a share of ``weight_optimizer.lr``"""
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
     """The complete description of a training. A run is one execution of it."""
 
     title: ClassVar[str] = ""
 
-    name: str = field(metadata=allow(Text("a line of text that is not empty")))
-    model: ModelSection = field(default_factory=ModelSection, metadata=allow(Instance(ModelSection)))
-    data: DataSection = field(default_factory=DataSection, metadata=allow(Instance(DataSection)))
-    task: TaskSection = field(default_factory=TaskSection, metadata=allow(Instance(TaskSection)))
-    gates: GatesSection = field(default_factory=GatesSection, metadata=allow(Instance(GatesSection)))
-    target: TargetSection = field(metadata=allow(Instance(TargetSection)))
-    search: SearchSection = field(metadata=allow(Instance(SearchSection)))
-    weight_optimizer: WeightOptimizerSection = field(metadata=allow(Instance(WeightOptimizerSection)))
-    gate_optimizer: GateOptimizerSection = field(
-        default_factory=GateOptimizerSection, metadata=allow(Instance(GateOptimizerSection))
-    )
-    recovery: RecoverySection = field(default_factory=RecoverySection, metadata=allow(Instance(RecoverySection)))
-    finetune: FinetuneSection = field(default_factory=FinetuneSection, metadata=allow(Instance(FinetuneSection)))
-    deploy: DeploySection = field(default_factory=DeploySection, metadata=allow(Instance(DeploySection)))
-    run: RunSection = field(default_factory=RunSection, metadata=allow(Instance(RunSection)))
+    name: Name
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    task: TaskSection = TaskSection()
+    gates: GatesSection = GatesSection()
+    penalty: PenaltySection = PenaltySection()
+    search: SearchSection
+    distill: DistillSection = DistillSection()
+    weight_optimizer: WeightOptimizerSection
+    gate_optimizer: GateOptimizerSection = GateOptimizerSection()
+    finetune: FinetuneSection = FinetuneSection()
+    deploy: DeploySection = DeploySection()
+    run: RunSection = RunSection()
 
-    def _check_together(self) -> None:
-        if self.search.distill and not self.model.starts_trained:
-            raise refusal(
-                "search.distill",
-                "0 where model.weights is empty and model.pretrained false",
-                self.search.distill,
-                "distillation needs a trained dense network to learn from: give --weights or --pretrained.",
-            )
-        if self.search.distill_blocks and self.run.compile:
-            raise refusal(
-                "search.distill_blocks",
-                "0 where run.compile is true",
-                self.search.distill_blocks,
-                "what blocks give inside a compiled graph cannot be looked at.",
-            )
-        if self.gates.dependency > 0 and (self.target.budget is None or self.gates.conditioning != "gates"):
-            raise refusal(
-                "gates.dependency",
-                "0 unless there is a budget and gates.conditioning is 'gates'",
-                self.gates.dependency,
-                "set gates.conditioning to 'gates' (--conditioning gates).",
-            )
-        if isinstance(METHODS[self.gates.method], Scored) and self.target.budget is None:
+    @classmethod
+    def called(cls, field: str) -> str:
+        """Return what errors call a field."""
+        return f"recipe field {field}"
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        budget, weight = self.gates.budget, self.penalty.weight
+        if budget is None and isinstance(METHODS[self.gates.method], Scored):
             raise InputError(
-                f"recipe field target.budget must be set where gates.method is {self.gates.method!r}: its channels are "
+                f"recipe field gates.budget must be set where gates.method is {self.gates.method!r}: its channels are "
                 "chosen by their scores, and a penalty weight says nothing about how many stay.",
-                hint="set target.budget (--budget 0.5 leaves half of the MACs).",
+                hint="gates.budget = 0.5 keeps half of the MACs.",
             )
+        if budget is None and weight is None:
+            raise InputError(
+                "recipe fields gates.budget and penalty.weight are both left out; exactly one must be set.",
+                hint="gates.budget = 0.5 keeps half of the MACs.",
+            )
+        if budget is not None and weight is not None:
+            raise InputError(
+                f"recipe fields gates.budget ({budget:g}) and penalty.weight ({weight:g}) are both set; exactly one "
+                "must be.",
+                hint="with a budget the weight of the penalty is found automatically.",
+            )
+        if self.search.dependency > 0 and (budget is None or self.gates.conditioning != "gates"):
+            raise refusal(
+                "search.dependency",
+                "0 unless there is a budget and gates.conditioning is 'gates'",
+                self.search.dependency,
+                "set gates.conditioning to 'gates'.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_distillation(self) -> Self:
+        if self.distill.weight and not self.model.starts_trained:
+            raise refusal(
+                "distill.weight",
+                "0 where model.weights is empty and model.pretrained false",
+                self.distill.weight,
+                "distillation needs a trained dense network: set model.weights or model.pretrained.",
+            )
+        if self.distill.blocks and self.run.compile:
+            raise refusal(
+                "distill.blocks",
+                "0 where run.compile is true",
+                self.distill.blocks,
+                "block outputs cannot be observed inside a compiled graph.",
+            )
+        return self
 
     @property
-    def prunes_at_once(self) -> bool:
+    def one_shot(self) -> bool:
         """Whether there is no search: the method needs no training of its own, and the weights are trained already."""
         method = METHODS[self.gates.method]
         return isinstance(method, Scored) and not method.trains and self.model.starts_trained
 
     @property
     def search_epochs(self) -> int:
-        """The epochs before the network is cut."""
-        return 0 if self.prunes_at_once else self.search.epochs
+        """Epochs before the network is cut."""
+        return 0 if self.one_shot else self.search.epochs
 
     @property
     def finetune_epochs(self) -> int:
-        """The epochs after the network was cut; the search's too where there is none, for all methods get as many."""
+        """Epochs after the network was cut; they include the search's where there is none, so that totals agree."""
         return self.finetune.epochs + self.search.epochs - self.search_epochs
 
     @property
-    def distill(self) -> float:
-        """The dense network's share of the loss, where the task says how to learn from it."""
-        own = self.search.distill
-        return own if own is not None else DISTILL if self.model.starts_trained else 0.0
-
-    @property
     def distill_blocks(self) -> float:
-        """The weight of the error of block outputs, where the dense network is learned from."""
-        own = self.search.distill_blocks
+        """Weight of the error of block outputs, with its default."""
+        own = self.distill.blocks
         return own if own is not None else 0.0 if self.run.compile else DISTILL_BLOCKS
 
     @property
     def has_one_curve(self) -> bool:
-        """Whether one learning-rate curve goes through search and fine-tuning."""
+        """Whether one learning-rate curve covers search and fine-tuning."""
         return self.finetune.schedule == CONTINUED
 
     @property
     def finetune_lr(self) -> float:
-        """The learning rate that fine-tuning starts from."""
+        """Initial learning rate of fine-tuning, with its default."""
         if self.has_one_curve:
             return self.weight_optimizer.lr
         return self.weight_optimizer.lr * FINETUNE_LR_SHARE if self.finetune.lr is None else self.finetune.lr
 
     @property
     def finetune_weight_decay(self) -> float:
-        """The weight decay of fine-tuning."""
+        """Weight decay of fine-tuning, with its default."""
         own = self.finetune.weight_decay
         return self.weight_optimizer.weight_decay if own is None else own
+
+
+def task_of(recipe: Recipe) -> Task:
+    """Return the task that a recipe names, with its settings; a task of the user's own is imported here.
+
+    >>> from depl0.app.recipes import catalog
+    >>> task_of(catalog.get("digits"))
+    Classification(label_smoothing=0.0)
+    """
+    section = recipe.task
+    task = find_task_for(section.spec, dict(section.settings or ()), recipe.search.label_smoothing)
+    if recipe.distill.weight and not task.distills:
+        raise InputError(
+            f"recipe field distill.weight must be 0 where task.spec is {section.spec!r}, got "
+            f"{recipe.distill.weight:g} instead: the task does not support distillation.",
+            hint="give the task a method distill(outputs, wanted, temperature), or leave distill.weight out.",
+        )
+    return task
+
+
+def distill_share(recipe: Recipe, task: Task) -> float:
+    """Return the dense network's share of the loss, with its default: 0 where the task does not support it."""
+    if not task.distills:
+        return 0.0
+    own = recipe.distill.weight
+    return own if own is not None else DISTILL if recipe.model.starts_trained else 0.0
+
+
+def for_method(recipe: Recipe, name: str) -> dict[str, object]:
+    """Return the fields to change so that a recipe uses a method: its name, and a generator that the method allows.
+
+    >>> from depl0.app.recipes import catalog
+    >>> for_method(catalog.get("digits"), "l0-hc")
+    {'name': 'digits-l0-hc', 'gates.method': 'l0-hc', 'gates.generator': 'independent'}
+    >>> for_method(catalog.get("digits"), "fpgm")
+    {'name': 'digits-fpgm', 'gates.method': 'fpgm'}
+    """
+    method, before = find_method(name), recipe.gates.method
+    if name == before:
+        return {}
+    fields: dict[str, object] = {"name": f"{recipe.name}-{name}", "gates.method": name}
+    if isinstance(method, Learned):
+        had = find_method(before)
+        if method.generators is not None and recipe.gates.generator not in method.generators:
+            fields["gates.generator"] = method.generators[0]
+        elif method.generators is None and isinstance(had, Learned) and had.generators is not None:
+            fields["gates.generator"] = GatesSection().generator  # the old one was forced by the old method
+    return fields

@@ -21,10 +21,10 @@ def warnings_for(recipe: Recipe, data: Data) -> list[str]:
 
 
 def _settings(recipe: Recipe) -> Iterator[str]:
-    weight, gate_lr = recipe.target.penalty_weight, recipe.gate_optimizer.lr
+    weight, gate_lr = recipe.penalty.weight, recipe.gate_optimizer.lr
     if weight is not None and weight > LARGEST_PENALTY:
         yield (
-            f"target.penalty_weight is {weight:g}: one parameter costs more than any accuracy is worth, so that all "
+            f"penalty.weight is {weight:g}: one parameter costs more than any accuracy is worth, so that all "
             "gates close; or none, where Adam's squares of such gradients overflow. The paper's are from 5e-9 to 1e-6."
         )
     if gate_lr is not None and gate_lr > LARGEST_GATE_LR:

@@ -1,112 +1,141 @@
-"""The sections of a recipe: one for each thing that a training is made of."""
+"""The sections of a recipe: one for each part of a training.
+
+A setting of the library has the same name here: [gates] has the fields of :class:`~depl0.config.GateConfig`, [search]
+those of :class:`~depl0.search.SearchConfig`. The text below a field is what ``depl0 recipes fields`` prints.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Literal, TypeAlias, final, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, final
 
+import annotated_types as at
 import torch
+from pydantic import BeforeValidator, PlainSerializer, Strict, model_validator
+from typing_extensions import Self
 
-from depl0.app.checks import Either, Flag, ListOf, Maybe, Named, Number, OneOf, Refused, Text, Whole, shown
 from depl0.app.data.settings import DataFields
 from depl0.app.methods import METHODS, Learned
 from depl0.app.models.spec import check_spec
-from depl0.app.recipes.section import Section, allow, refusal
+from depl0.app.schema import (
+    Above0,
+    BelowOne,
+    Count,
+    Distinct,
+    Flag,
+    Increasing,
+    Means,
+    Name,
+    NonNegative,
+    Number,
+    Positive,
+    Schema,
+    Seed,
+    Share,
+    Text,
+    names_from,
+    shown,
+)
 from depl0.app.tasks import TASKS, find_task
 from depl0.app.tasks import check_spec as check_task
-from depl0.config import EvaluationRule, PenaltyKind, PenaltyScale
+from depl0.config import EvaluationRule, PenaltyScale
 from depl0.costs.expected import PENALTIES
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, PRESETS, Direction
 from depl0.gates.generators.base import Conditioning
 from depl0.gates.threshold import BudgetKind
 from depl0.search.search import FirstScores
-from depl0.select.rounding import AUTO, RoundTo
 
-SCHEDULES = ("constant", "step", "cosine", "one-cycle")
+Schedule: TypeAlias = Literal["constant", "step", "cosine", "one-cycle"]
+Cut: TypeAlias = Literal["progressive", "once", "never"]
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+Tracker: TypeAlias = Literal["tensorboard", "wandb", "mlflow"]
 CONTINUED = "continued"
-"""the schedule of a fine-tuning that goes on where the search's learning rate was"""
+"""the fine-tuning schedule that continues the search's learning-rate curve"""
+
+
+def refusal(name: str, words: str, value: object, hint: str | None = None) -> InputError:
+    """Return the error for a value that a field cannot have together with others."""
+    return InputError(f"recipe field {name} must be {words}, got {shown(value)} instead.", hint=hint)
 
 
 def penalties() -> tuple[str, ...]:
-    """Name the costs that a penalty may be of."""
-    return ("params", "macs", "groups", *PENALTIES)
+    """Return the costs that can be penalised."""
+    return ("params", "macs", "groups", *sorted(PENALTIES))
 
 
-PRECISIONS = ("fp32", "bf16", "fp16")
-Compaction: TypeAlias = Literal["once", "progressive", "never"]
-CHANNELS_LAST = ("auto", "on", "off")
-TRACKERS = ("tensorboard", "wandb", "mlflow")
-
-
-def _is_model(spec: str) -> bool:
+def _check_device(name: str) -> None:
     try:
-        check_spec(spec)
-    except InputError as error:
-        raise Refused(error.hint) from error
-    return True
+        torch.device("cpu" if name == "auto" else name)
+    except RuntimeError as error:
+        raise ValueError from error
 
 
-def _is_task(spec: str) -> bool:
+def _pairs(value: Any) -> Any:
+    """Return a table as pairs in the order of their names, so that it is frozen and hashable."""
     try:
-        check_task(spec)
-    except InputError as error:
-        raise Refused(error.hint) from error
-    return True
+        table = dict(value)
+    except TypeError as error:
+        raise ValueError from error
+    if not all(isinstance(name, str) and name.isidentifier() for name in table):
+        raise ValueError
+    return tuple((name, table[name]) for name in sorted(table))
 
 
-def _is_device(name: str) -> bool:
-    if name == "auto":
-        return True
-    try:
-        torch.device(name)
-    except RuntimeError:
-        return False
-    return True
+_Setting: TypeAlias = Flag | Annotated[int, Strict(), at.Ge(-(2**63)), at.Lt(2**63)] | Number | Name
+_Settings = Annotated[
+    tuple[tuple[str, _Setting], ...],
+    BeforeValidator(_pairs),
+    PlainSerializer(dict),
+    Means("a table of names in which every value is true, false, a number or a line of text"),
+]
+Milestones = Annotated[tuple[Positive, ...], Increasing]
+Factor = Annotated[float, Strict(), at.Gt(0), at.Le(1)]
 
 
-_GROUPS = Either(OneOf(("all", "inner")), ListOf(entry=Text("a group's name"), at_least=1))
-_MILESTONES = ListOf(entry=Whole(at_least=1), rising=True)
-_FACTOR = Number(above=0, at_most=1)
-_SETTING = Either(Either(Flag(), Whole(at_least=-(2**63), at_most=2**63 - 1)), Either(Number(), Text()))
+class Section(Schema):
+    """Base of the sections of a recipe."""
 
+    title: ClassVar[str]
 
-def _check_steps(section: str, schedule: str, milestones: tuple[int, ...]) -> None:
-    if schedule == "step" and not milestones:
-        words = "a list of at least one epoch where the schedule is 'step'"
-        raise refusal(f"{section}.milestones", words, list(milestones), "schedule = 'constant' takes no steps.")
+    @classmethod
+    def called(cls, field: str) -> str:
+        """Return what errors call a field."""
+        return f"recipe field {cls.title}.{field}"
+
+    def _check_steps(self, schedule: str, milestones: tuple[int, ...]) -> None:
+        if schedule == "step" and not milestones:
+            words = "a list of at least one epoch where the schedule is 'step'"
+            hint = "schedule = 'constant' needs no milestones."
+            raise refusal(f"{self.title}.milestones", words, list(milestones), hint)
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSection(Section):
-    """The network.
+    """The network."""
 
-    Attributes:
-        spec: a built-in name (``resnet56``), ``torchvision:NAME``, ``timm:NAME``, or a callable that returns a module:
-            ``my_package.nets:make`` or ``path/to/file.py:make``.
-        weights: the file to start from; empty: from scratch.
-        pretrained: whether to start from the weights that timm or torchvision publish for ``spec``. A callable of your
-            own is given ``pretrained=True`` where its signature names it, and is taken to return a trained network.
-        strict: whether weights for another number of classes are refused; else their backbone is used, with a new head.
-    """
+    title = "model"
 
-    title: ClassVar[str] = "model"
+    spec: Annotated[Name, Means("a model's name or module:callable", check_spec)] = "resnet56"
+    """Built-in name (resnet56), torchvision:NAME, timm:NAME, or a callable that returns a module:
+    my_package.nets:make or path/to/file.py:make."""
+    weights: Annotated[Text, Means("a file's name, or empty")] = ""
+    """File with weights to start from; empty: train from scratch."""
+    pretrained: Flag = False
+    """Start from the weights that timm or torchvision publish. Your own callable receives pretrained=True if its
+    signature has it, and is expected to return a trained network."""
+    strict: Flag = False
+    """Refuse weights for another number of classes instead of replacing the classifier head."""
 
-    spec: str = field(default="resnet56", metadata=allow(Text("a model's name or module:callable", valid=_is_model)))
-    weights: str = field(default="", metadata=allow(Text("a file's name, or empty", may_be_empty=True)))
-    pretrained: bool = field(default=False, metadata=allow(Flag()))
-    strict: bool = field(default=False, metadata=allow(Flag()))
-
-    def _check_together(self) -> None:
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
         if self.pretrained and self.weights:
             raise InputError("recipe fields model.weights and model.pretrained are both set; at most one may be.")
         if self.pretrained and ":" not in self.spec:
             words = "false for a built-in network, which comes without weights"
-            raise refusal("model.pretrained", words, True, "start from a file: --weights FILE.")
+            raise refusal("model.pretrained", words, True, "set model.weights to a file.")
+        return self
 
     @property
     def starts_trained(self) -> bool:
@@ -114,99 +143,90 @@ class ModelSection(Section):
         return bool(self.weights) or self.pretrained
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class _DataSpec(Section):
-    """Which data: a class of its own, because the first field of a section is that of its last base."""
+    """A class of its own, because the fields of the last base come first."""
 
-    spec: str = field(default="digits", metadata=allow(Text("the name of a data set")))
+    spec: Annotated[Name, Means("the name of a data set")] = "digits"
+    """Data set: digits, mnist:DIR, fashion-mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR or module:make."""
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSection(DataFields, _DataSpec):
-    """The images.
+    """The images."""
 
-    Attributes:
-        spec: which data, for instance ``digits`` or ``cifar10:DIR``.
+    title = "data"
 
-    All others are those of :class:`~depl0.app.data.settings.DataFields`.
-    """
-
-    title: ClassVar[str] = "data"
-
-    def _check_together(self) -> None:
+    @model_validator(mode="after")
+    def _check_normalisation(self) -> Self:
         if (self.mean is None) != (self.std is None) or (self.mean and self.std and len(self.mean) != len(self.std)):
             raise InputError(
                 "recipe fields data.mean and data.std must have one number per channel each, or both be left out, "
                 f"got mean {shown(self.mean)} and std {shown(self.std)} instead."
             )
+        return self
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskSection(Section):
-    """What the network is trained for: loss and metric (:mod:`depl0.app.tasks`).
+    """Loss and metric."""
 
-    Attributes:
-        spec: ``classification``, ``segmentation``, ``regression``, or a task of your own:
-            ``my_package.tasks:Name`` or ``path/to/file.py:Name``.
-        settings: what the task takes, by name: ``{ignore_index = 0}``; left out: its defaults.
-    """
+    title = "task"
 
-    title: ClassVar[str] = "task"
+    spec: Annotated[Name, Means("a task's name or module:class", check_task)] = "classification"
+    """classification, segmentation, regression, or your own: my_package.tasks:Name or path/to/file.py:Name."""
+    settings: _Settings | None = None
+    """Arguments of the task by name, e.g. {ignore_index = 0}."""
 
-    spec: str = field(default="classification", metadata=allow(Text("a task's name or module:class", valid=_is_task)))
-    settings: tuple[tuple[str, object], ...] | None = field(default=None, metadata=allow(Maybe(Named(_SETTING))))
-
-    def _check_together(self) -> None:
+    @model_validator(mode="after")
+    def _check_settings(self) -> Self:
         if self.settings and self.spec in TASKS:
             try:
                 find_task(self.spec, **dict(self.settings))
             except InputError as error:
                 raise InputError(f"recipe field task.settings cannot be used: {error.message}", error.hint) from error
+        return self
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class GatesSection(Section):
-    """The gates and the generator that gives them.
+    """Gates, their generator and the budget: the fields of GateConfig, and the pruning method."""
 
-    Attributes:
-        method: ``dep-l0``; ``l0-hc``, whose gates are independent; or one that scores channels, to compare with
-            (:mod:`depl0.app.methods`). The latter need a budget and do not use the generator.
-        method_weight: the weight of what the method adds to the loss; left out: the method's own (``slimming``: 1e-4).
-        generator: the network that gives every group's log α.
-        direction: the order in which the generator walks the groups.
-        conditioning: what a group is fed on: the ``log_alpha`` of the group before it, or its ``gates``.
-        groups: ``all``, ``inner`` (those that no shortcut is added to), or a list of names or shell patterns.
-        alone: layers whose output gets gates of its own although it is added to a shortcut; they multiply and cut
-            nothing. Left out where there is a budget, and by methods that score channels.
-        preset: how the generator is scaled and initialised.
-        start: the first log α of every gate; left out: the preset's.
-        evaluation: the rule for the gates outside training.
-        importance: what the first scores come from where a budget is given and the network has learned something
-            already: ``taylor`` (first-order change of the loss for the cost), ``reconstruction`` (the error that is
-            left when the layers behind a channel make up for its loss), or ``none``.
-        dependency: how much the scores of a group start to depend on which gates of the group before it are closed, as
-            a share of the spread of all scores; needs a budget, generator ``fc`` and conditioning on ``gates``.
-    """
+    title = "gates"
 
-    title: ClassVar[str] = "gates"
+    method: Annotated[Name, names_from(lambda: sorted(METHODS))] = "dep-l0"
+    """dep-l0; l0-hc (independent gates); or a method that scores channels, which needs a budget and no generator."""
+    method_weight: NonNegative | None = None
+    """Weight of the term that the method adds to the loss (default: the method's own; slimming: 1e-4)."""
+    generator: Annotated[Name, names_from(lambda: sorted(GENERATORS))] = "fc"
+    """Network that computes the log α of every group."""
+    direction: Direction = "forward"
+    """Order in which the generator visits the groups."""
+    conditioning: Conditioning = "log_alpha"
+    """Generator input for each group: the log α or the sampled gates of the group before it."""
+    groups: Literal["all", "inner"] | Annotated[tuple[Annotated[Name, Means("a group's name")], ...], at.MinLen(1)] = (
+        "all"
+    )
+    """all, inner (groups that no shortcut is added to), or a list of names or shell patterns."""
+    alone: Annotated[tuple[Annotated[Name, Means("a layer's name")], ...], Distinct] = ()
+    """Layers whose output is gated although it is added to a shortcut; nothing is cut for these gates. Ignored with a
+    budget and by methods that score channels."""
+    preset: Annotated[Name, names_from(lambda: PRESETS)] = "default"
+    """Scaling and initialisation of the generator."""
+    start: Number | None = None
+    """Initial log α of every gate (default: the preset's)."""
+    evaluation: EvaluationRule = "median"
+    """Rule for the gates outside training."""
+    budget: Annotated[float, Strict(), at.Gt(0), at.Le(1)] | None = None
+    """Share of the cost to keep."""
+    of: BudgetKind = "macs"
+    """Cost that the budget is a share of; latency is measured on this machine."""
+    round_to: Positive | Literal["auto"] = 1
+    """Keep a multiple of this many channels in every group, or all of them; auto: benchmark this device."""
+    remove_blocks: Flag = False
+    """Remove layers that closed groups have made constant, instead of keeping one channel."""
 
-    method: str = field(default="dep-l0", metadata=allow(OneOf(lambda: sorted(METHODS))))
-    method_weight: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
-    generator: str = field(default="fc", metadata=allow(OneOf(lambda: sorted(GENERATORS))))
-    direction: Direction = field(default="forward", metadata=allow(OneOf(get_args(Direction))))
-    conditioning: Conditioning = field(default="log_alpha", metadata=allow(OneOf(get_args(Conditioning))))
-    groups: str | tuple[str, ...] = field(default="all", metadata=allow(_GROUPS))
-    alone: tuple[str, ...] = field(default=(), metadata=allow(ListOf(entry=Text("a layer's name"), distinct=True)))
-    preset: str = field(default="default", metadata=allow(OneOf(lambda: PRESETS)))
-    start: float | None = field(default=None, metadata=allow(Maybe(Number())))
-    evaluation: EvaluationRule = field(default="median", metadata=allow(OneOf(get_args(EvaluationRule))))
-    importance: FirstScores = field(default="taylor", metadata=allow(OneOf(get_args(FirstScores))))
-    dependency: float = field(default=0.0, metadata=allow(Number(at_least=0, at_most=1)))
-
-    def _check_together(self) -> None:
+    @model_validator(mode="after")
+    def _check_generator(self) -> Self:
         method = METHODS[self.method]
         if isinstance(method, Learned) and method.generators and self.generator not in method.generators:
             words = f"{' or '.join(map(repr, method.generators))} where gates.method is {self.method!r}"
@@ -216,285 +236,232 @@ class GatesSection(Section):
                 PRESETS[self.preset].with_start(self.start)
             except InputError as error:
                 raise InputError(f"recipe field gates.start cannot be used: {error.message}", error.hint) from error
+        return self
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TargetSection(Section):
-    """How much is pruned: exactly one of ``budget`` and ``penalty_weight`` is set.
+class PenaltySection(Section):
+    """A penalty of fixed weight instead of a budget, as in the paper."""
 
-    Attributes:
-        budget: the share of the cost that may be left.
-        of: the cost that the budget is a share of; ``latency`` is measured on this machine.
-        round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
-            ``auto`` is the multiple that pays on the device, measured once and kept with the run.
-        penalty_weight: λ, where the penalty has a fixed weight and the share follows from it.
-        penalty: the expected cost that λ multiplies: ``params``, ``macs``, the paper's ``groups``, or ``chain`` and
-            ``groups-k2``, which the authors' code has in its place (:mod:`depl0.paper.penalties`).
-        penalty_scale: whether λ multiplies the ``count`` (of parameters, or of multiply-accumulates of one image), as
-            published λ are meant, or the ``share`` of what the dense network costs.
-        remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
-    """
+    title = "penalty"
 
-    title: ClassVar[str] = "target"
-
-    budget: float | None = field(default=None, metadata=allow(Maybe(Number(above=0, at_most=1))))
-    of: BudgetKind = field(default="macs", metadata=allow(OneOf(get_args(BudgetKind))))
-    round_to: RoundTo = field(default=1, metadata=allow(Either(Whole(at_least=1), OneOf((AUTO,)))))
-    penalty_weight: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
-    penalty: PenaltyKind = field(default="params", metadata=allow(OneOf(penalties)))
-    penalty_scale: PenaltyScale = field(default="count", metadata=allow(OneOf(get_args(PenaltyScale))))
-    remove_blocks: bool = field(default=False, metadata=allow(Flag()))
-
-    def _check_together(self) -> None:
-        if self.budget is None and self.penalty_weight is None:
-            raise InputError(
-                "recipe fields target.budget and target.penalty_weight are both left out; exactly one must be set.",
-                hint="budget = 0.5 leaves half of the MACs.",
-            )
-        if self.budget is not None and self.penalty_weight is not None:
-            raise InputError(
-                f"recipe fields target.budget ({self.budget:g}) and target.penalty_weight ({self.penalty_weight:g}) "
-                "are both set; exactly one must be.",
-                hint="with a budget the weight of the penalty is found by itself.",
-            )
+    weight: NonNegative | None = None
+    """λ; how much is kept follows from it. Exactly one of penalty.weight and gates.budget is set."""
+    kind: Annotated[Name, names_from(penalties)] = "params"
+    """Expected cost that λ multiplies: params, macs, groups (the paper's), or chain and groups-k2 (the authors')."""
+    scale: PenaltyScale = "count"
+    """Whether λ multiplies a count, as published values do, or the share of the dense network's cost."""
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchSection(Section):
-    """The training with gates.
+    """Training with gates: the fields of SearchConfig, and the training's own."""
 
-    Attributes:
-        epochs: its length.
-        gate_warmup: the share of it, at its start, during which all gates stay open and unpenalised.
-        ramp: the share of it, after the warm-up, over which the target is lowered from all of the cost to the budget.
-        label_smoothing: the share of every label that is spread over all classes, where the task has classes.
-        clip_norm: the norm to which larger gradients of the weights are cut; left out: none are.
-        ema_decay: decay of a running mean of the weights, which is then what is evaluated; left out: no mean is kept.
-        distill: the share of the loss that comes from the outputs of the dense network that the run starts from, during
-            search and fine-tuning; 0: none; left out: 0.9 where weights are given and the task says how to learn from
-            outputs. It costs one more forward pass a step.
-        distill_temperature: softens those outputs.
-        distill_blocks: the weight of the error of block outputs against the dense network's, relative to their size,
-            where pruning leaves their shape as it is; 0: they are not looked at; left out: 5 where there is
-            distillation, and 0 with ``run.compile``, which cannot look.
-        converged_change: the share of the gates that may have opened or closed while the search counts as settled.
-        converged_epochs: the epochs that it must have been settled for to have converged; never before the target of a
-            budget has come down to it, nor while every gate is open.
-        dense_baseline: whether the dense network is trained too, for as long as search and fine-tuning take, to
-            compare with; only where no weights are given.
-    """
+    title = "search"
 
-    title: ClassVar[str] = "search"
+    epochs: Count
+    """Number of epochs."""
+    warmup: BelowOne = 0.0
+    """Share of the search, at its start, during which all gates stay open."""
+    ramp: Share = 0.6
+    """Share of the search, after the warm-up, over which the target falls from the full cost to the budget."""
+    cut: Cut = "progressive"
+    """When closed channels are removed: progressive (during the search, whenever it pays), once (when the search has
+    converged, or at its end) or never (after all training)."""
+    first_scores: FirstScores = "taylor"
+    """Initial scores with a budget and a network that has learned something: taylor (first-order change of the loss),
+    reconstruction (error left after refitting downstream layers) or none."""
+    dependency: Share = 0.0
+    """How strongly the initial scores of a group depend on the closed gates of the group before it, as a share of the
+    spread of all scores; needs a budget, generator fc and conditioning on gates."""
+    compensate: Flag = False
+    """Refit downstream layers in closed form after pruning."""
+    renew_statistics: Flag = True
+    """Re-estimate batch-norm statistics for the frozen gates, and keep them if the loss falls."""
+    converged_change: BelowOne = 0.01
+    """Share of the gates that may still open or close while the search counts as settled."""
+    converged_after: Factor = 0.1
+    """Share of the search's steps for which it must have been settled to have converged."""
+    label_smoothing: BelowOne = 0.0
+    """Share of every label spread over all classes, if the task has classes."""
+    clip_norm: Above0 | None = None
+    """Clip the gradient norm of the weights (default: no clipping)."""
+    ema_decay: Annotated[float, Strict(), at.Gt(0), at.Lt(1)] | None = None
+    """Decay of a moving average of the weights, which is then evaluated (default: no average)."""
+    dense_baseline: Flag = False
+    """Also train the dense network, for as long as search and fine-tuning, to compare with; only without weights."""
 
-    epochs: int = field(metadata=allow(Whole(at_least=0)))
-    gate_warmup: float = field(default=0.0, metadata=allow(Number(at_least=0, below=1)))
-    ramp: float = field(default=0.6, metadata=allow(Number(at_least=0, at_most=1)))
-    label_smoothing: float = field(default=0.0, metadata=allow(Number(at_least=0, below=1)))
-    clip_norm: float | None = field(default=None, metadata=allow(Maybe(Number(above=0))))
-    ema_decay: float | None = field(default=None, metadata=allow(Maybe(Number(above=0, below=1))))
-    distill: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0, at_most=1))))
-    distill_temperature: float = field(default=4.0, metadata=allow(Number(above=0)))
-    distill_blocks: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
-    converged_change: float = field(default=0.01, metadata=allow(Number(at_least=0, below=1)))
-    converged_epochs: float = field(default=5.0, metadata=allow(Number(above=0)))
-    dense_baseline: bool = field(default=False, metadata=allow(Flag()))
-
-    def _check_together(self) -> None:
-        if self.gate_warmup + self.ramp > 1 + 1e-9:
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.warmup + self.ramp > 1 + 1e-9:
             raise InputError(
-                "recipe fields search.gate_warmup and search.ramp must together be at most 1, "
-                f"got {self.gate_warmup:g} and {self.ramp:g} instead.",
+                "recipe fields search.warmup and search.ramp must together be at most 1, "
+                f"got {self.warmup:g} and {self.ramp:g} instead.",
                 hint="both are shares of the search, one after the other.",
             )
+        return self
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillSection(Section):
+    """Distillation from the dense network that the run starts from, during search and fine-tuning."""
+
+    title = "distill"
+
+    weight: Share | None = None
+    """Share of the loss that comes from the dense network's outputs; costs one more forward pass per step (default: 0.9
+    if the run starts from trained weights and the task can be distilled, else 0)."""
+    temperature: Above0 = 4.0
+    """Softens the dense network's outputs."""
+    blocks: NonNegative | None = None
+    """Weight of the relative error of block outputs, where pruning keeps their shape (default: 5; 0 with
+    run.compile)."""
+
+
+@final
 class WeightOptimizerSection(Section):
-    """SGD with momentum, for the weights of the network.
+    """SGD with momentum, for the weights of the network."""
 
-    Attributes:
-        lr: the first learning rate (the highest one of ``one-cycle``).
-        momentum: of the gradient.
-        nesterov: whether the momentum looks ahead.
-        weight_decay: on all weights of the network.
-        schedule: how the rate changes during the search.
-        milestones: the epochs at which a ``step`` schedule multiplies the rate by ``factor``.
-        factor: what a ``step`` schedule multiplies the rate by at each milestone.
-        warmup_epochs: the first epochs, during which the rate rises from 0.
-    """
+    title = "weight_optimizer"
 
-    title: ClassVar[str] = "weight_optimizer"
+    lr: Above0
+    """Initial learning rate (one-cycle: the highest)."""
+    momentum: BelowOne = 0.9
+    """Momentum."""
+    nesterov: Flag = False
+    """Nesterov momentum."""
+    weight_decay: NonNegative = 5e-4
+    """Weight decay on all weights of the network."""
+    schedule: Schedule = "cosine"
+    """Learning-rate schedule of the search."""
+    milestones: Milestones = ()
+    """Epochs at which a step schedule multiplies the rate by factor."""
+    factor: Factor = 0.1
+    """Factor of a step schedule."""
+    warmup_epochs: NonNegative = 0.0
+    """Epochs over which the rate rises from 0."""
 
-    lr: float = field(metadata=allow(Number(above=0)))
-    momentum: float = field(default=0.9, metadata=allow(Number(at_least=0, below=1)))
-    nesterov: bool = field(default=False, metadata=allow(Flag()))
-    weight_decay: float = field(default=5e-4, metadata=allow(Number(at_least=0)))
-    schedule: str = field(default="cosine", metadata=allow(OneOf(SCHEDULES)))
-    milestones: tuple[int, ...] = field(default=(), metadata=allow(_MILESTONES))
-    factor: float = field(default=0.1, metadata=allow(_FACTOR))
-    warmup_epochs: float = field(default=0.0, metadata=allow(Number(at_least=0)))
-
-    def _check_together(self) -> None:
-        _check_steps(self.title, self.schedule, self.milestones)
+    @model_validator(mode="after")
+    def _check_sgd(self) -> Self:
+        self._check_steps(self.schedule, self.milestones)
         if self.nesterov and self.momentum == 0:
             raise refusal("weight_optimizer.momentum", "above 0 where nesterov is true", self.momentum)
+        return self
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class GateOptimizerSection(Section):
-    """Adam, for the generator, without weight decay.
+    """Adam without weight decay, for the generator."""
 
-    Attributes:
-        lr: the first learning rate; left out: chosen from the length of the search.
-        schedule: how the rate changes during the search.
-        milestones: the epochs at which a ``step`` schedule multiplies the rate by ``factor``.
-        factor: what a ``step`` schedule multiplies the rate by at each milestone.
-        betas: Adam's two decays.
-    """
+    title = "gate_optimizer"
 
-    title: ClassVar[str] = "gate_optimizer"
+    lr: Above0 | None = None
+    """Initial learning rate (default: chosen from the length of the search)."""
+    schedule: Schedule = "constant"
+    """Learning-rate schedule of the search."""
+    milestones: Milestones = ()
+    """Epochs at which a step schedule multiplies the rate by factor."""
+    factor: Factor = 0.1
+    """Factor of a step schedule."""
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    """Decay rates of Adam's moment estimates."""
 
-    lr: float | None = field(default=None, metadata=allow(Maybe(Number(above=0))))
-    schedule: str = field(default="constant", metadata=allow(OneOf(SCHEDULES)))
-    milestones: tuple[int, ...] = field(default=(), metadata=allow(_MILESTONES))
-    factor: float = field(default=0.1, metadata=allow(_FACTOR))
-    betas: tuple[float, float] = field(
-        default=(0.9, 0.999), metadata=allow(ListOf(entry=Number(at_least=0, below=1), length=2))
-    )
-
-    def _check_together(self) -> None:
-        _check_steps(self.title, self.schedule, self.milestones)
+    @model_validator(mode="after")
+    def _check_schedule(self) -> Self:
+        self._check_steps(self.schedule, self.milestones)
+        return self
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RecoverySection(Section):
-    """What is done at the cut, for every method alike, so that less has to be trained back.
-
-    Attributes:
-        compensate: whether the layers behind closed channels are fitted anew, in closed form, to what they read after
-            the cut. Batch-norm statistics are then not measured anew.
-        renew_statistics: whether batch-norm statistics are measured anew for the frozen gates, and kept where the loss
-            on other training batches falls.
-    """
-
-    title: ClassVar[str] = "recovery"
-
-    compensate: bool = field(default=False, metadata=allow(Flag()))
-    renew_statistics: bool = field(default=True, metadata=allow(Flag()))
-
-
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneSection(Section):
-    """The training after the search, with the gates as they are.
+    """Training after the search, with fixed gates."""
 
-    Attributes:
-        epochs: its length; 0: none.
-        lr: the first learning rate; left out: a tenth of ``weight_optimizer.lr``.
-        schedule: how the rate changes during fine-tuning; ``continued``: as in the search, whose schedule then covers
-            both, so that there is one curve from the first step to the last, and ``lr`` is not looked at.
-        milestones: the epochs of fine-tuning at which a ``step`` schedule multiplies the rate by ``factor``.
-        factor: what a ``step`` schedule multiplies the rate by at each milestone.
-        weight_decay: left out: that of ``weight_optimizer``. Its momentum is used too.
-        gated: true: train the gated network with its gates frozen, as the paper does on ImageNet, and extract
-            afterwards. False: extract first and train the compact network.
-    """
+    title = "finetune"
 
-    title: ClassVar[str] = "finetune"
+    epochs: Count = 0
+    """Number of epochs."""
+    lr: Above0 | None = None
+    """Initial learning rate (default: a tenth of weight_optimizer.lr)."""
+    schedule: Literal["constant", "step", "cosine", "one-cycle", "continued"] = "cosine"
+    """Learning-rate schedule; continued: the search's schedule covers both phases, and lr is ignored."""
+    milestones: Milestones = ()
+    """Epochs of fine-tuning at which a step schedule multiplies the rate by factor."""
+    factor: Factor = 0.1
+    """Factor of a step schedule."""
+    weight_decay: NonNegative | None = None
+    """Weight decay (default: that of weight_optimizer)."""
+    gated: Flag = False
+    """Fine-tune the gated network and extract afterwards, as the paper does on ImageNet, instead of extracting
+    first."""
 
-    epochs: int = field(default=0, metadata=allow(Whole(at_least=0)))
-    lr: float | None = field(default=None, metadata=allow(Maybe(Number(above=0))))
-    schedule: str = field(default="cosine", metadata=allow(OneOf((*SCHEDULES, CONTINUED))))
-    milestones: tuple[int, ...] = field(default=(), metadata=allow(_MILESTONES))
-    factor: float = field(default=0.1, metadata=allow(_FACTOR))
-    weight_decay: float | None = field(default=None, metadata=allow(Maybe(Number(at_least=0))))
-    gated: bool = field(default=False, metadata=allow(Flag()))
-
-    def _check_together(self) -> None:
-        _check_steps(self.title, self.schedule, self.milestones)
+    @model_validator(mode="after")
+    def _check_schedule(self) -> Self:
+        self._check_steps(self.schedule, self.milestones)
+        return self
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class DeploySection(Section):
-    """What is done with the compact network when the run is finished.
+    """What happens to the compact network after the run."""
 
-    Attributes:
-        then: ``nothing``, or ``int8``: write it as an int8 ONNX file, measured beside the dense and the float network.
-        max_drop: how much of the metric int8 may lose; more is refused.
-        calibration_images: training images that the ranges of activations are measured on.
-    """
+    title = "deploy"
 
-    title: ClassVar[str] = "deploy"
-
-    then: str = field(default="nothing", metadata=allow(OneOf(("nothing", "int8"))))
-    max_drop: float = field(default=1.0, metadata=allow(Number(at_least=0)))
-    calibration_images: int = field(default=512, metadata=allow(Whole(at_least=1)))
+    then: Literal["nothing", "int8"] = "nothing"
+    """int8: export a quantized ONNX file after training, and measure it beside the dense and the float network."""
+    max_drop: NonNegative = 1.0
+    """Largest loss of the metric that int8 may cost, in points."""
+    calibration_images: Positive = 512
+    """Training images used to calibrate activation ranges."""
 
 
 @final
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSection(Section):
-    """How the training is executed.
+    """How the training is executed."""
 
-    Attributes:
-        seed: of everything random.
-        precision: of the network's arithmetic; gates are always float32.
-        device: ``auto``, or one that PyTorch knows: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        trackers: where curves are sent.
-        compact: when closed channels are cut out of the network: ``progressive`` (during the search, whenever it
-            pays), ``once`` (when the search has converged, or at its end), ``never`` (after all training).
-        checkpoint_minutes: least time between two checkpoints; 0: one after every epoch.
-        checkpoint_steps: steps between two checkpoints; left out: ``checkpoint_minutes`` decides.
-        keep_checkpoints: how many of the newest checkpoints are kept.
-        on_nan: what happens on non-finite values: ``stop``, or ``rollback`` to the last checkpoint
-            with half the learning rates.
-        sync_bn: whether batch norms see the batch of all processes, not their own part alone.
-        channels_last: how the weights of convolutions lie in memory: ``on``, ``off``, or ``auto``, which measures both
-            before a long training and takes the faster one. Results differ by rounding.
-        compile: whether training steps run as one graph of ``torch.compile``, gates included.
-    """
+    title = "run"
 
-    title: ClassVar[str] = "run"
+    seed: Seed = 0
+    """Random seed."""
+    precision: Precision = "fp32"
+    """Floating-point precision for training; gates are always float32."""
+    device: Annotated[Name, Means("'auto', 'cpu', 'cuda', 'cuda:1', …", _check_device)] = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    trackers: Annotated[tuple[Tracker, ...], Distinct] = ("tensorboard",)
+    """Experiment trackers to log to."""
+    checkpoint_minutes: NonNegative = 10.0
+    """Minimum minutes between two checkpoints; 0: one after every epoch."""
+    checkpoint_steps: Positive | None = None
+    """Steps between two checkpoints (default: checkpoint_minutes decides)."""
+    keep_checkpoints: Positive = 2
+    """Number of checkpoints to keep."""
+    on_nan: Literal["stop", "rollback"] = "stop"
+    """On non-finite values: stop, or roll back to the last checkpoint and halve the learning rates."""
+    sync_bn: Flag = False
+    """Synchronize batch-norm statistics across processes."""
+    channels_last: Literal["auto", "on", "off"] = "auto"
+    """Memory format of convolutions; auto: benchmark both before a long training. Results differ by rounding."""
+    compile: Flag = False
+    """Run training steps through torch.compile, gates included."""
 
-    seed: int = field(default=0, metadata=allow(Whole(at_least=0, at_most=2**32 - 1)))
-    precision: str = field(default="fp32", metadata=allow(OneOf(PRECISIONS)))
-    device: str = field(default="auto", metadata=allow(Text("'auto', 'cpu', 'cuda', 'cuda:1', …", valid=_is_device)))
-    trackers: tuple[str, ...] = field(
-        default=("tensorboard",), metadata=allow(ListOf(entry=OneOf(TRACKERS), distinct=True))
+
+def _by_title(kinds: Iterable[type[Section]]) -> Mapping[str, type[Section]]:
+    return MappingProxyType({kind.title: kind for kind in kinds})
+
+
+SECTIONS = _by_title(
+    (
+        ModelSection,
+        DataSection,
+        TaskSection,
+        GatesSection,
+        PenaltySection,
+        SearchSection,
+        DistillSection,
+        WeightOptimizerSection,
+        GateOptimizerSection,
+        FinetuneSection,
+        DeploySection,
+        RunSection,
     )
-    compact: Compaction = field(default="progressive", metadata=allow(OneOf(get_args(Compaction))))
-    checkpoint_minutes: float = field(default=10.0, metadata=allow(Number(at_least=0)))
-    checkpoint_steps: int | None = field(default=None, metadata=allow(Maybe(Whole(at_least=1))))
-    keep_checkpoints: int = field(default=2, metadata=allow(Whole(at_least=1)))
-    on_nan: str = field(default="stop", metadata=allow(OneOf(("stop", "rollback"))))
-    sync_bn: bool = field(default=False, metadata=allow(Flag()))
-    channels_last: str = field(default="auto", metadata=allow(OneOf(CHANNELS_LAST)))
-    compile: bool = field(default=False, metadata=allow(Flag()))
-
-
-SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
-    {
-        section.title: section
-        for section in (
-            ModelSection,
-            DataSection,
-            TaskSection,
-            GatesSection,
-            TargetSection,
-            SearchSection,
-            WeightOptimizerSection,
-            GateOptimizerSection,
-            RecoverySection,
-            FinetuneSection,
-            DeploySection,
-            RunSection,
-        )
-    }
 )
-"""The sections of a recipe by their names, in the order in which they are written."""
+"""The sections of a recipe by name, in the order in which they are written."""

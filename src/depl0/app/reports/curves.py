@@ -83,7 +83,7 @@ def _log_where_it_helps(axes: Axes) -> None:
 
 def loss(axes: Axes, run: Run) -> None:
     """Draw the loss; where a penalty is part of it, the task's loss beside it."""
-    if dig(run.recipe, "target", "penalty_weight") is not None:
+    if dig(run.recipe, "penalty", "weight") is not None:
         _line(axes, run, "with penalty", ORANGE, "loss")
     _line(axes, run, "task loss", BLUE, "task_loss")
     _log_where_it_helps(axes)
@@ -141,12 +141,12 @@ def _name_the_hidden(axes: Axes, epochs: list[float], values: list[float], judge
 
 def cost(axes: Axes, run: Run) -> None:
     """Draw expected and kept cost against the budget, and the moments of the search."""
-    of = dig(run.recipe, "target", "of") or "macs"
+    of = dig(run.recipe, "gates", "of") or "macs"
     _line(axes, run, "expected", ORANGE, "expected", f"{of}_share")
     _line(axes, run, "kept", GREEN, "kept", f"{of}_share")
     if not axes.lines:
         return
-    budget = dig(run.recipe, "target", "budget")
+    budget = dig(run.recipe, "gates", "budget")
     if budget is not None:
         axes.axhline(budget, color=INK, linestyle=":", linewidth=1.2, label=f"budget {budget:.0%}")
     _moments(axes, run)
@@ -167,9 +167,9 @@ def _moments(axes: Axes, run: Run) -> None:
 
 def threshold(axes: Axes, run: Run) -> None:
     """Draw the threshold of the gates' scores that a budget found; without the warm-up, when it is not used."""
-    if dig(run.recipe, "target", "budget") is None:
+    if dig(run.recipe, "gates", "budget") is None:
         return
-    share, epochs = dig(run.recipe, "search", "gate_warmup"), dig(run.recipe, "search", "epochs")
+    share, epochs = dig(run.recipe, "search", "warmup"), dig(run.recipe, "search", "epochs")
     warm = float(share or 0) * float(epochs or 0)
     xs, ys = series(run, "threshold")
     pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if x > warm]
@@ -202,7 +202,7 @@ class Panel:
 
 
 def _cost_title(run: Run) -> str:
-    return "Parameters left" if dig(run.recipe, "target", "of") == "params" else "MACs left"
+    return "Parameters left" if dig(run.recipe, "gates", "of") == "params" else "MACs left"
 
 
 def _metric_title(run: Run) -> str:

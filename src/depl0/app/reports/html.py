@@ -131,12 +131,12 @@ def _section(run: Run, place: int, top: int | None) -> Section:
 
 
 def _what(run: Run) -> str:
-    target = run.recipe.get("target", {})
+    gates = run.recipe.get("gates", {})
     model, data = (run.get(key) or dig(run.recipe, key, "spec") for key in ("model", "data"))
-    if target.get("budget") is not None:
-        asked = f"budget {share(target['budget'])} of the {'parameters' if target.get('of') == 'params' else 'MACs'}"
+    if gates.get("budget") is not None:
+        asked = f"budget {share(gates['budget'])} of the {'parameters' if gates.get('of') == 'params' else 'MACs'}"
     else:
-        asked = f"λ = {target.get('penalty_weight', '?')}"
+        asked = f"λ = {dig(run.recipe, 'penalty', 'weight') or '?'}"
     return f"{model} on {data}, {run.method}, {asked}"
 
 

@@ -112,7 +112,7 @@ def _run_row(run: Run, change: str) -> dict[str, Any]:
         "model": run.get("model") or dig(run.recipe, "model", "spec"),
         "data": run.get("data") or dig(run.recipe, "data", "spec"),
         "seed": run.get("seed") if run.is_finished else dig(run.recipe, "run", "seed"),
-        "budget": dig(run.recipe, "target", "budget"),
+        "budget": dig(run.recipe, "gates", "budget"),
         "budget_of": run.get("budget_of"),
         f"dense_{name}": dense,
         name: compact,

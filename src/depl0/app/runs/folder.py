@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
@@ -244,7 +243,7 @@ def first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
 
 
 def _differences(left: Recipe, right: Recipe) -> Iterator[tuple[str, object, object]]:
-    a, b = dataclasses.asdict(left), dataclasses.asdict(right)
+    a, b = left.model_dump(), right.model_dump()
     for section, fields in a.items():
         if not isinstance(fields, dict):
             if fields != b[section]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -31,11 +30,10 @@ def resolve_paths(recipe: Recipe, run: Path) -> Recipe:
     except (OSError, ValueError, LookupError, TypeError, RecursionError, io.TooLarge):  # a damaged run
         return recipe
     model, data, task = recipe.model, recipe.data, recipe.task
-    return dataclasses.replace(
-        recipe,
-        model=dataclasses.replace(model, spec=_code(model.spec, base), weights=_file(model.weights, base)),
-        data=dataclasses.replace(data, spec=with_path(_code(data.spec, base), lambda path: _file(path, base))),
-        task=dataclasses.replace(task, spec=_code(task.spec, base)),
+    return recipe.replace(
+        model=model.replace(spec=_code(model.spec, base), weights=_file(model.weights, base)),
+        data=data.replace(spec=with_path(_code(data.spec, base), lambda path: _file(path, base))),
+        task=task.replace(spec=_code(task.spec, base)),
     )
 
 

@@ -233,12 +233,12 @@ class _Gates(Fields):
     method: Text | None = None
     direction: Text | None = None
     generator: Text | None = None
-
-
-class _Target(Fields):
     budget: Number | None = None
     of: Text | None = None
-    penalty_weight: Number | None = None
+
+
+class _Penalty(Fields):
+    weight: Number | None = None
 
 
 class _Epochs(Fields):
@@ -256,7 +256,7 @@ class _Recipe(Fields):
     model: _Model | None = None
     data: _Data | None = None
     gates: _Gates | None = None
-    target: _Target | None = None
+    penalty: _Penalty | None = None
     search: _Epochs | None = None
     finetune: _Epochs | None = None
     run: _Run | None = None

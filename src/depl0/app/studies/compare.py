@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from depl0.app.recipes.method import for_method
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, for_method, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.studies.choice import choice_note
 from depl0.app.studies.measures import (
@@ -121,24 +119,24 @@ class Comparison:
         choice: Mapping[str, Any] | None = None,
     ) -> None:
         if budgets:  # what is chosen for a method is chosen in the middle
-            recipe = with_overrides(recipe, {"target.budget": sorted(budgets)[len(budgets) // 2]})
-        if recipe.target.budget is None:
+            recipe = with_overrides(recipe, {"gates.budget": sorted(budgets)[len(budgets) // 2]})
+        if recipe.gates.budget is None:
             raise InputError(
                 f"a comparison needs a budget, so that all methods may cost the same; recipe {recipe.name} has the "
-                f"fixed λ {recipe.target.penalty_weight:g} instead.",
+                f"fixed λ {recipe.penalty.weight:g} instead.",
                 hint="for example --budget 0.5.",
             )
         self.recipe, self._choice = recipe, choice
         self.metric = task_of(recipe).metric
         self.methods = tuple(methods) or (recipe.gates.method,)
         self.seeds = seeds_from(recipe.run.seed, seeds)
-        self.budgets = tuple(sorted(budgets, reverse=True)) or (recipe.target.budget,)
+        self.budgets = tuple(sorted(budgets, reverse=True)) or (recipe.gates.budget,)
 
     def members(self) -> dict[str, Recipe]:
         """Return the members, seed by seed, so that an early end leaves every method with about as many."""
         return {
             self._name(method, budget, seed): with_overrides(
-                recipe, {"run.seed": seed, "target.budget": budget, **self._chosen(method)}
+                recipe, {"run.seed": seed, "gates.budget": budget, **self._chosen(method)}
             )
             for seed in self.seeds
             for budget in self.budgets
@@ -173,15 +171,15 @@ class Comparison:
         ]
         for row in rows:
             row["on_frontier"] = _is_on_frontier(row, rows, self.metric)
-        dense, target = f"dense_{self.metric.name}", self.recipe.target
+        dense, gates = f"dense_{self.metric.name}", self.recipe.gates
         return {
             "study": "comparison",
             "recipe": self.recipe.name,
             "model": self.recipe.model.spec,
             "data": self.recipe.data.spec,
             "metric": self.metric.to_dict(),
-            "budget": target.budget,
-            "of": target.of,
+            "budget": gates.budget,
+            "of": gates.of,
             "epochs": self.recipe.search.epochs,
             "finetune_epochs": self.recipe.finetune.epochs,
             "seeds": list(self.seeds),

@@ -38,7 +38,7 @@ def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: T
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
         "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
     }
-    reached = measured_share(compact, dense, gated.example) if session.recipe.target.of == "latency" else None
+    reached = measured_share(compact, dense, gated.example) if session.recipe.gates.of == "latency" else None
     summary = _summary(session, gated, record, figures, faster, reached).to_dict()
     if engine.is_main_process:
         files.save(compact, session.folder.compact)
@@ -54,10 +54,10 @@ def _summary(
     faster: dict[str, Speedup],
     latency_reached: float | None,
 ) -> Summary:
-    recipe, state, target = session.recipe, session.state, session.recipe.target
+    recipe, state, gates = session.recipe, session.state, session.recipe.gates
     dense, compact = figures["dense"].cost, figures["compact"].cost
     left = {"macs": compact.macs / dense.macs, "params": compact.params / dense.params, "latency": latency_reached}
-    reached, frozen = left[target.of], state.frozen_gates
+    reached, frozen = left[gates.of], state.frozen_gates
     assert reached is not None and frozen is not None and state.freezing is not None, "the search is over"
     return Summary(
         name=recipe.name,
@@ -72,7 +72,7 @@ def _summary(
         compact=figures["compact"],
         speedup=faster,
         budget=BudgetFigures(
-            target.budget, target.of, reached, gated.config.multiple, target.penalty_weight, state.latency
+            gates.budget, gates.of, reached, gated.config.multiple, recipe.penalty.weight, state.latency
         ),
         freezing=state.freezing,
         convergence=state.convergence,

@@ -52,17 +52,17 @@ def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
 
 
 def choose_rounding(session: Session, gated: GatedModel) -> None:
-    """Decide ``target.round_to = "auto"`` in the first process, and tell the gates.
+    """Decide ``gates.round_to = "auto"`` in the first process, and tell the gates.
 
     It is measured in what will run the compact network: ONNX Runtime where the recipe ends in a deployed file, else
     PyTorch.
     """
-    target, state = session.recipe.target, session.state
-    if target.round_to != "auto":
+    gates, state = session.recipe.gates, session.state
+    if gates.round_to != "auto":
         return
     if state.round_to is None:
         runtime: Runtime = "onnxruntime" if session.recipe.deploy.then == "int8" else "pytorch"
-        multiple = choose_multiple(gated, target.budget, target.of, runtime) if is_first() else 0
+        multiple = choose_multiple(gated, gates.budget, gates.of, runtime) if is_first() else 0
         state.round_to = int(from_first(torch.tensor([multiple], device=gated.device)))
         in_words = f"rounded to multiples of {state.round_to}" if state.round_to > 1 else "not rounded"
         where = "in ONNX Runtime on this device" if runtime == "onnxruntime" else "on this device"
@@ -91,12 +91,12 @@ def header(session: Session, gated: GatedModel) -> str:
 
 
 def _plan(session: Session) -> str:
-    recipe, steps, target = session.recipe, session.data.train.steps, session.recipe.target
+    recipe, steps, gates = session.recipe, session.data.train.steps, session.recipe.gates
     parts = [
         _long("search", recipe.search_epochs),
-        f"penalty λ = {target.penalty_weight:g}"
-        if target.budget is None
-        else f"cut to {target.budget:g} of the {COSTS[target.of]}",
+        f"penalty λ = {recipe.penalty.weight:g}"
+        if gates.budget is None
+        else f"cut to {gates.budget:g} of the {COSTS[gates.of]}",
         _long("fine-tuning", recipe.finetune_epochs),
     ]
     if _trains_dense(session):

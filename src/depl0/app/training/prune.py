@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import depl0.surgery.files as files
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import distill_share
+from depl0.app.recipes.recipe import Recipe, distill_share
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.progress import Quiet, Reporter
@@ -96,12 +95,12 @@ def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
     if not session.trained:
         session.reporter.note("no distillation: the dense network's new head is not trained")
         return None
-    if recipe.search.distill is None:
-        session.reporter.note(f"distilling: {weight:g} of the loss is the dense network's (--distill 0: none)")
+    if recipe.distill.weight is None:
+        session.reporter.note(f"distilling: {weight:g} of the loss is the dense network's (distill.weight = 0: none)")
     return DistillationLoss(
         copy.deepcopy(host),
         weight=weight,
-        temperature=recipe.search.distill_temperature,
+        temperature=recipe.distill.temperature,
         blocks=recipe.distill_blocks,
         soft=session.task.distill,
     )
@@ -143,7 +142,7 @@ def _extract_and_finetune(session: Session, gated: GatedModel) -> nn.Module:
         return compact
     gates = torch.tensor(session.state.frozen_gates)
     closed = gates == 0
-    if session.recipe.run.compact != "never" and bool((closed & ~gated.gone).any()):
+    if session.recipe.search.cut != "never" and bool((closed & ~gated.gone).any()):
         gated.close(closed)
         gated.shrink()
         share = gated.cost_without(gated.gone).macs / gated.dense_cost.macs
@@ -164,7 +163,7 @@ def _finetune_from_checkpoint(session: Session, gated: GatedModel, make_host: Ca
 
 
 def _finetunes_gated(recipe: Recipe) -> bool:
-    return recipe.finetune.gated or recipe.run.compact == "never"
+    return recipe.finetune.gated or recipe.search.cut == "never"
 
 
 def _rebuild(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:

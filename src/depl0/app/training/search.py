@@ -65,7 +65,7 @@ class SearchPhase(Phase):
     """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
 
     def __init__(self, session: Session, gated: GatedModel) -> None:
-        recipe, target, steps = session.recipe, session.recipe.target, session.data.train.steps
+        recipe, penalty, steps = session.recipe, session.recipe.penalty, session.data.train.steps
         average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
         super().__init__(
             "search",
@@ -76,11 +76,11 @@ class SearchPhase(Phase):
             clip_norm=recipe.search.clip_norm,
             average=average,
             distillation=session.distillation,
-            find_unused_parameters=recipe.search.gate_warmup > 0,
+            find_unused_parameters=recipe.search.warmup > 0,
         )
         if average is not None:
             gated.when_shrunk(average.carry_over)
-        self.gated, self.penalty_weight = gated, target.penalty_weight
+        self.gated, self.penalty_weight = gated, penalty.weight
         self.search = Search(
             gated,
             recipe.search.epochs * steps,
@@ -90,7 +90,7 @@ class SearchPhase(Phase):
             listener=SearchRecorder(session, gated, average),
         )
         has_penalty = self.penalty_weight is not None
-        self._penalised = Penalised(gated, target.penalty, target.penalty_scale) if has_penalty else None
+        self._penalised = Penalised(gated, penalty.kind, penalty.scale) if has_penalty else None
 
     @property
     def called(self) -> nn.Module:
@@ -190,17 +190,17 @@ class Penalised(nn.Module):
 def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> SearchConfig:
     """Return the search configuration of a recipe."""
     search = recipe.search
-    has_learned = trained or (search.gate_warmup > 0 and search.epochs > 0)
+    has_learned = trained or (search.warmup > 0 and search.epochs > 0)
     return SearchConfig(
-        warmup=search.gate_warmup,
+        warmup=search.warmup,
         ramp=search.ramp,
-        cut=recipe.run.compact,
-        first_scores=recipe.gates.importance if has_learned else "none",
-        dependency=recipe.gates.dependency,
-        compensate=recipe.recovery.compensate,
-        renew_statistics=recipe.recovery.renew_statistics,
+        cut=search.cut,
+        first_scores=search.first_scores if has_learned else "none",
+        dependency=search.dependency,
+        compensate=search.compensate,
+        renew_statistics=search.renew_statistics,
         converged_change=search.converged_change,
-        converged_steps=search.converged_epochs * steps_per_epoch,
+        converged_steps=search.converged_after * search.epochs * steps_per_epoch,
     )
 
 
@@ -222,12 +222,12 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
     gated.free_gates()
     freezing = freeze_network(
         gated,
-        recipe.target.budget,
-        recipe.target.of,
+        recipe.gates.budget,
+        recipe.gates.of,
         scores=method.comparable(gated.plan, scores),
         calibration=data,
-        compensated=recipe.recovery.compensate,
-        renewed=recipe.recovery.renew_statistics,
+        compensated=recipe.search.compensate,
+        renewed=recipe.search.renew_statistics,
     )
     record_freezing(session, gated, freezing, before)
 
@@ -251,7 +251,7 @@ class ScoredPhase(Phase):
         )
         weight = recipe.gates.method_weight
         self.gated, self.method, self.weight = gated, method, method.weight if weight is None else weight
-        self._target = recipe.target
+        self._gates = recipe.gates
 
     def losses(self, outputs: Any, targets: Any) -> Losses:
         """Return the task's loss and what the method adds to it."""
@@ -263,8 +263,8 @@ class ScoredPhase(Phase):
         self.method.after_epoch(self.gated, self._best)
 
     def _best(self, scores: Tensor) -> Tensor:
-        assert self._target.budget is not None  # a recipe has one where its method gives scores
-        return open_within(self.gated, scores, self._target.budget, self._target.of)
+        assert self._gates.budget is not None  # a recipe has one where its method gives scores
+        return open_within(self.gated, scores, self._gates.budget, self._gates.of)
 
     def describe(self) -> dict[str, Any]:
         """Return the state of the gates."""
@@ -282,7 +282,7 @@ def score_before_freezing(session: Session, gated: GatedModel) -> float:
 
 def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, before: float) -> None:
     """Measure the network after its gates were frozen, and write down what that changed."""
-    task, target, state = session.task, session.recipe.target, session.state
+    task, of, state = session.task, session.recipe.gates.of, session.state
     after = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
     state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
     check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
@@ -293,9 +293,9 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
             session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
     state.freezing = FreezingRecord(before, after, freezing.forced, statistics, session.data.split)
     session.log_event("freezing", session.epoch, **state.freezing.to_dict(task.metric.name))
-    share = gated.share_of(freezing.gates, target.of)
+    share = gated.share_of(freezing.gates, of)
     value = f"{task.metric.label} {task.metric.show(after)}"
-    session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[target.of]} left, {value}")
+    session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[of]} left, {value}")
 
 
 def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:

@@ -13,9 +13,8 @@ from typing import Any
 from accelerate import Accelerator
 
 from depl0.app.data import Data
-from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.sanity import warnings_for
-from depl0.app.recipes.task import task_of
 from depl0.app.runs.checkpoint import BackgroundSaver, fitting, load_newest, save_checkpoint
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths

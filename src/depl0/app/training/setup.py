@@ -16,8 +16,7 @@ from depl0.app.data import Data, open_data
 from depl0.app.methods import METHODS, Method, Scored
 from depl0.app.models.pretrained import has_published, names_weights, published_weights
 from depl0.app.models.spec import factory, image_size
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.task import task_of
+from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.runtime.network import check_norms
 from depl0.app.tasks import check_network
 from depl0.app.weights import NewHead, fill, load_weights
@@ -116,7 +115,7 @@ def gated_network(
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
     check_network(task_of(recipe), host, example, data.info)
     # Where layers are timed, one process does it and the others read what it has kept.
-    with engine.main_process_first() if recipe.target.of == "latency" else nullcontext():
+    with engine.main_process_first() if recipe.gates.of == "latency" else nullcontext():
         gated = attach_for(recipe, host, example)
     if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed + engine.process_index)
@@ -125,42 +124,42 @@ def gated_network(
 
 def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
     """Put the gates of a recipe on a network, and refuse a budget that cannot be reached."""
-    target, method = recipe.target, method_of(recipe)
+    gates, method = recipe.gates, method_of(recipe)
     rng = torch.Generator().manual_seed(recipe.run.seed)
     gated = attach(host, example, gate_config(recipe), rng=rng)
     method.check(gated)
-    if target.budget is not None and isinstance(method, Scored):
-        if target.of == "latency":
+    if gates.budget is not None and isinstance(method, Scored):
+        if gates.of == "latency":
             gated.time_layers()
-        check_budget(gated, target.budget, target.of, gated.config.multiple)
+        check_budget(gated, gates.budget, gates.of, gated.config.multiple)
     return gated
 
 
 def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
     """Return warnings about a budget that will cost most of the accuracy."""
-    budget, of = recipe.target.budget, recipe.target.of
+    budget, of = recipe.gates.budget, recipe.gates.of
     found = None if budget is None else warning_for(gated, budget, of)
     return [] if found is None else [f"warning: {found}"]
 
 
 def gate_config(recipe: Recipe) -> GateConfig:
     """Return the gate configuration of a recipe."""
-    gates, target = recipe.gates, recipe.target
+    gates = recipe.gates
     # "auto" is decided with the run's state at hand, so that a resumed run does not measure anew.
-    round_to = 1 if target.round_to == "auto" else target.round_to
-    shared = GateConfig(groups=gates.groups, round_to=round_to, remove_blocks=target.remove_blocks)
+    round_to = 1 if gates.round_to == "auto" else gates.round_to
+    shared = GateConfig(groups=gates.groups, round_to=round_to, remove_blocks=gates.remove_blocks)
     if isinstance(method_of(recipe), Scored):  # nothing is generated: one number for each gate, which becomes its score
-        return shared.changed(generator="independent", of=target.of)
+        return shared.changed(generator="independent", of=gates.of)
     return shared.changed(
         generator=gates.generator,
         direction=gates.direction,
         conditioning=gates.conditioning,
-        alone=gates.alone if target.budget is None else (),
+        alone=gates.alone if gates.budget is None else (),
         preset=gates.preset,
         start=gates.start,
         evaluation=gates.evaluation,
-        budget=target.budget,
-        of=target.of,
+        budget=gates.budget,
+        of=gates.of,
     )
 
 

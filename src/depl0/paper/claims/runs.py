@@ -105,7 +105,7 @@ def read_claim_run(path: Path, control: str) -> ClaimRun | None:
         seed=recipe.run.seed,
         metric=metric,
         score=float(summary["compact"][metric.name]),
-        cost=float(summary["budget_reached"] if recipe.target.budget is not None else summary["macs_left"]),
+        cost=float(summary["budget_reached"] if recipe.gates.budget is not None else summary["macs_left"]),
         converged=(summary.get("convergence") or {}).get("epoch"),
         settled=_settled(summary, lines, recipe),
         unevenness=_unevenness(summary),
@@ -133,8 +133,9 @@ def arm_of(recipe: Recipe, control: str) -> str | None:
     if gates.method != "dep-l0":
         return None
     usual = GatesSection()
-    differing = [name for name in OF_AN_ARM if getattr(gates, name) != getattr(usual, name)]
-    told = {name: str(getattr(gates, name)) for name in differing}
+    told = {name: str(getattr(gates, name)) for name in OF_AN_ARM if getattr(gates, name) != getattr(usual, name)}
+    if recipe.search.dependency:
+        told["dependency"] = str(recipe.search.dependency)
     return ":".join(["dep-l0", *(text if name in _SAID_ALONE else f"{name}={text}" for name, text in told.items())])
 
 

@@ -6,7 +6,6 @@ differs. Where files lie on a machine is no part of it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +16,18 @@ from depl0.app.data import with_path
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import SECTIONS
 
-OF_AN_ARM = ("method", "generator", "direction", "conditioning", "dependency")
-"""fields of ``gates`` that are what is compared; all others belong to the setting"""
+OF_AN_ARM = ("method", "generator", "direction", "conditioning")
+"""fields of ``gates`` that are what is compared, with ``search.dependency``; all others belong to the setting"""
 _SECTIONS = (
-    *("model", "data", "task", "gates", "target", "search"),
-    *("weight_optimizer", "gate_optimizer", "recovery", "finetune"),
+    *("model", "data", "task", "gates", "penalty", "search", "distill"),
+    *("weight_optimizer", "gate_optimizer", "finetune"),
 )
-_OF_THE_RUN = ("precision", "compact")
-_LEFT_OUT = {"gates": OF_AN_ARM, "data": ("workers",)}  # who reads the images changes no image
+_OF_THE_RUN = ("precision",)
+_LEFT_OUT = {
+    "gates": OF_AN_ARM,
+    "search": ("dependency",),
+    "data": ("workers",),
+}  # who reads the images changes no image
 
 
 @final
@@ -47,9 +50,9 @@ class Setting:
     def for_any_penalty(self) -> str | None:
         """Return the setting without λ, so that runs of several λ form a curve; None: it has a budget, or no whole."""
         told = self.fields()
-        if told is None or told["target"].get("budget") is not None:
+        if told is None or told["gates"].get("budget") is not None:
             return None
-        told["target"].pop("penalty_weight", None)
+        told["penalty"].pop("weight", None)
         return _written(told)
 
 
@@ -58,7 +61,7 @@ def setting_of(recipe: Recipe, choice: Mapping[str, Any] | None = None) -> Setti
 
     What was chosen for each method differs between methods on purpose: the setting says what it was chosen from.
     """
-    told: dict[str, Any] = {name: dataclasses.asdict(getattr(recipe, name)) for name in _SECTIONS}
+    told: dict[str, Any] = {name: getattr(recipe, name).model_dump() for name in _SECTIONS}
     told["run"] = {name: getattr(recipe.run, name) for name in _OF_THE_RUN}
     for section, names in _LEFT_OUT.items():
         for name in names:
@@ -83,14 +86,12 @@ def recorded_setting(told: Mapping[str, Any]) -> Setting:
 
 
 def _defaults(section: str) -> dict[str, Any]:
-    names = [] if section not in SECTIONS else dataclasses.fields(SECTIONS[section])
+    fields = SECTIONS[section].model_fields if section in SECTIONS else {}
     left_out = _LEFT_OUT.get(section, ())
     return {
-        entry.name: entry.default
-        for entry in names
-        if entry.default is not dataclasses.MISSING
-        and entry.name not in left_out
-        and (section != "run" or entry.name in _OF_THE_RUN)
+        name: field.default
+        for name, field in fields.items()
+        if not field.is_required() and name not in left_out and (section != "run" or name in _OF_THE_RUN)
     }
 
 
@@ -109,11 +110,11 @@ def _without_folder(spec: str) -> str:
 
 
 def _describe(told: Mapping[str, Any]) -> str:
-    target, search, data = told["target"], told["search"], told["data"]
-    if target["budget"] is not None:
-        asked = f"{target['budget']:.0%} of the {target['of']}"
+    gates, penalty, search, data = told["gates"], told["penalty"], told["search"], told["data"]
+    if gates["budget"] is not None:
+        asked = f"{gates['budget']:.0%} of the {gates['of']}"
     else:
-        asked = f"λ = {target['penalty_weight']:g} on {target['penalty']}"
+        asked = f"λ = {penalty['weight']:g} on {penalty['kind']}"
     start = "trained weights" if told["model"]["weights"] or told["model"]["pretrained"] else "from scratch"
     epochs = f"{search['epochs']} + {told['finetune']['epochs']} epochs"
     if data["epoch_images"]:
@@ -125,7 +126,7 @@ def _describe(told: Mapping[str, Any]) -> str:
         if str(value).startswith("chosen for each method")
     ]
     where = str(data["spec"]).partition(":")[0]
-    parts = [f"{told['model']['spec']} on {where}", start, asked, f"preset {told['gates']['preset']}"]
-    if told["gates"]["importance"] != "taylor" and target["budget"] is not None:
-        parts.append(f"scores from {told['gates']['importance']}")
+    parts = [f"{told['model']['spec']} on {where}", start, asked, f"preset {gates['preset']}"]
+    if search["first_scores"] != "taylor" and gates["budget"] is not None:
+        parts.append(f"scores from {search['first_scores']}")
     return ", ".join([*parts, epochs, *chosen])
