@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from depl0.search.one_shot import prune
     from depl0.search.rates import gate_learning_rate
     from depl0.search.search import Search, SearchConfig, SearchListener
-    from depl0.surgery.description import CompactInfo, info
     from depl0.surgery.files import load, save
+    from depl0.surgery.record import CompactInfo, info
     from depl0.surgery.shrink import carry_over
 
 __version__ = "0.1.0"
@@ -92,7 +92,7 @@ _HOMES = {
     "depl0.search.rates": ("gate_learning_rate",),
     "depl0.search.search": ("Search", "SearchConfig", "SearchListener"),
     "depl0.equivalence.certificate": ("Certificate",),
-    "depl0.surgery.description": ("CompactInfo", "info"),
+    "depl0.surgery.record": ("CompactInfo", "info"),
     "depl0.surgery.shrink": ("carry_over",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

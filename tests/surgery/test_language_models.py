@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,12 @@ def test_a_mask_of_padding_stays_what_it_is() -> None:
     others = ExampleInputs.of({**example, "attention_mask": mask.flip(0)})
     with torch.no_grad():
         assert distance(gated(**others.kwargs), compact(**others.kwargs)) < 1e-5
+
+
+def test_hooks_that_transformers_installs_on_the_first_pass_are_not_doubled() -> None:
+    host = built("ViTForImageClassification", "eager")
+    inputs = {"pixel_values": IMAGE, "output_hidden_states": True}
+    wanted = call(copy.deepcopy(host), inputs).hidden_states
+    depl0.attach(host, IMAGE)
+    found = call(host, inputs).hidden_states
+    assert len(found) == len(wanted) and all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))

@@ -131,7 +131,7 @@ def _offer_bounds(offers: _Offers, example: ExampleInputs, draw: Draw, bounds: B
             offers.first([Case(f"batch of {batch}", _with_batch(example, batch, draw))])
     for number in bounds.sizes[:_MOST_BOUNDS]:
         for size in _beyond(number, {size for case in offers.cases for size in _sizes(case.inputs)}):
-            inputs = _with_size(example, size, draw)
+            inputs, _ = _resized(example, draw, lambda *_, size=size: size)
             if _numbers_in(inputs) > max(_MOST_NUMBERS, 4 * _numbers_in(example)):
                 too_large.append(f"sizes above {number}")
                 break
@@ -221,14 +221,6 @@ def _sizes(example: ExampleInputs) -> set[int]:
     return {tensor.shape[dim] for tensor in example.tensors() for dim in _spatial(tensor)}
 
 
-def _with_size(example: ExampleInputs, size: int, draw: Draw) -> ExampleInputs:
-    def change(tensor: Tensor) -> Tensor:
-        shape = [size if dim in _spatial(tensor) else before for dim, before in enumerate(tensor.shape)]
-        return tensor if shape == list(tensor.shape) else draw(tensor, tuple(shape))
-
-    return example.map_tensors(change)
-
-
 def _other_sizes(example: ExampleInputs, draw: Draw, before: str = "") -> Iterator[Case]:
     """Offer sizes with another remainder by two; then such as networks with many halvings want."""
     for channels_last in (False, True):
@@ -239,7 +231,7 @@ def _other_sizes(example: ExampleInputs, draw: Draw, before: str = "") -> Iterat
 
 
 def _resized(
-    example: ExampleInputs, draw: Draw, grow: Callable[[int, int], int], channels_last: bool
+    example: ExampleInputs, draw: Draw, grow: Callable[[int, int], int], channels_last: bool = False
 ) -> tuple[ExampleInputs, list[str]]:
     """Return inputs of other sizes, and what they are."""
     sizes: dict[str, None] = {}

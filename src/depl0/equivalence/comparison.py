@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from depl0._util.precision import cast
+from depl0._util.random import fixed_randomness
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
-from depl0.equivalence.fixed_randomness import fixed_randomness
 from depl0.errors import Depl0Error
 from depl0.host.copies import private_copy, run_host
 from depl0.host.functional import call_with

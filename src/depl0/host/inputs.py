@@ -90,11 +90,6 @@ class ExampleInputs:
         copies = self.alone().map_tensors(lambda tensor: tensor.detach().clone())
         return function(*copies.args, **copies.kwargs)
 
-    def like(self, other: ExampleInputs) -> ExampleInputs:
-        """Return the same inputs in the precision of others."""
-        dtypes = [tensor.dtype for tensor in other.tensors() if tensor.is_floating_point()]
-        return self.map_tensors(lambda t: t.to(dtypes[0]) if dtypes and t.is_floating_point() else t)
-
     def on_device_of(self, model: nn.Module) -> ExampleInputs:
         """Return the same inputs on the device of the model's parameters."""
         device = next(model.parameters()).device

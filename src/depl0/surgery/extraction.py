@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import torch
 from torch import Tensor, nn
 
 from depl0._util.random import isolated_random
 from depl0.analysis.plan import Plan
-from depl0.analysis.propagate import Axis
 from depl0.costs.count import cost
-from depl0.equivalence.certificate import Certificate, certify
-from depl0.equivalence.probe import describe
+from depl0.equivalence.certificate import certify
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
-from depl0.replacements.constant import ConstantReplacement, Removal, removable, remove, workable
+from depl0.replacements.constant import removable, remove, workable
 from depl0.surgery.cut import cut_to
-from depl0.surgery.record import CompactRecord, compose, record_of, remember, state_shapes
+from depl0.surgery.record import record_cut
 from depl0.surgery.slicing import kept_gates, kept_positions
 
 
@@ -60,37 +56,3 @@ def extract(
     costs = dense_cost, (counted.params, counted.macs)
     record_cut(host, compact, plan, positions, certificate, example, costs, removals)
     return compact
-
-
-def record_cut(
-    before: nn.Module,
-    after: nn.Module,
-    plan: Plan,
-    positions: Mapping[Axis, Tensor],
-    certificate: Certificate,
-    example: ExampleInputs,
-    costs: tuple[tuple[int, int], tuple[int, int]],
-    removals: Sequence[Removal] = (),
-) -> None:
-    """Keep with a smaller network what was cut to make it, relative to the dense one.
-
-    ``costs`` are parameters and MACs of the dense and of the smaller network. ``before`` may itself have been cut.
-    """
-    earlier = record_of(before)
-    dense, compact = costs
-    record = CompactRecord(
-        network=type(before).__name__,
-        dense_shapes=earlier.dense_shapes if earlier else state_shapes(before),
-        positions=compose(earlier, positions),
-        replacements={
-            **(earlier.replacements if earlier else {}),
-            **plan.replacements,
-            **{removal.layer: ConstantReplacement(removal) for removal in removals},
-        },
-        dense_cost=earlier.dense_cost if earlier else dense,
-        compact_cost=compact,
-        certificate=certificate,
-        inputs=example.shapes(),
-        probe=describe(example),
-    )
-    remember(after, record)

@@ -1,16 +1,22 @@
-"""What was done to a network to make it compact: enough to do it again to a fresh copy of the dense one."""
+"""What was done to a network to make it compact: enough to do it again to a fresh copy, and what depl0.info tells."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
+from depl0.costs.count import Cost
 from depl0.equivalence.certificate import Certificate
+from depl0.equivalence.probe import describe
+from depl0.errors import InputError
+from depl0.host.inputs import ExampleInputs
 from depl0.replacements.base import Replacement
+from depl0.replacements.constant import ConstantReplacement, Removal
 from depl0.surgery.cut import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
@@ -81,3 +87,132 @@ def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
 def apply_record(model: nn.Module, record: CompactRecord) -> None:
     """Give a fresh dense network the shape of the compact one, in place."""
     cut_to(model, record.positions, record.replacements)
+
+
+def record_cut(
+    before: nn.Module,
+    after: nn.Module,
+    plan: Plan,
+    positions: Mapping[Axis, Tensor],
+    certificate: Certificate,
+    example: ExampleInputs,
+    costs: tuple[tuple[int, int], tuple[int, int]],
+    removals: Sequence[Removal] = (),
+) -> None:
+    """Keep with a smaller network what was cut to make it, relative to the dense one.
+
+    ``costs`` are parameters and MACs of the dense and of the smaller network. ``before`` may itself have been cut.
+    """
+    earlier = record_of(before)
+    dense, compact = costs
+    record = CompactRecord(
+        network=type(before).__name__,
+        dense_shapes=earlier.dense_shapes if earlier else state_shapes(before),
+        positions=compose(earlier, positions),
+        replacements={
+            **(earlier.replacements if earlier else {}),
+            **plan.replacements,
+            **{removal.layer: ConstantReplacement(removal) for removal in removals},
+        },
+        dense_cost=earlier.dense_cost if earlier else dense,
+        compact_cost=compact,
+        certificate=certificate,
+        inputs=example.shapes(),
+        probe=describe(example),
+    )
+    remember(after, record)
+
+
+# -- depl0.info --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CompactInfo:
+    """A compact network in figures."""
+
+    network: str
+    """class name"""
+    dense: Cost
+    """what the network cost before"""
+    compact: Cost
+    """what it costs now"""
+    certificate: Certificate
+    """how far the compact network is from the gated one that it was cut from"""
+    channels: Mapping[str, tuple[int, int]]
+    """layer that has lost output channels -> (left, before)"""
+    removed: tuple[str, ...]
+    """layers that were taken out as a whole"""
+    inputs: tuple[tuple[int, ...], ...]
+    """shapes of the example inputs, where they were tensors alone"""
+
+    @property
+    def macs_left(self) -> float:
+        """Return the share of the MACs that is left."""
+        return self.compact.macs / self.dense.macs
+
+    @property
+    def params_left(self) -> float:
+        """Return the share of the parameters that is left."""
+        return self.compact.params / self.dense.params
+
+    def __str__(self) -> str:
+        proof = self.certificate
+        lines = [
+            f"{self.network}, compact",
+            f"  dense        {self.dense}",
+            f"  compact      {self.compact}",
+            f"  left         {self.macs_left:.1%} of the MACs, {self.params_left:.1%} of the parameters",
+            f"  certificate  largest error {proof.max_error:.1e} on {proof.inputs} inputs in {proof.dtype}",
+        ]
+        if self.removed:
+            lines.append(f"  removed      {', '.join(self.removed)}")
+        width = max([len(layer) for layer in self.channels] + [0])
+        lines += [f"  {layer:<{width}}  {left} of {before}" for layer, (left, before) in self.channels.items()]
+        return "\n".join(lines)
+
+
+def info(compact: nn.Module) -> CompactInfo:
+    """Return what was cut from a compact network, what it costs, and how it was verified.
+
+    The figures are those of the extraction; further training does not change them.
+
+    Args:
+        compact: what ``gated.extract()``, ``search.finish()`` or ``depl0.load(...)`` returned.
+
+    Raises:
+        InputError: if the network is not a compact one.
+
+    Example:
+        >>> import torch, depl0
+        >>> network = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3))
+        >>> gated = depl0.attach(network, torch.zeros(1, 1, 8, 8))
+        >>> gated.fix_gates((torch.arange(8) < 2).float())
+        >>> info(gated.extract()).channels
+        {'0': (2, 8)}
+    """
+    record = record_of(compact) if isinstance(compact, nn.Module) else None
+    if record is None:
+        raise InputError(
+            f"expected a compact network, got {type(compact).__name__} instead.",
+            hint="pass what gated.extract(), search.finish() or depl0.load(...) returned.",
+        )
+    return CompactInfo(
+        network=record.network,
+        dense=Cost(*record.dense_cost),
+        compact=Cost(*record.compact_cost),
+        certificate=record.certificate,
+        channels=_channels(record),
+        removed=record.removed,
+        inputs=record.inputs,
+    )
+
+
+def _channels(record: CompactRecord) -> dict[str, tuple[int, int]]:
+    """Return the layers that have lost output channels: the first dimension of a weight with several."""
+    found = {}
+    for name, shape in record.dense_shapes.items():
+        layer, _, tensor = name.rpartition(".")
+        kept = record.positions.get((name, 0))
+        if tensor == "weight" and len(shape) > 1 and kept is not None:
+            found[layer] = (len(kept), shape[0])
+    return found

@@ -25,8 +25,7 @@ from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import canonical_names, evaluation_mode
 from depl0.surgery.cut import cut_to
-from depl0.surgery.extraction import record_cut
-from depl0.surgery.record import state_shapes
+from depl0.surgery.record import record_cut, state_shapes
 from depl0.surgery.slicing import kept_positions, sliced
 
 

@@ -15,7 +15,6 @@ from depl0.analysis.plan import NO_GATE, Plan
 from depl0.analysis.propagate import Axis, is_channel_axis
 from depl0.host.network import canonical_names
 from depl0.replacements.weight_norm import keep_directions
-from depl0.surgery.numbers import set_numbers
 
 
 def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
@@ -52,7 +51,7 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
         if is_channel_axis(canonical):
             continue
         if canonical not in aliases:
-            set_numbers(modules, canonical, {dim: len(keep) for dim, keep in dims.items()})
+            _set_numbers(modules, canonical, {dim: len(keep) for dim, keep in dims.items()})
             continue
         smaller: Tensor | None = None
         for name in aliases[canonical]:
@@ -70,6 +69,19 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
                 groups.update({o: _groups_left(o, dims[0]) for o in owners if isinstance(o, _ConvNd)})
     for module in touched:
         _correct_attributes(module, groups.get(module))
+
+
+def _set_numbers(modules: Mapping[str, nn.Module], name: str, values: Mapping[int, int]) -> None:
+    """Give an attribute that counts channels, a number or several, smaller values at these places."""
+    path, _, attribute = name.rpartition(".")
+    before = vars(modules[path])[attribute]
+    several = isinstance(before, (list, tuple))
+    numbers = list(before) if several else [before]
+    for place, value in values.items():
+        if type(numbers[place]) is not int or not 0 < value <= numbers[place]:
+            raise ValueError(f"{name} is {before!r} and cannot become {value}")
+        numbers[place] = value
+    setattr(modules[path], attribute, type(before)(numbers) if several else numbers[0])
 
 
 def _groups_left(module: _ConvNd, keep: Tensor) -> int:
