@@ -57,7 +57,7 @@ class PerExample:
 
 def per_batch(gated: GatedModel) -> Any:
     """Call a gated network as depl0 does."""
-    return lambda images, log_alpha: gated.with_gates(sample_gates(log_alpha), images)
+    return lambda images, log_alpha: gated.engine.call_with_gates(sample_gates(log_alpha), images)
 
 
 def noise(gated: GatedModel, call: Any, images: Tensor, labels: Tensor, draws: int = 32) -> float:

@@ -43,7 +43,7 @@ def measure(name: str, budget: float, round_to: int, size: int) -> dict[str, Any
     dense, example = build(name).eval(), torch.randn(1, 3, size, size)
     gated = attach_untrained(dense, example)
     start = time.perf_counter()
-    tables = gated.time_layers()
+    tables = gated.engine.time_layers()
     timed = time.perf_counter()
     compact, found = cut_untrained(gated, budget, "latency", round_to)
     assert found is not None

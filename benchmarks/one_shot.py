@@ -33,7 +33,7 @@ from depl0.gated import GatedModel
 from depl0.search.recovery.compensation import compensate
 from depl0.search.recovery.statistics import reestimate
 from depl0.search.scores.reconstruction import reconstruction_scores
-from depl0.select.freeze import open_within
+from depl0.select.gates import select_gates
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CALIBRATION, VALIDATION = 1024, 5000
@@ -102,7 +102,7 @@ def cut(gated: GatedModel, is_open: Tensor, recovery: str, batches: list[Images]
     """Return the compact network with these gates open, after what is done without training."""
     if recovery.startswith("compensation"):
         compensate(gated, ~is_open, [images for images, _ in batches])
-    gated.fix_gates(is_open.float())
+    gated.engine.fix_gates(is_open.float())
     compact = gated.extract()
     if recovery.endswith("statistics"):
         reestimate(compact, batches)
@@ -131,10 +131,10 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
         for_scores = time.perf_counter() - start
         for budget, recovery in cells:
             host.load_state_dict(state)
-            gated.free_gates()
-            gated.start_from(scores)
+            gated.engine.free_gates()
+            gated.engine.start_from(scores)
             start = time.perf_counter()
-            is_open = open_within(gated, scores, budget, "macs")
+            is_open = select_gates(gated.engine.snapshot(), gated.config.changed(budget=budget), scores).gates > 0
             compact = cut(gated, is_open, recovery, batches)
             seconds = time.perf_counter() - start
             row = dict(zip(KEY, (args.model, groups, budget, method, recovery, seed, args.split), strict=True))

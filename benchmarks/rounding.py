@@ -36,7 +36,7 @@ from depl0.gated import GatedModel
 from depl0.latency.backends import session_call
 from depl0.latency.cache import processor_name
 from depl0.latency.measure import interleave, ratio, undisturbed
-from depl0.select.freeze import open_within, within
+from depl0.select.gates import select_gates
 from depl0.select.rounding import round_within
 
 KEY = ("model", "groups", "budget", "round_to", "seed", "steps", "batch_size", "rate", "processor")
@@ -85,10 +85,11 @@ def relative_times(
 
 def chosen(gated: GatedModel, scores: Tensor, budget: float, round_to: int) -> tuple[Tensor, float | None]:
     """Return the gates, and how near their value is to the bound on it."""
-    is_open = open_within(gated, scores, budget, "macs")
+    network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of="macs")
+    is_open = select_gates(network, config, scores).gates > 0
     if round_to == 1:
         return is_open, None
-    found = round_within(gated.plan, is_open, scores, round_to, within(gated, budget, "macs"))
+    found = round_within(network, config.changed(round_to=round_to), scores, is_open)
     return found.is_open, None if found.bound is None else found.value / found.bound
 
 
@@ -149,8 +150,8 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
         compact, about = {}, {}
         for cell in missing:
             host.load_state_dict(state)
-            gated.free_gates()
-            gated.start_from(scores)
+            gated.engine.free_gates()
+            gated.engine.start_from(scores)
             is_open, near = chosen(gated, scores, cell.budget, cell.round_to)
             compact[cell] = cut(gated, is_open, "none" if args.only_time else "compensation", batches)
             macs = depl0.cost(compact[cell], batches[0][0][:1]).macs / gated.dense_cost.macs

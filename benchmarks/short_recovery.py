@@ -121,7 +121,7 @@ class Bench:
         scores = scores_of(method, gated, batches)
         for cell in missing:
             host.load_state_dict(self.dense.state_dict())
-            gated.free_gates()
+            gated.engine.free_gates()
             self.rows.append(self._row(gated, scores, batches, (self.args.model, method, *cell, seed, split)))
             self.save()
 
@@ -130,7 +130,9 @@ class Bench:
         row: dict[str, Any] = dict(zip(KEY, key, strict=True))
         source, inputs = self.sources[row["split"]], [images for images, _ in batches]
         once = Calibration(inputs, inputs, inputs)
-        freeze_network(gated, row["budget"], "macs", scores=scores, calibration=once, compensated=True)
+        freeze_network(
+            gated, gated.config.changed(budget=row["budget"]), scores=scores, calibration=once, compensated=True
+        )
         compact = gated.extract().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         row["at_the_cut"] = accuracy(compact, source.judged)
         torch.manual_seed(row["seed"])

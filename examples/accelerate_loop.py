@@ -47,12 +47,7 @@ def main() -> None:
     loader = DataLoader(data, batch_size=16, shuffle=True)
     gated = depl0.attach(network(), torch.zeros(2, 3, 12, 12), budget=BUDGET)
     steps = EPOCHS * len(loader) // accelerator.gradient_accumulation_steps
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": gated.weight_parameters(), "lr": 3e-3},
-            {"params": gated.gate_parameters(), "lr": depl0.gate_learning_rate(gated, steps), "weight_decay": 0.0},
-        ]
-    )
+    optimizer = torch.optim.AdamW(gated.parameter_groups(lr=3e-3, steps=steps))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
     model, optimizer, loader, schedule = accelerator.prepare(gated, optimizer, loader, schedule)
     # The search takes the gated network itself, not what prepare has wrapped around it. With cut="auto", the default,

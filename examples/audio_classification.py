@@ -46,17 +46,15 @@ def main() -> None:
     torch.manual_seed(0)
     (sounds, labels), test = tones(1024, seed=0), tones(512, seed=1)
     gated = depl0.attach(network(), sounds[:1], budget=BUDGET)
-    weights = torch.optim.AdamW(gated.weight_parameters(), lr=1e-2)
-    gates = torch.optim.Adam(gated.gate_parameters(), lr=depl0.gate_learning_rate(gated, STEPS))
+    optimizer = torch.optim.AdamW(gated.parameter_groups(lr=1e-2, steps=STEPS))
     unlabelled = list(sounds[:256].split(64))  # inputs alone, and no loss
-    search = depl0.Search(gated, STEPS, optimizers=[weights], calibrate=unlabelled, warmup=0.3, ramp=0.4)
+    search = depl0.Search(gated, STEPS, optimizers=[optimizer], calibrate=unlabelled, warmup=0.3, ramp=0.4)
     for step in range(STEPS):
         search.step()
         start = step * BATCH % len(sounds)
         nn.functional.cross_entropy(gated(sounds[start : start + BATCH]), labels[start : start + BATCH]).backward()
-        for optimizer in (weights, gates):
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     compact = search.finish()
     print(depl0.info(compact))
     print(f"accuracy {accuracy(compact, test):.1%}")

@@ -74,16 +74,7 @@ def main() -> None:
     data, test = Sentences(1024, seed=0), Sentences(512, seed=1)
     model = Classifier()
     steps = EPOCHS * len(data) // BATCH
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": model.gated.weight_parameters(), "lr": 5e-3},
-            {
-                "params": model.gated.gate_parameters(),
-                "lr": depl0.gate_learning_rate(model.gated, steps),
-                "weight_decay": 0.0,
-            },
-        ]
-    )
+    optimizer = torch.optim.AdamW(model.gated.parameter_groups(lr=5e-3, steps=steps))
     search = SearchCallback(calibrate=[(data.characters[:128], data.labels[:128])], loss=nn.functional.cross_entropy)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(

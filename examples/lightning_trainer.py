@@ -57,13 +57,7 @@ class Classifier(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, object]:
         """Return one optimizer for weights and gates, and a schedule."""
         steps = int(self.trainer.estimated_stepping_batches)
-        rate = depl0.gate_learning_rate(self.gated, steps)
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": self.gated.weight_parameters(), "lr": 5e-3},
-                {"params": self.gated.gate_parameters(), "lr": rate, "weight_decay": 0.0},
-            ]
-        )
+        optimizer = torch.optim.AdamW(self.gated.parameter_groups(lr=5e-3, steps=steps))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -50,9 +50,8 @@ class Training:
         self.gated = depl0.attach(network(), data[0][:2], budget=BUDGET)  # ←
         if saved is not None:
             self.gated.load_state_dict(saved["gated"])  # brings the network to its size, so it comes first
-        rate = depl0.gate_learning_rate(self.gated, STEPS)
-        self.weights = torch.optim.SGD(self.gated.weight_parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-        self.gates = torch.optim.Adam(self.gated.gate_parameters(), lr=rate)
+        weights, gates = self.gated.parameter_groups(lr=0.1, steps=STEPS, weight_decay=1e-4)
+        self.weights, self.gates = torch.optim.SGD([weights], momentum=0.9), torch.optim.Adam([gates])
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.weights, max_lr=0.1, total_steps=STEPS)
         self.mean = AveragedModel(self.gated, multi_avg_fn=get_ema_multi_avg_fn(0.95))
         if saved is not None:
@@ -109,7 +108,9 @@ def main() -> None:
         first.run(until=2 * STEPS // 3)
         first.save(checkpoint)
         training = Training(train, checkpoint)
-    print(f"resumed at step {training.search.done}, {training.gated.present.float().mean():.0%} of the channels there")
+    print(
+        f"resumed at step {training.search.done}, {training.gated.engine.kept.float().mean():.0%} of the channels there"
+    )
     training.run(until=STEPS)
     compact = training.search.finish(training.mean)  # ← with the running mean as weights
     print(depl0.info(compact))

@@ -53,17 +53,15 @@ def main() -> None:
     torch.manual_seed(0)
     (images, angles), test = pointers(1024, seed=0), pointers(256, seed=1)
     gated = depl0.attach(network(), images[:1], budget=BUDGET, of="params", round_to=4)
-    weights = torch.optim.AdamW(gated.weight_parameters(), lr=5e-3)
-    gates = torch.optim.Adam(gated.gate_parameters(), lr=depl0.gate_learning_rate(gated, STEPS))
+    optimizer = torch.optim.AdamW(gated.parameter_groups(lr=5e-3, steps=STEPS))
     calibrate = [(images[:128], angles[:128])]
-    search = depl0.Search(gated, STEPS, optimizers=[weights], calibrate=calibrate, loss=nn.functional.mse_loss)
+    search = depl0.Search(gated, STEPS, optimizers=[optimizer], calibrate=calibrate, loss=nn.functional.mse_loss)
     for step in range(STEPS):
         search.step()
         start = step * BATCH % len(images)
         nn.functional.mse_loss(gated(images[start : start + BATCH]), angles[start : start + BATCH]).backward()
-        for optimizer in (weights, gates):
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     compact = search.finish()
     print(depl0.info(compact))
     print(f"mean error {error_in_degrees(compact, test):.1f} degrees")

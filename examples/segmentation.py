@@ -70,16 +70,14 @@ def main() -> None:
     (images, maps), test = discs(320, seed=0), discs(64, seed=1)
     loss = nn.functional.binary_cross_entropy_with_logits
     gated = depl0.attach(UNet(), images[:1], budget=BUDGET)
-    weights = torch.optim.AdamW(gated.weight_parameters(), lr=1e-2)
-    gates = torch.optim.Adam(gated.gate_parameters(), lr=depl0.gate_learning_rate(gated, STEPS))
-    search = depl0.Search(gated, STEPS, optimizers=[weights], calibrate=[(images[:64], maps[:64])], loss=loss)
+    optimizer = torch.optim.AdamW(gated.parameter_groups(lr=1e-2, steps=STEPS))
+    search = depl0.Search(gated, STEPS, optimizers=[optimizer], calibrate=[(images[:64], maps[:64])], loss=loss)
     for step in range(STEPS):
         search.step()
         start = step * BATCH % len(images)
         loss(gated(images[start : start + BATCH]), maps[start : start + BATCH]).backward()
-        for optimizer in (weights, gates):
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     compact = search.finish()
     print(depl0.info(compact))
     print(f"intersection over union {overlap(compact, test):.3f}")

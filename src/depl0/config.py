@@ -15,8 +15,10 @@ from depl0.gates import hard_concrete
 from depl0.gates.generators import Preset, make_generator
 from depl0.gates.generators.base import Conditioning, Direction
 from depl0.gates.threshold import BudgetKind, check_share, checked_kind
-from depl0.select.rounding import AUTO, RoundTo, check_round_to
 
+RoundTo: TypeAlias = int | Literal["auto"]
+AUTO: Literal["auto"] = "auto"
+"""asks the device (:mod:`depl0.latency.multiples`)"""
 EvaluationRule: TypeAlias = Literal["median", "paper"]
 PenaltyKind: TypeAlias = str
 """``"params"``, ``"macs"``, ``"groups"``, ``"latency"``, or one of :data:`~depl0.costs.expected.PENALTIES`"""
@@ -96,6 +98,15 @@ class GateConfig:
             if name not in names:
                 raise unknown("gate setting", name, names, "help(depl0.GateConfig) lists them.")
         return dataclasses.replace(self, **changes)
+
+
+def check_round_to(round_to: object) -> None:
+    """Raise InputError unless this is a number of channels."""
+    if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
+        raise InputError(
+            f"round_to must be a whole number of at least 1, got {round_to!r} instead.",
+            hint="8, 16 or 32 channels suit most hardware; 1 rounds nothing; attach and recipes also take 'auto'.",
+        )
 
 
 class GateChanges(TypedDict, total=False):

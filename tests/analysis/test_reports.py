@@ -38,5 +38,7 @@ def test_nothing_to_prune_names_the_layers_that_cannot_be_sliced() -> None:
     network = nn.Sequential(
         parametrizations.spectral_norm(nn.Conv2d(3, 8, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)
     )
-    with pytest.raises(depl0.NothingToPruneError, match="8 channels: the layer's weight is computed, not stored"):
+    with pytest.raises(
+        depl0.errors.NothingToPruneError, match="8 channels: the layer's weight is computed, not stored"
+    ):
         depl0.plan(network, torch.randn(1, 3, 3, 3))

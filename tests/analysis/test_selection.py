@@ -14,11 +14,11 @@ IMAGE = torch.randn(2, 3, 32, 32)
 
 
 @pytest.fixture(scope="module")
-def everything() -> depl0.Plan:
+def everything() -> depl0.analysis.Plan:
     return depl0.plan(models.build("resnet20"), IMAGE)
 
 
-def names(plan: depl0.Plan) -> list[str]:
+def names(plan: depl0.analysis.Plan) -> list[str]:
     return [group.name for group in plan.groups]
 
 
@@ -37,7 +37,7 @@ def test_inner_groups_of_resnet50_are_the_stem_and_the_first_two_convolutions() 
     assert names(plan) == ["conv1"] + [f"layer{stage}.{block}.conv{i}" for stage, block in blocks for i in (1, 2)]
 
 
-def test_groups_come_in_order_of_execution(everything: depl0.Plan) -> None:
+def test_groups_come_in_order_of_execution(everything: depl0.analysis.Plan) -> None:
     executed = [report.layer for report in everything.layers]
     positions = [executed.index(name) for name in names(everything)]
     assert positions == sorted(positions)
@@ -60,7 +60,7 @@ def test_layers_defined_in_another_order_are_listed_as_they_run() -> None:
     assert names(depl0.plan(Swapped(), torch.randn(2, 3))) == ["first", "second"]
 
 
-def test_names_and_patterns_choose(everything: depl0.Plan) -> None:
+def test_names_and_patterns_choose(everything: depl0.analysis.Plan) -> None:
     model = models.build("resnet20")
     assert names(depl0.plan(model, IMAGE, groups=["layer1.0.conv1"])) == ["layer1.0.conv1"]
     assert names(depl0.plan(model, IMAGE, groups=("layer3.*",))) == [f"layer3.{i}.conv1" for i in range(3)]
@@ -71,7 +71,7 @@ def test_names_and_patterns_choose(everything: depl0.Plan) -> None:
     assert any("left out" in reason for reason in both.unprunable())
 
 
-def test_function_chooses(everything: depl0.Plan) -> None:
+def test_function_chooses(everything: depl0.analysis.Plan) -> None:
     def wide(group: Group) -> bool:
         return group.size >= 64
 
@@ -82,7 +82,7 @@ def test_function_chooses(everything: depl0.Plan) -> None:
 def test_left_out_groups_have_no_gates_and_are_not_cut() -> None:
     structure = STRUCTURES["Residual"]
     gated = depl0.attach(structure.build(), structure.inputs, groups=["one"]).eval()
-    gated.fix_gates(torch.zeros(gated.plan.num_gates))
+    gated.engine.fix_gates(torch.zeros(gated.plan.num_gates))
     compact = gated.extract()
     assert gated.plan.num_gates == 6
     assert compact.one.out_channels == 1 and compact.stem.out_channels == 8 and compact.two.out_channels == 8
@@ -102,22 +102,22 @@ def test_left_out_groups_have_no_gates_and_are_not_cut() -> None:
 )
 def test_wrong_choices_are_refused(groups: object, text: str) -> None:
     structure = STRUCTURES["Residual"]
-    with pytest.raises(depl0.InputError, match=f"(?s){text}"):
+    with pytest.raises(depl0.errors.InputError, match=f"(?s){text}"):
         depl0.plan(structure.build(), structure.inputs, groups=groups)
 
 
 def test_a_layer_that_shares_its_gates_names_no_group() -> None:
     text = "'layer1.0.conv2', but no prunable group has that name.*\nhint: did you mean layer1.0.conv1"
-    with pytest.raises(depl0.InputError, match=f"(?s){text}"):
+    with pytest.raises(depl0.errors.InputError, match=f"(?s){text}"):
         depl0.plan(models.build("resnet20"), IMAGE, groups=["layer1.0.conv2"])
 
 
 def test_choosing_nothing_says_so() -> None:
-    with pytest.raises(depl0.NothingToPruneError, match=r"is left out \(groups=function\)"):
+    with pytest.raises(depl0.errors.NothingToPruneError, match=r"is left out \(groups=function\)"):
         depl0.plan(STRUCTURES["Residual"].build(), STRUCTURES["Residual"].inputs, groups=lambda group: False)
 
 
-def test_plan_is_readable_and_plain_data(everything: depl0.Plan) -> None:
+def test_plan_is_readable_and_plain_data(everything: depl0.analysis.Plan) -> None:
     text = str(everything)
     assert "layer2.0.conv2" in text and "padded with zeros" in text and f"{everything.num_gates} gates" in text
     data = everything.to_dict()

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import depl0
 from depl0.app import models
+from depl0.search.freezing import freeze_network
 
 NAMES = ["Residual", "Grouped", "Depthwise", "Transposed", "GroupedTransposed", "Perceptron", "Attention", "Conv1d",
          "Conv3d", "CalledTwice", "TiedWeights", "KeywordInputs", "AuxiliaryHead"]  # fmt: skip
@@ -45,7 +46,7 @@ def test_costs_are_those_of_one_image(batch: int) -> None:
     one = depl0.cost(model, torch.randn(1, 1, 8, 8))
     assert gated.dense_cost == one and gated.plan.dense_cost == (one.params, one.macs)
     assert gated.plan.least_cost == depl0.plan(model, torch.randn(1, 1, 8, 8)).least_cost
-    gated.freeze()
+    freeze_network(gated)
     compact = gated.extract()
     assert depl0.info(compact).compact.macs == depl0.cost(compact, torch.randn(1, 1, 8, 8)).macs
     assert gated.kept_cost().macs == depl0.info(compact).compact.macs
@@ -84,5 +85,5 @@ def test_reference_networks() -> None:
 
 def test_cost_of_a_gated_network_is_refused() -> None:
     gated = depl0.attach(STRUCTURES["NoNorm"].build(), image())
-    with pytest.raises(depl0.InputError, match="already gated"):
+    with pytest.raises(depl0.errors.InputError, match="already gated"):
         depl0.cost(gated, image())

@@ -30,7 +30,7 @@ class Tiny(nn.Module):
         return self.head(F.relu(self.deep(x)).mean((2, 3)))
 
 
-def cost_of(plan: depl0.Plan, model: nn.Module, gates: tuple[int, ...], inputs: Tensor) -> tuple[int, int]:
+def cost_of(plan: depl0.analysis.Plan, model: nn.Module, gates: tuple[int, ...], inputs: Tensor) -> tuple[int, int]:
     """Count by hand what is left when exactly the open gates' positions stay: params, MACs of one image."""
     open_gates = [*map(bool, gates), True]  # the last stands for frozen positions
     left = {(name, dim): sum(open_gates[g] for g in numbers.tolist()) for (name, dim), numbers in plan.axes.items()}
@@ -70,7 +70,7 @@ def test_expected_cost_is_the_mean_over_all_configurations(row: int) -> None:
     found = torch.autograd.grad(penalty, parameters)
     for a, b in zip(wanted, found, strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6 * float(a.abs().max()))
-    expected = gated.expected_cost()
+    expected = gated.engine.expected_cost()
     assert (expected.params, expected.macs)[row] == round(mean.item())
 
 
@@ -78,10 +78,10 @@ def test_all_open_is_the_dense_cost() -> None:
     for name in ("Residual", "Depthwise", "Grouped", "GroupedTransposed", "Transposed", "CalledTwice", "Attention"):
         structure = STRUCTURES[name]
         gated = depl0.attach(structure.build(), structure.inputs, generator="independent", start=6.7)
-        expected, dense = gated.expected_cost(), depl0.cost(gated.host, structure.inputs)
+        expected, dense = gated.engine.expected_cost(), depl0.cost(gated.host, structure.inputs)
         assert expected.params == pytest.approx(dense.params, rel=1e-3)
         assert expected.macs == pytest.approx(dense.macs, rel=1e-3)
-        gated.fix_gates(torch.ones(gated.plan.num_gates))
+        gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
         kept = gated.kept_cost()
         assert (kept.params, kept.macs) == (dense.params, dense.macs)
 
@@ -97,11 +97,10 @@ def test_groups_penalty_is_the_papers_sum() -> None:
     assert gated.penalty("groups").item() == pytest.approx(by_hand.item() / whole, rel=1e-6)
 
 
-def test_penalty_uses_the_log_alpha_it_is_given() -> None:
+def test_penalty_beside_outputs() -> None:
     gated = depl0.attach(STRUCTURES["NormAfterConv"].build(), image())
-    log_alpha = gated.log_alpha()
-    assert torch.equal(gated.penalty("macs", log_alpha), gated.penalty("macs"))
-    assert gated.penalty("macs", log_alpha - 3) < gated.penalty("macs")
+    _, penalty = gated.engine.call_with_penalty("macs", image())
+    assert torch.equal(penalty, gated.penalty("macs"))
 
 
 def test_penalty_is_exact_in_half_precision_networks() -> None:
@@ -117,7 +116,7 @@ def test_penalty_is_exact_in_half_precision_networks() -> None:
 def test_unknown_penalty_is_refused() -> None:
     gated = depl0.attach(STRUCTURES["NoNorm"].build(), image())
     with pytest.raises(
-        depl0.InputError,
+        depl0.errors.InputError,
         match="kind must be one of 'params', 'macs', 'groups', 'latency', 'groups-k2', 'chain', got 'flops'",
     ):
         gated.penalty("flops")
@@ -127,7 +126,7 @@ def test_value_and_gradient_agree_with_autograd() -> None:
     gated = depl0.attach(Tiny(), torch.randn(2, 1, 3, 3))
     p = torch.rand(gated.plan.num_gates, requires_grad=True)
     for kind in ("params", "macs"):
-        value, gradient = gated._expected.value_and_gradient(p.detach(), kind)
-        wanted = gated._expected(p, kind)
+        value, gradient = gated.engine.expected.value_and_gradient(p.detach(), kind)
+        wanted = gated.engine.expected(p, kind)
         assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
         assert torch.allclose(gradient, torch.autograd.grad(wanted, p)[0], rtol=1e-5)

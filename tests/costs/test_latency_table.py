@@ -76,6 +76,6 @@ def test_with_everything_open_a_gate_has_a_price(gated: GatedModel) -> None:
 
 
 def test_latency_must_be_measured_before_it_is_a_cost(gated: GatedModel) -> None:
-    with pytest.raises(depl0.InputError, match="latency is not known yet") as caught:
+    with pytest.raises(depl0.errors.InputError, match="latency is not known yet") as caught:
         gated.penalty("latency")
     assert "time_layers" in (caught.value.hint or "")

@@ -71,7 +71,7 @@ def compact_source(spec: str, shape: tuple[int, ...], folder: Path) -> Source:
     image = torch.randn(2, *shape)
     host = liven(build_model(spec, 10, shape[0], shape[1]), image)
     gated = depl0.attach(host, image[:1]).eval()
-    gated.fix_gates(random_gates(gated.plan.num_gates, 3))
+    gated.engine.fix_gates(random_gates(gated.plan.num_gates, 3))
     return open_source(depl0.save(gated.extract(), folder / "small"), spec)
 
 

@@ -125,13 +125,13 @@ def test_loads_in_a_new_process(compact: nn.Module, folder: Path, tmp_path: Path
 
 def test_only_compact_networks_are_saved(tmp_path: Path) -> None:
     for wrong in (Residual(), depl0.attach(Residual(), image()), None):
-        with pytest.raises(depl0.InputError, match=r"Expected a compact network, got .*\nhint: .*extract"):
+        with pytest.raises(depl0.errors.InputError, match=r"Expected a compact network, got .*\nhint: .*extract"):
             depl0.save(wrong, tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
 def refused(folder: Path, text: str, factory: Any = Residual) -> None:
-    with pytest.raises(depl0.FormatError, match=f"(?s){text}"):
+    with pytest.raises(depl0.errors.FormatError, match=f"(?s){text}"):
         depl0.load(folder, factory)
 
 
@@ -249,7 +249,9 @@ def test_folder_of_another_network(folder: Path) -> None:
 
 
 def test_wrong_factories(folder: Path) -> None:
-    with pytest.raises(depl0.InputError, match="factory must be a function that builds the dense network, got str"):
+    with pytest.raises(
+        depl0.errors.InputError, match="factory must be a function that builds the dense network, got str"
+    ):
         depl0.load(folder, "Residual")
-    with pytest.raises(depl0.InputError, match=r"factory must return a torch\.nn\.Module, got int instead"):
+    with pytest.raises(depl0.errors.InputError, match=r"factory must return a torch\.nn\.Module, got int instead"):
         depl0.load(folder, lambda: 3)

@@ -73,7 +73,7 @@ def test_both_at_once() -> None:
 
 
 def test_reentrant_checkpointing_inside_the_host_is_refused() -> None:
-    with pytest.raises(depl0.InputError, match=r"use_reentrant=True.*\n.*use_reentrant=False"):
+    with pytest.raises(depl0.errors.InputError, match=r"use_reentrant=True.*\n.*use_reentrant=False"):
         gradients("reentrant")
 
 
@@ -123,7 +123,7 @@ def test_checkpointing_by_another_name_is_noticed_when_it_is_attached() -> None:
 def test_checkpointing_elsewhere_is_left_alone() -> None:
     before = vars(checkpointing).copy()
     gradients("parts")
-    with pytest.raises(depl0.InputError):
+    with pytest.raises(depl0.errors.InputError):
         gradients("reentrant")
     assert vars(checkpointing) == before
     x = torch.ones(3, requires_grad=True)

@@ -25,18 +25,22 @@ import depl0
 )
 def test_not_a_host(model: Any, text: str) -> None:
     for function in (depl0.attach, depl0.plan, depl0.cost):
-        with pytest.raises(depl0.InputError, match=f"(?s){text}"):
+        with pytest.raises(depl0.errors.InputError, match=f"(?s){text}"):
             function(model, image())
 
 
 def test_scripted_host() -> None:
     scripted = torch.jit.trace(NoNorm().eval(), image())
-    with pytest.raises(depl0.InputError, match=r"(?s)TorchScript.*\nhint: pass the network it was scripted from"):
+    with pytest.raises(
+        depl0.errors.InputError, match=r"(?s)TorchScript.*\nhint: pass the network it was scripted from"
+    ):
         depl0.attach(scripted, image())
 
 
 def test_compiled_host() -> None:
-    with pytest.raises(depl0.InputError, match=r"(?s)compiled by torch\.compile.*\nhint: .*compile the gated model"):
+    with pytest.raises(
+        depl0.errors.InputError, match=r"(?s)compiled by torch\.compile.*\nhint: .*compile the gated model"
+    ):
         depl0.attach(torch.compile(NoNorm(), backend="eager"), image())
 
 
@@ -44,14 +48,14 @@ def test_host_that_is_gated_already() -> None:
     gated = depl0.attach(NoNorm(), image())
     for model in (gated, nn.Sequential(gated)):
         for function in (depl0.attach, depl0.plan):
-            with pytest.raises(depl0.InputError, match=r"(?s)already gated.*\nhint: .*\.host"):
+            with pytest.raises(depl0.errors.InputError, match=r"(?s)already gated.*\nhint: .*\.host"):
                 function(model, image())
 
 
 def test_host_that_cannot_be_copied() -> None:
     model = NoNorm()
     model.lock = threading.Lock()
-    with pytest.raises(depl0.InputError, match=r"(?s)model cannot be copied.*\nhint: copy\.deepcopy"):
+    with pytest.raises(depl0.errors.InputError, match=r"(?s)model cannot be copied.*\nhint: copy\.deepcopy"):
         depl0.attach(model, image())
 
 
@@ -80,7 +84,7 @@ def test_host_that_cannot_be_copied() -> None:
 )
 def test_wrong_example_inputs(inputs: Any, text: str) -> None:
     for function in (depl0.attach, depl0.plan, depl0.cost):
-        with pytest.raises(depl0.InputError, match=f"(?s){text}"):
+        with pytest.raises(depl0.errors.InputError, match=f"(?s){text}"):
             function(NoNorm(), inputs)
 
 
@@ -99,7 +103,7 @@ class Branches(Classifier):
 
 
 def test_untraceable_network() -> None:
-    with pytest.raises(depl0.TraceError) as error:
+    with pytest.raises(depl0.errors.TraceError) as error:
         depl0.attach(Branches(False), image())
     text = str(error.value)
     assert "the evaluation pass of Branches cannot be recorded" in text
@@ -124,11 +128,11 @@ def test_nothing_prunable_is_grouped_by_reason() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.two(self.one(x).softmax(1))
 
-    with pytest.raises(depl0.NothingToPruneError) as error:
+    with pytest.raises(depl0.errors.NothingToPruneError) as error:
         depl0.attach(Single(), image())
     text = str(error.value)
     assert "8 channels: softmax over channels" in text and "5 channels: reaches the network's output" in text
-    with pytest.raises(depl0.NothingToPruneError, match="no convolution or linear layer"):
+    with pytest.raises(depl0.errors.NothingToPruneError, match="no convolution or linear layer"):
         depl0.attach(nn.BatchNorm2d(3), image())
 
 
@@ -140,22 +144,26 @@ def gated() -> depl0.GatedModel:
 def test_wrong_gates(gated: depl0.GatedModel) -> None:
     count = gated.plan.num_gates
     for wrong in (torch.ones(count + 1), torch.ones(count, 1), torch.ones(())):
-        with pytest.raises(depl0.GateError, match=rf"(?s)vector of {count} values.*got shape \(.*\nhint: plan\.groups"):
-            gated.fix_gates(wrong)
+        with pytest.raises(
+            depl0.errors.GateError, match=rf"(?s)vector of {count} values.*got shape \(.*\nhint: plan\.groups"
+        ):
+            gated.engine.fix_gates(wrong)
     for value, text in ((1.5, "1.5"), (-0.1, "-0.1"), (float("nan"), "nan"), (float("inf"), "inf")):
         gates = torch.ones(count)
         gates[9] = value
-        with pytest.raises(depl0.GateError, match=rf"must lie in \[0, 1\], got {text}.* at position 9 \(group one\)"):
-            gated.fix_gates(gates)
+        with pytest.raises(
+            depl0.errors.GateError, match=rf"must lie in \[0, 1\], got {text}.* at position 9 \(group one\)"
+        ):
+            gated.engine.fix_gates(gates)
     assert gated._fixed is None
-    gated.fix_gates([0.5] * count)  # anything that is a vector of numbers
+    gated.engine.fix_gates([0.5] * count)  # anything that is a vector of numbers
     assert torch.equal(gated.evaluation_gates(), torch.full((count,), 0.5))
 
 
 @pytest.mark.parametrize("wrong", ["gates", None, ["a"]])
 def test_gates_that_are_no_numbers(gated: depl0.GatedModel, wrong: Any) -> None:
-    with pytest.raises(depl0.GateError, match="gates must be a vector of 14 values"):
-        gated.fix_gates(wrong)
+    with pytest.raises(depl0.errors.GateError, match="gates must be a vector of 14 values"):
+        gated.engine.fix_gates(wrong)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -163,6 +171,6 @@ def test_log_alpha_that_is_not_finite(gated: depl0.GatedModel, value: float) -> 
     with torch.no_grad():
         for parameter in gated.gate_parameters():
             parameter.view(-1)[-1] = value
-    for function in (gated.extract, gated.kept_cost, gated.evaluation_gates, gated.expected_cost):
-        with pytest.raises(depl0.GateError, match=rf"(?s)log alpha is {value} at gate \d+ \(group .*\nhint: "):
+    for function in (gated.extract, gated.kept_cost, gated.evaluation_gates, gated.engine.expected_cost):
+        with pytest.raises(depl0.errors.GateError, match=rf"(?s)log alpha is {value} at gate \d+ \(group .*\nhint: "):
             function()

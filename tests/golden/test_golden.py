@@ -62,5 +62,7 @@ def test_version_of_the_future_is_refused(tmp_path: Path) -> None:
     folder = shutil.copytree(HERE / "v1" / "channels", tmp_path / "future")
     header = json.loads((folder / "compact.json").read_text())
     (folder / "compact.json").write_text(json.dumps({**header, "version": VERSION + 1}))
-    with pytest.raises(depl0.FormatError, match=rf"version {VERSION + 1}, .* up to {VERSION}.\nhint: install a newer"):
+    with pytest.raises(
+        depl0.errors.FormatError, match=rf"version {VERSION + 1}, .* up to {VERSION}.\nhint: install a newer"
+    ):
         depl0.load(folder, TinyDigits)

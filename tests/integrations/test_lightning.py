@@ -117,7 +117,7 @@ def test_resuming_after_a_cut_equals_the_uninterrupted_run(tmp_path: Path, shuff
     whole, first, optimizer = run(8, None)
     paths = [tmp_path / f"epoch={epoch}.ckpt" for epoch in range(7)]
     states = [torch.load(path, weights_only=True)["state_dict"] for path in paths]  # noqa: TID251
-    saved = paths[["network.gone_gates" in state for state in states].index(True)]  # other gates still move
+    saved = paths[["network.removed_gates" in state for state in states].index(True)]  # other gates still move
     again, second, resumed = run(8, saved)
     assert second.search.done == 80
     torch.testing.assert_close(again, whole, rtol=0, atol=0)
@@ -181,7 +181,7 @@ def test_several_processes(tmp_path: Path, cut: str) -> None:
     first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
     learned = [name for name in first if "running" not in name]
     torch.testing.assert_close({n: first[n] for n in learned}, {n: second[n] for n in learned}, rtol=0, atol=0)
-    assert ("gone_gates" in first) == (cut == "progressive")
+    assert ("removed_gates" in first) == (cut == "progressive")
     assert depl0.info(module.network.extract()).macs_left <= 0.5
 
 
@@ -229,7 +229,7 @@ def test_stochastic_weight_averaging() -> None:
 
 
 def test_averaging_after_the_search_is_refused() -> None:
-    with pytest.raises(depl0.InputError, match=r"WeightAveraging comes after SearchCallback.*\n.*put it before"):
+    with pytest.raises(depl0.errors.InputError, match=r"WeightAveraging comes after SearchCallback.*\n.*put it before"):
         trainer([callback(), pl.callbacks.WeightAveraging()], 1).fit(Module(), loader())
 
 
@@ -259,9 +259,9 @@ def test_a_module_without_a_gated_network_is_refused() -> None:
             super().__init__()
             self.network = self.network.host
 
-    with pytest.raises(depl0.InputError, match="no gated network in Plain"):
+    with pytest.raises(depl0.errors.InputError, match="no gated network in Plain"):
         trainer([callback()], 1).fit(Plain(), loader())
-    with pytest.raises(depl0.InputError, match="Module has no module 'net'"):
+    with pytest.raises(depl0.errors.InputError, match="Module has no module 'net'"):
         trainer([callback(gated="net")], 1).fit(Module(), loader())
 
 
@@ -270,7 +270,7 @@ def test_an_optimizer_without_the_gates_is_refused() -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.network.weight_parameters(), lr=0.1)
 
-    with pytest.raises(depl0.InputError, match="no optimizer trains the gates"):
+    with pytest.raises(depl0.errors.InputError, match="no optimizer trains the gates"):
         trainer([callback()], 1).fit(Forgetful(), loader())
 
 

@@ -130,7 +130,7 @@ def test_resuming_after_a_cut_equals_the_uninterrupted_run(tmp_path: Path, late:
     whole = trainer(tmp_path, first, late=late, save_strategy="steps", save_steps=step)
     whole.train()
     folder = tmp_path / f"checkpoint-{step}"
-    assert "network.gone_gates" in load_file(folder / "model.safetensors")
+    assert "network.removed_gates" in load_file(folder / "model.safetensors")
     second = callback()
     again = trainer(tmp_path / "again", second, late=late)
     torch.rand(7)  # what the trainer restores, not what this process happens to be at
@@ -162,35 +162,35 @@ def test_a_checkpoint_without_a_search_is_refused(tmp_path: Path) -> None:
     state = json.loads(file.read_text())
     del state["stateful_callbacks"]["SearchCallback"]
     file.write_text(json.dumps(state))
-    with pytest.raises(depl0.InputError, match="the checkpoint at step 10 has no search in it"):
+    with pytest.raises(depl0.errors.InputError, match="the checkpoint at step 10 has no search in it"):
         trainer(tmp_path, callback()).train(resume_from_checkpoint=str(file.parent))
 
 
 def test_an_optimizer_for_another_network_is_refused(tmp_path: Path) -> None:
     fit = trainer(tmp_path, callback())
     fit.optimizer = optimizer_for(Model())
-    with pytest.raises(depl0.InputError, match="no optimizer trains the weights"):
+    with pytest.raises(depl0.errors.InputError, match="no optimizer trains the weights"):
         fit.train()
 
 
 def test_the_best_model_cannot_come_back_into_a_smaller_one(tmp_path: Path) -> None:
     settings = {"load_best_model_at_end": True, "save_strategy": "epoch", "eval_strategy": "epoch"}
     fit = trainer(tmp_path, callback(), **settings)
-    with pytest.raises(depl0.InputError, match="load_best_model_at_end"):
+    with pytest.raises(depl0.errors.InputError, match="load_best_model_at_end"):
         fit.train()
 
 
 def test_cuts_among_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depl0.integrations.transformers.world_size", lambda: 2)
-    with pytest.raises(depl0.InputError, match=r"cut='progressive' needs .* for 2 processes"):
+    with pytest.raises(depl0.errors.InputError, match=r"cut='progressive' needs .* for 2 processes"):
         trainer(tmp_path, callback(cut="progressive")).train()
 
 
 def test_a_model_without_a_gated_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(depl0.InputError, match="no gated network in Linear"):
+    with pytest.raises(depl0.errors.InputError, match="no gated network in Linear"):
         trainer(tmp_path, callback(), nn.Linear(2, 2), late=True)
 
 
 def test_a_gated_network_as_the_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(depl0.InputError, match="cannot train a gated network by itself"):
+    with pytest.raises(depl0.errors.InputError, match="cannot train a gated network by itself"):
         trainer(tmp_path, callback(), Model().network, late=True)

@@ -10,6 +10,7 @@ from torch import nn
 
 import depl0
 from depl0.gated import GatedModel
+from depl0.gated.attaching import with_config
 from depl0.host.inputs import ExampleInputs
 from depl0.latency.calls import record_calls
 from depl0.latency.measure import measure_latency
@@ -44,14 +45,15 @@ def test_every_call_of_a_layer_can_be_repeated_smaller(name: str) -> None:
 
 def test_expected_latency_is_that_of_the_network() -> None:
     gated = small_gated()
-    latency = gated.time_layers()
-    measured = measure_latency({"dense": gated.host}, gated.example)["dense"].median
+    latency = gated.engine.time_layers()
+    measured = measure_latency({"dense": gated.host}, gated.engine.example)["dense"].median
     assert 0.1 * measured < latency.dense < 10 * measured  # another program may run beside; the unit is right
     everything, nothing = torch.ones(gated.plan.num_gates), torch.zeros(gated.plan.num_gates)
-    assert gated.share_of(everything, "latency") == pytest.approx(1.0)
+    assert gated.engine.snapshot().share(everything > 0, "latency") == pytest.approx(1.0)
     half = everything.clone()
     half[::2] = 0
-    assert gated.share_of(nothing, "latency") < gated.share_of(half, "latency") < 1
+    network = gated.engine.snapshot()
+    assert network.share(nothing > 0, "latency") < network.share(half > 0, "latency") < 1
     penalty = gated.penalty("latency")
     gradients = torch.autograd.grad(penalty, list(gated.gate_parameters()))
     assert all(bool(gradient.isfinite().all()) for gradient in gradients)
@@ -61,21 +63,23 @@ def test_expected_latency_is_that_of_the_network() -> None:
 def test_a_budget_of_latency_is_followed() -> None:
     gated = small_gated()
     gated.generator.start_from(torch.randn(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)))
-    budget = gated.set_budget(0.6, "latency")
-    budget.advance(1.0, 0.6)
-    budget.solve(gated.generator().detach())
+    gated = with_config(gated, budget=0.6, of="latency")
+    threshold = gated.engine.threshold
+    assert threshold is not None
+    threshold.advance(1.0, 0.6)
+    threshold.solve(gated.generator().detach())
     assert float(gated.penalty("latency").detach()) == pytest.approx(0.6, abs=0.01)
 
 
 def test_what_was_measured_is_kept_and_damage_is_measured_again(cache: Path) -> None:
-    first = small_gated().time_layers()
+    first = small_gated().engine.time_layers()
     files = sorted(cache.rglob("*.json"))
     assert len(files) == 4 + 1  # three convolutions, a linear layer, and the whole
-    again = small_gated().time_layers()
+    again = small_gated().engine.time_layers()
     assert torch.equal(first.seconds, again.seconds) and first.calibration == again.calibration
     for number, file in enumerate(files):
         file.write_text(["{", "[]", '{"value": 3}', file.read_text().replace("0.", "-0."), ""][number])
-    mended = small_gated().time_layers()
+    mended = small_gated().engine.time_layers()
     assert mended.dense > 0 and bool((mended.seconds > 0).all())
 
 
@@ -84,7 +88,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_anything(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DEPL0_CACHE", str(tmp_path / "file"))
-    assert small_gated().time_layers().dense > 0
+    assert small_gated().engine.time_layers().dense > 0
 
 
 def test_coefficients_are_never_negative() -> None:

@@ -15,7 +15,7 @@ from depl0.app.methods import METHODS, Learned, Scored
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import read_recipe, with_overrides
 from depl0.errors import InputError, TrainingError
-from depl0.select.freeze import freeze_by
+from depl0.search.freezing import freeze_network
 from tests.cli.conftest import Type, type_command  # noqa: F401
 from tests.networks.coupled import gated_network, some_batches
 from tests.networks.tiny import Noisy, TinyNet, interrupt, run, tiny_recipe
@@ -52,13 +52,13 @@ def test_the_budget_is_kept_and_used(name: str, of: str) -> None:
     assert isinstance(method, Scored)
     raw = method.scores(gated, some_batches(), F.cross_entropy, torch.Generator().manual_seed(0))
     scores = method.comparable(gated.plan, raw)
-    frozen = freeze_by(gated, scores, 0.5, of)
+    frozen = freeze_network(gated, gated.config.changed(budget=0.5, of=of), scores=scores)
     assert set(frozen.gates.tolist()) == {0.0, 1.0}
-    assert gated.share_of(frozen.gates, of) <= 0.5
+    assert gated.engine.snapshot().share(frozen.gates > 0, of) <= 0.5
     for gate in (frozen.gates == 0).nonzero().flatten().tolist():  # no room for another one
         more = frozen.gates.clone()
         more[gate] = 1
-        assert gated.share_of(more, of) > 0.5
+        assert gated.engine.snapshot().share(more > 0, of) > 0.5
     best = int(scores.argmax())
     assert frozen.gates[best] == 1
     kept = gated.kept_cost()
@@ -69,7 +69,7 @@ def test_a_closed_group_keeps_its_best_channel() -> None:
     gated = gated_network()
     scores = torch.arange(18.0)
     scores[5:11] = -torch.tensor([3.0, 2.0, 1.0, 4.0, 5.0, 6.0])  # the third is best, and still worst of all
-    frozen = freeze_by(gated, scores, 0.35, "macs")
+    frozen = freeze_network(gated, gated.config.changed(budget=0.35), scores=scores)
     assert frozen.gates[5:11].tolist() == [0, 0, 1, 0, 0, 0]
     compact, host = gated.extract(), gated.host
     assert torch.equal(compact.inner.weight, host.inner.weight[2:3][:, frozen.gates[:5] > 0])

@@ -59,9 +59,8 @@ class Loop:
         gates = {"budget": budget, "generator": options.pop("generator", "fc"), "round_to": options.pop("round_to", 1),
                  "preset": options.pop("preset", "default")}  # fmt: skip
         self.gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), rng=torch.Generator().manual_seed(0), **gates).train()
-        self.sgd = torch.optim.SGD(self.gated.weight_parameters(), lr=0.05, momentum=0.9)
-        rate = depl0.gate_learning_rate(self.gated, steps)
-        self.adam = torch.optim.Adam(self.gated.gate_parameters(), lr=rate)
+        weights, generator = self.gated.parameter_groups(lr=0.05, steps=steps)
+        self.sgd, self.adam = torch.optim.SGD([weights], momentum=0.9), torch.optim.Adam([generator])
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.sgd, steps)
         self.average = AveragedModel(self.gated, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
         options = {"calibrate": BATCHES, "loss": LOSS, **options}

@@ -55,7 +55,7 @@ def test_closing_a_channel_moves_the_gates_that_depend_on_it_and_open_gates_keep
     network = gated()
     start_dependent(network, BATCHES, None, 0.5)
     scores = torch.linspace(-1, 1, 8)
-    network.start_from(scores)
+    network.engine.start_from(scores)
     generator = network.generator
     with torch.no_grad():
         torch.testing.assert_close(generator.on_gates(lambda _, s: torch.ones_like(s)), scores, atol=1e-4, rtol=0)

@@ -9,6 +9,7 @@ from depl0.gates.generators import GENERATORS, make_generator
 from depl0.gates.generators.dependency import parts, spread_share
 from depl0.gates.generators.fc import FC
 from depl0.search.dependency import measure_dependency
+from depl0.search.freezing import freeze_network
 from tests.networks.tiny import tiny_gated
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -49,10 +50,10 @@ def test_the_share_of_the_spread() -> None:
 def test_the_gates_that_would_differ() -> None:
     assert measure_dependency(tiny_gated(generator="independent", budget=0.5)) is None
     gated = tiny_gated(generator="fc", budget=0.5)
-    generator, budget = gated.generator, gated.budget
+    generator, budget = gated.generator, gated.engine.threshold
     assert isinstance(generator, FC) and budget is not None
     budget.advance(1.0, 0.5)
-    gated.start_from(torch.linspace(-1, 1, 14))
+    gated.engine.start_from(torch.linspace(-1, 1, 14))
     before = budget.shift.clone()
     found = measure_dependency(gated)
     assert found is not None and found.gates_that_differ == 0 and found.gates == 14
@@ -62,14 +63,14 @@ def test_the_gates_that_would_differ() -> None:
     assert changed is not None and found.spread_share is not None and changed.spread_share is not None
     assert changed.gates_that_differ > 0 and changed.spread_share > found.spread_share
     assert torch.equal(budget.shift, before)
-    gated.freeze()
+    freeze_network(gated)
     assert measure_dependency(gated) is None
 
 
 def test_fed_on_gates_the_threshold_says_which_are_open() -> None:
     """All scores are above where gates close without a budget; the budget closes half of the first group."""
     gated = tiny_gated(generator="fc", budget=0.5, conditioning="gates")
-    generator, budget = gated.generator, gated.budget
+    generator, budget = gated.generator, gated.engine.threshold
     assert isinstance(generator, FC) and budget is not None
     with torch.no_grad():
         for layer in generator.layers:
@@ -81,7 +82,7 @@ def test_fed_on_gates_the_threshold_says_which_are_open() -> None:
         budget.sharpness.fill_(100.0)
         for shift, mean in ((-2.0, 1.0), (0.0, 0.0), (2.0, -1.0)):  # gates as ±1: all open, half of them, none
             budget.shift.fill_(shift)
-            found = parts(generator, gated.gates_of_group)
+            found = parts(generator, gated.engine.gates_of_group)
             assert found is not None
             torch.testing.assert_close(found.from_groups[6:], 0.6 * mean * torch.tensor([1.0, -1.0] * 4))
             measured = measure_dependency(gated)

@@ -73,7 +73,7 @@ def test_scores_set_errors_against_cost_and_are_standardised(monkeypatch: pytest
     gated = gated_of(Coupled(), batches)
     old = state_of(gated.host)
     errors = reconstruction_errors(gated, batches)
-    _, price = gated.expected_cost_gradient(torch.ones(gated.plan.num_gates), "macs")
+    _, price = gated.engine.expected.value_and_gradient(torch.ones(gated.plan.num_gates), "macs")
     for exponent in (1.0, 0.5):
         monkeypatch.setattr("depl0.search.scores.reconstruction.EXPONENT", exponent)
         scores = reconstruction_scores(gated, batches, "macs")
@@ -105,10 +105,10 @@ def test_gates_that_are_gone_come_last() -> None:
     gated = gated_of(Coupled(), batches)
     gone = torch.zeros(18, dtype=torch.bool)
     gone[[1, 7]] = True
-    gated.close(gone)
+    gated.engine.close(gone)
     scores = reconstruction_scores(gated, batches, "macs")
     assert float(scores[gone].max()) == -4.0 and bool(scores.isfinite().all())
-    gated.shrink()
+    gated.engine.shrink()
     torch.testing.assert_close(reconstruction_scores(gated, batches, "macs"), scores, rtol=0, atol=0.01)
 
 

@@ -24,8 +24,8 @@ def train(rank: int, folder: Path, cut: Any) -> int:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4, rng=torch.Generator().manual_seed(0)).train()
-    sgd = torch.optim.SGD(gated.weight_parameters(), lr=0.05, momentum=0.9)
-    adam = torch.optim.Adam(gated.gate_parameters(), lr=depl0.gate_learning_rate(gated, STEPS))
+    weights, gates = gated.parameter_groups(lr=0.05, steps=STEPS)
+    sgd, adam = torch.optim.SGD([weights], momentum=0.9), torch.optim.Adam([gates])
     own = [batch(100 * rank + number) for number in range(3)]  # other data in each process
     loss = nn.functional.cross_entropy
     search = depl0.Search(gated, STEPS, optimizers=[sgd], calibrate=own, loss=loss, cut=cut)

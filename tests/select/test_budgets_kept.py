@@ -15,11 +15,12 @@ from depl0.analysis.plan import Plan
 from depl0.app.models.resnet_cifar import resnet20
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
+from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.gates.generators import GENERATORS, make_generator
 from depl0.host.inputs import ExampleInputs
 from depl0.planning import plan
-from depl0.select.freeze import freeze, least_share
+from depl0.select.gates import minimum_share, select_gates
 from tests.networks.tiny import run
 
 pytestmark = [pytest.mark.structures, pytest.mark.usefixtures("remembered_plans")]
@@ -53,13 +54,14 @@ def test_the_compact_network_costs_what_was_asked(
     rng = torch.Generator().manual_seed(place)
     generator = make_generator(name, [group.size for group in its_plan.groups], direction=direction, rng=rng)
     generator.start_from(torch.randn(its_plan.num_gates, generator=rng))
-    gated = GatedModel(host, its_plan, generator, EXAMPLE)
+    gated = GatedModel(host, its_plan, generator, EXAMPLE, GateConfig(of=of))
     budget = BUDGETS[place % len(BUDGETS)]
-    if budget < least_share(gated, of):  # the frozen layers do not allow it
+    if budget < minimum_share(gated.engine.snapshot(), gated.config):  # the frozen layers do not allow it
         budget = 0.5
-    gated.set_budget(budget, of)
-    frozen = freeze(gated, budget, of)
-    assert budget - 0.01 <= gated.share_of(frozen.gates, of) <= budget
+    gated = GatedModel(host, its_plan, generator, EXAMPLE, gated.config.changed(budget=budget))
+    network = gated.engine.snapshot()
+    selection = select_gates(network, gated.config)
+    assert budget - 0.01 <= network.share(selection.gates > 0, of) <= budget
 
 
 def test_between_them_the_cases_cover_all_budgets() -> None:

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.costs.terms import PairwiseCost
-from depl0.select.enumeration import best_of_all, can_try_all
-from depl0.select.freeze import least_share, open_within, within
-from depl0.select.knapsack import CalledCosts, Knapsack, PairwiseCosts, improve
-from depl0.select.relaxation import relax
-from depl0.select.rounding import _worth, round_within
+from depl0.select.gates import minimum_share, select_gates
+from depl0.select.knapsack import CalledCosts, Knapsack, PairwiseCosts, best_of_all, improve, relax, solve
+from depl0.select.rounding import gate_values, round_within
 from tests.networks.mixed import given_scores
 
 
@@ -56,18 +54,19 @@ def test_nearly_as_good_as_brute_force_and_never_above_the_bound(seed: int) -> N
 def test_small_problems_are_solved_exactly(seed: int) -> None:
     problem = random_problem(seed, choices=3 + seed % 3)
     best = max(problem.value(places) for places in all_choices(problem) if problem.fits(places))
-    assert can_try_all(problem)
-    found = best_of_all(problem)
-    assert found is not None and problem.fits(found)
+    found, bound = solve(problem, [0] * len(problem.values))
+    assert found is not None and problem.fits(found) and bound == problem.value(found)
     assert problem.value(found) == pytest.approx(best, rel=1e-12)
 
 
 def test_all_choices_of_a_problem_that_nothing_fits_or_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(1)
     assert best_of_all(Knapsack(problem.values, problem.costs, 0.5 * problem.costs.at([0] * 4))) is None
-    assert not can_try_all(Knapsack(problem.values, CalledCosts(problem.costs.sizes, problem.costs.at), problem.budget))
-    monkeypatch.setattr("depl0.select.enumeration.LARGEST", 4**4 - 1)
-    assert not can_try_all(problem)
+    asked = Knapsack(problem.values, CalledCosts(problem.costs.sizes, problem.costs.at), problem.budget)
+    assert solve(asked, [0] * 4)[1] is None  # nobody knows a bound
+    monkeypatch.setattr("depl0.select.knapsack.MOST_CHOICES", 4**4 - 1)
+    monkeypatch.setattr("depl0.select.knapsack.best_of_all", None)
+    assert solve(problem, [0] * 4)[0] is not None
 
 
 class Stack(nn.Module):
@@ -104,22 +103,23 @@ def test_no_rounded_choice_of_a_small_network_is_worth_more(
     gated = depl0.attach(Stack(widths).eval(), torch.randn(1, 2, 4, 4), generator="independent")
     plan, scores = gated.plan, torch.randn(gated.plan.num_gates)
     numbers = [set(range(round_to, group.size + 1, round_to)) | {group.size} for group in plan.groups]
-    budget = max(budget, least_share(gated, "macs", round_to))
-    limit = within(gated, budget, "macs")
-    unrounded = open_within(gated, scores, budget, "macs")
-    found = round_within(plan, unrounded, scores, round_to, limit)
+    network, config = gated.engine.snapshot(), gated.config.changed(round_to=round_to)
+    config = config.changed(budget=max(budget, minimum_share(network, config)))
+    budget = config.budget
+    unrounded = select_gates(network, config.changed(round_to=1), scores).gates > 0
+    found = round_within(network, config, scores, unrounded)
     value = {}
-    worth = _worth(scores, torch.ones_like(unrounded), limit.price(unrounded))
+    worth = gate_values(network, config, scores, unrounded)
     for counts in itertools.product(*numbers):
         kept = torch.zeros_like(unrounded)
         for group, count in zip(plan.groups, counts, strict=True):
             opened = unrounded[group.gates].double() * 1e6  # whatever is open comes first
             kept[(scores[group.gates] + opened).argsort(descending=True)[:count] + group.offset] = True
-        if gated.share_of(kept, "macs") <= budget:
+        if gated.engine.snapshot().share(kept, "macs") <= budget:
             value[counts] = float(worth[kept].sum())
     assert found.value == pytest.approx(max(value.values()), rel=1e-9)
     assert found.bound == found.value
-    assert gated.share_of(found.is_open, "macs") <= budget
+    assert gated.engine.snapshot().share(found.is_open, "macs") <= budget
 
 
 def test_the_relaxation_is_the_exact_maximum_at_its_price() -> None:
@@ -134,7 +134,7 @@ def test_the_relaxation_is_the_exact_maximum_at_its_price() -> None:
 
 def test_groups_that_all_meet_each_other_have_no_bound_but_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(5)
-    monkeypatch.setattr("depl0.select.relaxation.LARGEST", 3)
+    monkeypatch.setattr("depl0.select.knapsack.LARGEST_TABLE", 3)
     assert relax(problem) is None
     assert improve(problem, [[3] * 4]) is not None
 
@@ -159,25 +159,25 @@ def test_nothing_that_fits() -> None:
 def test_terms_are_the_cost_of_decided_gates(seed: int, of: str) -> None:
     gated = given_scores(seed)
     kept = torch.rand(gated.plan.num_gates, generator=torch.Generator().manual_seed(seed)) < 0.6
-    terms = gated.cost_terms(of)
+    terms = gated.engine.expected.terms(of)
     assert terms is not None
     dense = gated.dense_cost.macs if of == "macs" else gated.dense_cost.params
     assert terms.total(torch.ones_like(kept)) == dense
-    assert terms.total(kept) / dense == pytest.approx(gated.share_of(kept.float(), of), rel=1e-12)
+    assert terms.total(kept) / dense == pytest.approx(gated.engine.snapshot().share(kept, of), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_network_is_rounded_within_a_few_percent_of_the_bound_and_nothing_more_fits(seed: int) -> None:
     gated = given_scores(seed)
     scores, round_to, budget = gated.log_alpha().detach(), 4, 0.3 + 0.1 * seed
-    assert budget > least_share(gated, "macs", round_to)
-    limit = within(gated, budget, "macs")
-    unrounded = open_within(gated, scores, budget, "macs")
-    found = round_within(gated.plan, unrounded, scores, round_to, limit)
+    network, config = gated.engine.snapshot(), gated.config.changed(round_to=round_to, budget=budget)
+    assert budget > minimum_share(network, config)
+    unrounded = select_gates(network, config.changed(round_to=1), scores).gates > 0
+    found = round_within(network, config, scores, unrounded)
     assert found.bound == found.value  # so few choices are all tried
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("depl0.select.enumeration.LARGEST", 0)
-        nearly = round_within(gated.plan, unrounded, scores, round_to, limit)
+        patch.setattr("depl0.select.knapsack.MOST_CHOICES", 0)
+        nearly = round_within(network, config, scores, unrounded)
     assert nearly.bound is not None and 0.95 * nearly.bound <= nearly.value <= nearly.bound * (1 + 1e-9)
     assert 0.99 * found.value <= nearly.value <= found.value * (1 + 1e-9) and found.value <= nearly.bound * (1 + 1e-9)
     for group in gated.plan.groups:
@@ -185,4 +185,4 @@ def test_a_network_is_rounded_within_a_few_percent_of_the_bound_and_nothing_more
         closed = [gate for gate in scores[group.gates].argsort(descending=True).tolist() if not more[group.gates][gate]]
         step = 2 if "grouped" in group.layers else round_to
         more[torch.tensor(closed[:step], dtype=torch.long) + group.offset] = True
-        assert not closed or gated.share_of(more, "macs") > budget, group.name
+        assert not closed or gated.engine.snapshot().share(more, "macs") > budget, group.name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -11,13 +13,19 @@ from torch import Tensor
 import depl0
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
-from depl0.select.freeze import check_budget, freeze, least_share
-from depl0.select.rounding import in_whole_steps, round_gates
+from depl0.gated.attaching import with_config
+from depl0.select.gates import check_budget, minimum_share, select_gates
+from depl0.select.rounding import removable_in_steps, round_to_nearest
 from depl0.surgery.record import record_of
 from tests.networks.mixed import given_scores, mixed
 from tests.networks.structures import STRUCTURES, image
 
 ROUND_TO = [1, 2, 3, 4, 8, 16, 32]
+
+
+def rounded_gates(gated: GatedModel, round_to: int, remove_blocks: bool = False) -> Tensor:
+    config = gated.config.changed(round_to=round_to, remove_blocks=remove_blocks)
+    return select_gates(gated.engine.snapshot(), config).gates
 
 
 def check_counts(gated: GatedModel, gates: Tensor, round_to: int) -> None:
@@ -43,25 +51,24 @@ def check_widths(gated: GatedModel, gates: Tensor, round_to: int) -> None:
 @settings(max_examples=40)
 def test_frozen_gates_are_rounded_within_the_budget(seed: int, round_to: int, budget: float, of: str) -> None:
     gated = given_scores(seed)
-    least = least_share(gated, of, round_to)
-    if budget < least:
-        with pytest.raises(InputError, match=r"cannot be reached"):
-            check_budget(gated, budget, of, round_to)
+    network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
+    if budget < minimum_share(network, config):
+        with pytest.raises(InputError, match=r"is infeasible"):
+            check_budget(network, config)
         return
-    frozen = freeze(gated, budget, of, round_to=round_to)
-    share = gated.share_of(frozen.gates, of)
-    assert share <= budget
+    selection = select_gates(network, config)
+    assert network.share(selection.gates > 0, of) <= budget
     if round_to > 1:
-        check_counts(gated, frozen.gates, round_to)
-    # Rounding what is rounded changes nothing.
-    assert torch.equal(gated.rounded_gates(round_to), frozen.gates)
+        check_counts(gated, selection.gates, round_to)
+    gated.engine.fix_gates(selection.gates)  # rounding what is rounded changes nothing
+    assert torch.equal(rounded_gates(gated, round_to), selection.gates)
 
 
 @given(st.integers(0, 10_000), st.sampled_from(ROUND_TO[1:]), st.floats(-2, 2))
 @settings(max_examples=40)
 def test_without_a_budget_each_group_goes_to_the_nearest_multiple(seed: int, round_to: int, mean: float) -> None:
     gated = given_scores(seed, mean)
-    before, after = gated.evaluation_gates() > 0, gated.rounded_gates(round_to) > 0
+    before, after = gated.evaluation_gates() > 0, rounded_gates(gated, round_to) > 0
     check_counts(gated, after.float(), round_to)
     for group in gated.plan.groups:
         was, now = int(before[group.gates].sum()), int(after[group.gates].sum())
@@ -70,12 +77,12 @@ def test_without_a_budget_each_group_goes_to_the_nearest_multiple(seed: int, rou
 
 def test_room_that_is_left_is_used() -> None:
     gated = given_scores(1)
-    frozen = freeze(gated, 0.6, "macs", round_to=4)
+    frozen = select_gates(gated.engine.snapshot(), gated.config.changed(budget=0.6, round_to=4))
     for group in gated.plan.groups:  # no group can have four more
         more = frozen.gates.clone()
         closed = (more[group.gates] == 0).nonzero().flatten()[:4] + group.offset
         more[closed] = 1.0
-        assert not len(closed) or gated.share_of(more, "macs") > 0.6, group.name
+        assert not len(closed) or gated.engine.snapshot().share(more > 0, "macs") > 0.6, group.name
 
 
 @pytest.mark.parametrize("round_to", ROUND_TO)
@@ -86,7 +93,7 @@ def test_gates_that_go_early_leave_whole_steps(seed: int, round_to: int) -> None
     gone, draw = torch.zeros(plan.num_gates, dtype=torch.bool), torch.Generator().manual_seed(seed)
     for share in (0.3, 0.6, 0.9):
         going = (torch.rand(plan.num_gates, generator=draw) < share) & ~gone
-        can_go = in_whole_steps(plan, going, gone, scores, round_to)
+        can_go = removable_in_steps(plan, going, gone, scores, round_to)
         assert not bool((can_go & ~going).any())
         for group in plan.groups:
             stays = going & ~can_go
@@ -103,7 +110,8 @@ def test_what_is_gone_is_not_opened_to_make_a_multiple() -> None:
     gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     gone[scores.argsort()[: gated.plan.num_gates // 2]] = True
     is_open = ~gone & (scores > scores.median() + 0.2)
-    rounded = round_gates(gated.plan, is_open, scores, 4, gone=gone)
+    network = replace(gated.engine.snapshot(), removed=gone)
+    rounded = round_to_nearest(network, gated.config.changed(round_to=4), scores, is_open)
     assert not bool((rounded & gone).any())
     for group in gated.plan.groups:
         alive = group.size - int(gone[group.gates].sum())
@@ -116,9 +124,9 @@ def test_a_gate_of_a_grouped_convolution_counts_its_channels() -> None:
     group = next(g for g in gated.plan.groups if g.name == name)
     gates = torch.ones(gated.plan.num_gates)
     gates[group.gates][7:] = 0  # seven gates: 14 channels of ``wide`` and 28 of ``grouped``
-    gated.fix_gates(gates)
+    gated.engine.fix_gates(gates)
     compact = gated.extract(round_to=8)
-    gated.free_gates()
+    gated.engine.free_gates()
     assert (compact.wide.out_channels, compact.grouped.out_channels) == (16, 32)
 
 
@@ -130,9 +138,9 @@ def test_the_compact_network_has_the_rounded_widths_and_is_certified() -> None:
     for name, width in (("stem", 20), ("expand", 36), ("wide", 24), ("grouped", 48)):
         kept = compact.get_submodule(name).out_channels
         assert kept == width or kept % 8 == 0, name
-    gates = gated.rounded_gates(8)
+    gates = rounded_gates(gated, 8)
     x = torch.randn(2, 3, 4, 4)
-    torch.testing.assert_close(compact(x), gated.with_gates(gates, x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compact(x), gated.engine.call_with_gates(gates, x), rtol=1e-4, atol=1e-5)
 
 
 def test_groups_that_vanish_stay_closed_where_blocks_are_removed() -> None:
@@ -140,22 +148,17 @@ def test_groups_that_vanish_stay_closed_where_blocks_are_removed() -> None:
     group = next(g for g in gated.plan.groups if not g.shared)
     gates = torch.ones(gated.plan.num_gates)
     gates[group.gates] = 0
-    gated.fix_gates(gates)
-    assert int(gated.rounded_gates(2, remove_blocks=True)[group.gates].sum()) == 0
-    assert int(gated.rounded_gates(2)[group.gates].sum()) == 2
+    gated.engine.fix_gates(gates)
+    assert int(rounded_gates(gated, 2, remove_blocks=True)[group.gates].sum()) == 0
+    assert int(rounded_gates(gated, 2)[group.gates].sum()) == 2
 
 
 def test_with_a_budget_extraction_rounds_within_it() -> None:
-    gated = given_scores(4, mean=5.0)
-    gated.set_budget(0.5)
-    try:
-        compact = gated.extract(round_to=4)
-        assert depl0.cost(compact, torch.randn(1, 3, 4, 4)).macs <= 0.5 * gated.dense_cost.macs
-        gated.set_budget(0.05)
-        with pytest.raises(GateError, match="no choice of rounded channels keeps the budget"):
-            gated.extract(round_to=16)
-    finally:
-        gated.budget = None
+    gated = with_config(given_scores(4, mean=5.0), budget=0.5)
+    compact = gated.extract(round_to=4)
+    assert depl0.cost(compact, torch.randn(1, 3, 4, 4)).macs <= 0.5 * gated.dense_cost.macs
+    with pytest.raises(GateError, match="no choice of rounded channels keeps the budget"):
+        with_config(gated, budget=0.05).extract(round_to=16)
 
 
 @pytest.mark.parametrize("wrong", [0, -8, 2.0, True, "8"], ids=repr)

@@ -1,4 +1,4 @@
-"""A budget that is followed: expected cost, gradient, polarisation."""
+"""A threshold that is followed: expected cost, gradient, polarisation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from depl0.app import models
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import open_probability
-from depl0.gates.threshold import Budget
+from depl0.gates.threshold import Threshold
 
 
 @pytest.fixture(scope="module")
@@ -19,42 +19,42 @@ def gated() -> GatedModel:
     return depl0.attach(models.build("small_cnn"), torch.randn(1, 1, 8, 8), generator="independent")
 
 
-def make_budget(gated: GatedModel, share: float, of: str = "macs") -> Budget:
-    return Budget(gated._expected, getattr(gated.dense_cost, of), share, of)
+def make_threshold(gated: GatedModel, share: float, of: str = "macs") -> Threshold:
+    return Threshold(gated.engine.expected, getattr(gated.dense_cost, of), share, of)
 
 
 def random_scores(gated: GatedModel, seed: int = 0) -> torch.Tensor:
     return torch.randn(gated.plan.num_gates, generator=torch.Generator().manual_seed(seed))
 
 
-def expected_share(budget: Budget, scores: torch.Tensor) -> float:
-    cost, _ = budget.expected.value_and_gradient(open_probability(budget(scores)), budget.of)
-    return float(cost) / budget.dense
+def expected_share(threshold: Threshold, scores: torch.Tensor) -> float:
+    cost, _ = threshold.expected.value_and_gradient(open_probability(threshold(scores)), threshold.of)
+    return float(cost) / threshold.dense
 
 
 def search(
-    gated: GatedModel, budget: Budget, steps: int, travel: float, seed: int = 0
+    gated: GatedModel, threshold: Threshold, steps: int, travel: float, seed: int = 0
 ) -> tuple[list[float], list[float], torch.Tensor]:
     """Let the scores drift as Adam would let them, by ``travel`` standard deviations in all; return costs, targets."""
     rng = torch.Generator().manual_seed(seed)
     scores = random_scores(gated, seed)
-    budget.expect_steps(steps)
-    budget.solve(scores)
+    threshold.expect_steps(steps)
+    threshold.solve(scores)
     costs, targets, momentum = [], [], torch.zeros_like(scores)
     for step in range(steps):
-        budget.advance(step / steps, ramp=0.6)
+        threshold.advance(step / steps, ramp=0.6)
         momentum = 0.9 * momentum + torch.randn(scores.shape, generator=rng)
         scores = scores + travel / steps * momentum.sign()
-        budget.follow(scores)
-        costs.append(expected_share(budget, scores))
-        targets.append(float(budget.target) / budget.dense)
+        threshold.follow(scores)
+        costs.append(expected_share(threshold, scores))
+        targets.append(float(threshold.target) / threshold.dense)
     return costs, targets, scores
 
 
 @pytest.mark.parametrize("of", ["macs", "params"])
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3, 0.1])
 def test_expected_cost_follows_the_target_while_scores_drift(gated: GatedModel, share: float, of: str) -> None:
-    costs, targets, _ = search(gated, make_budget(gated, share, of), steps=400, travel=3.0)
+    costs, targets, _ = search(gated, make_threshold(gated, share, of), steps=400, travel=3.0)
     caught_up = 10  # it starts with everything wide open
     assert max(abs(c - t) for c, t in zip(costs[caught_up:], targets[caught_up:], strict=True)) < 2e-3
     median = sorted(abs(c - t) for c, t in zip(costs, targets, strict=True))[len(costs) // 2]
@@ -68,114 +68,114 @@ def test_expected_cost_follows_the_target_while_scores_drift(gated: GatedModel, 
 
 @pytest.mark.parametrize("steps", [4, 20, 60])
 def test_a_short_search_arrives_too(gated: GatedModel, steps: int) -> None:
-    costs, _, _ = search(gated, make_budget(gated, 0.3), steps, travel=1.0)
+    costs, _, _ = search(gated, make_threshold(gated, 0.3), steps, travel=1.0)
     assert costs[-1] == pytest.approx(0.3, abs=2e-3)
     assert costs[-1] == min(costs) or costs[-1] - min(costs) < 0.01
 
 
 def test_a_budget_of_everything_closes_nothing(gated: GatedModel) -> None:
-    costs, _, scores = search(gated, budget := make_budget(gated, 1.0), steps=30, travel=1.0)
+    costs, _, scores = search(gated, threshold := make_threshold(gated, 1.0), steps=30, travel=1.0)
     assert min(costs) > 0.99
-    assert bool((open_probability(budget(scores)) > 0.9).all())
+    assert bool((open_probability(threshold(scores)) > 0.9).all())
 
 
 def test_gates_are_decided_in_the_end(gated: GatedModel) -> None:
     undecided = []
     for seed in range(20):
-        budget = make_budget(gated, 0.4)
+        threshold = make_threshold(gated, 0.4)
         scores = random_scores(gated, seed)
-        budget.advance(1.0, 0.6)
-        budget.solve(scores)
-        p = open_probability(budget(scores))
+        threshold.advance(1.0, 0.6)
+        threshold.solve(scores)
+        p = open_probability(threshold(scores))
         undecided.append(float(((p > 0.1) & (p < 0.9)).float().mean()))
     assert sum(undecided) / len(undecided) <= 0.02
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.6, 1.0])
 def test_no_move_of_the_scores_changes_the_expected_cost(gated: GatedModel, fraction: float) -> None:
-    budget = make_budget(gated, 0.5).double()
-    budget.expected = budget.expected.double()
+    threshold = make_threshold(gated, 0.5).double()
+    threshold.expected = threshold.expected.double()
     scores = random_scores(gated).double()
-    budget.advance(fraction, 0.6)
-    budget.solve(scores)
+    threshold.advance(fraction, 0.6)
+    threshold.solve(scores)
     for _ in range(5):
-        budget.follow(scores)
+        threshold.follow(scores)
     leaf = scores.clone().requires_grad_()
-    cost = budget.expected(open_probability(budget(leaf)), "macs")
+    cost = threshold.expected(open_probability(threshold(leaf)), "macs")
     (through,) = torch.autograd.grad(cost, leaf)
     held = scores.clone().requires_grad_()
-    at_fixed_threshold = budget.expected(open_probability(budget.sharpness * (held - budget.shift)), "macs")
+    at_fixed_threshold = threshold.expected(open_probability(threshold.sharpness * (held - threshold.shift)), "macs")
     (direct,) = torch.autograd.grad(at_fixed_threshold, held)
     assert float(through.abs().max()) < 1e-4 * float(direct.abs().max())
-    budget.expected.float()
+    threshold.expected.float()
 
 
 def test_the_gradient_is_that_of_the_threshold_that_moves(gated: GatedModel) -> None:
-    budget = make_budget(gated, 0.5).double()
-    budget.expected = budget.expected.double()
+    threshold = make_threshold(gated, 0.5).double()
+    threshold.expected = threshold.expected.double()
     scores = random_scores(gated).double()
-    budget.advance(0.8, 0.6)
+    threshold.advance(0.8, 0.6)
 
     def log_alpha_at(values: torch.Tensor) -> torch.Tensor:
-        budget.solve(values)
-        return budget(values).detach()
+        threshold.solve(values)
+        return threshold(values).detach()
 
     weights = torch.randn(len(scores), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     direction = torch.randn(len(scores), dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     step = 1e-6
     rise = torch.dot(weights, log_alpha_at(scores + step * direction) - log_alpha_at(scores - step * direction))
-    budget.solve(scores)
-    budget.follow(scores)
+    threshold.solve(scores)
+    threshold.follow(scores)
     leaf = scores.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(torch.dot(weights, budget(leaf)), leaf)
+    (gradient,) = torch.autograd.grad(torch.dot(weights, threshold(leaf)), leaf)
     assert float(torch.dot(gradient, direction)) == pytest.approx(float(rise) / (2 * step), rel=1e-3)
-    budget.expected.float()
+    threshold.expected.float()
 
 
 @pytest.mark.parametrize("of", ["macs", "params"])
 def test_value_and_gradient_equal_autograd(gated: GatedModel, of: str) -> None:
     p = torch.rand(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    cost = gated._expected(p, of)
+    cost = gated.engine.expected(p, of)
     (gradient,) = torch.autograd.grad(cost, p)
-    value, closed_form = gated._expected.value_and_gradient(p.detach(), of)
+    value, closed_form = gated.engine.expected.value_and_gradient(p.detach(), of)
     torch.testing.assert_close(value, cost.detach())
     torch.testing.assert_close(closed_form, gradient)
 
 
 def test_state_round_trip(gated: GatedModel) -> None:
-    one, other = make_budget(gated, 0.3), make_budget(gated, 0.3)
+    one, other = make_threshold(gated, 0.3), make_threshold(gated, 0.3)
     _, _, scores = search(gated, one, steps=20, travel=1.0)
     other.load_state_dict(one.state_dict())
     other.expect_steps(20)
-    for budget in (one, other):
-        budget.advance(0.9, 0.6)
-        budget.follow(scores)
+    for threshold in (one, other):
+        threshold.advance(0.9, 0.6)
+        threshold.follow(scores)
     assert torch.equal(one(scores), other(scores))
     leaves = [scores.clone().requires_grad_() for _ in range(2)]
-    for budget, leaf in zip((one, other), leaves, strict=True):
-        budget(leaf)[0].backward()
+    for threshold, leaf in zip((one, other), leaves, strict=True):
+        threshold(leaf)[0].backward()
     assert torch.equal(leaves[0].grad, leaves[1].grad)  # type: ignore[arg-type]
 
 
 def test_target_and_sharpness_depend_on_the_fraction_alone(gated: GatedModel) -> None:
-    budget = make_budget(gated, 0.4)
+    threshold = make_threshold(gated, 0.4)
     found = []
     for fraction in (0.0, 0.3, 0.6, 1.0):
-        budget.advance(fraction, 0.6)
-        found.append((float(budget.target) / budget.dense, float(budget.sharpness)))
+        threshold.advance(fraction, 0.6)
+        found.append((float(threshold.target) / threshold.dense, float(threshold.sharpness)))
     targets, sharpnesses = zip(*found, strict=True)
     assert targets == pytest.approx((1.0, 0.4 + 0.6 * 0.25, 0.4, 0.4))
     assert list(sharpnesses) == sorted(sharpnesses)
-    budget.advance(0.0, 0.0)  # no ramp: the budget at once
-    assert float(budget.target) / budget.dense == pytest.approx(0.4)
+    threshold.advance(0.0, 0.0)  # no ramp: the threshold at once
+    assert float(threshold.target) / threshold.dense == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.01, float("nan")])
 def test_shares_outside_are_refused(gated: GatedModel, share: float) -> None:
     with pytest.raises(InputError, match="greater than 0 and at most 1"):
-        make_budget(gated, share)
+        make_threshold(gated, share)
 
 
 def test_other_costs_are_refused(gated: GatedModel) -> None:
     with pytest.raises(InputError, match="'macs', 'params' or 'latency', got 'seconds'"):
-        Budget(gated._expected, 1, 0.5, "seconds")
+        Threshold(gated.engine.expected, 1, 0.5, "seconds")

@@ -41,7 +41,7 @@ def pruned(
 ) -> tuple[depl0.GatedModel, nn.Module]:
     """Attach with random gates, and extract."""
     gated = depl0.attach(model, inputs, groups=groups).eval()
-    gated.fix_gates(random_gates(gated.plan.num_gates, seed))
+    gated.engine.fix_gates(random_gates(gated.plan.num_gates, seed))
     return gated, gated.extract(remove_blocks=remove_blocks).eval()
 
 
@@ -71,5 +71,5 @@ def cast(inputs: Any, dtype: torch.dtype) -> Any:
     )
 
 
-def same_cost(a: depl0.Cost, b: depl0.Cost) -> bool:
+def same_cost(a: depl0.costs.Cost, b: depl0.costs.Cost) -> bool:
     return (a.params, a.macs) == (b.params, b.macs)

@@ -78,7 +78,7 @@ def test_networks_that_write_into_their_parameters(build: type[nn.Module], funct
     portrait, versions = Portrait(host), [parameter._version for parameter in host.parameters()]
     try:
         function(host, image(), **({"rng": torch.Generator()} if function is depl0.attach else {}))
-    except depl0.TraceError:  # torch.export cannot follow .data
+    except depl0.errors.TraceError:  # torch.export cannot follow .data
         assert build is ReplacesItsData
     portrait.check()
     assert versions == [parameter._version for parameter in host.parameters()]
@@ -88,7 +88,9 @@ def test_networks_that_write_into_their_parameters(build: type[nn.Module], funct
 def test_a_mode_that_changes_parameters_is_refused(function: Callable[..., Any]) -> None:
     host = MergesInEvaluation()
     portrait = Portrait(host)
-    with pytest.raises(depl0.InputError, match=r"train\(\) and eval\(\) .* change one\.weight(?s:.*)\nhint: merge"):
+    with pytest.raises(
+        depl0.errors.InputError, match=r"train\(\) and eval\(\) .* change one\.weight(?s:.*)\nhint: merge"
+    ):
         function(host, image())
     portrait.check()
     assert not host.merged
@@ -99,15 +101,15 @@ def test_a_mode_that_changes_parameters_is_refused(function: Callable[..., Any])
 def test_copies_that_are_none_are_refused(build: type[nn.Module], function: Callable[..., Any]) -> None:
     host = build().train()
     portrait = Portrait(host)
-    with pytest.raises(depl0.InputError, match=r"the copy shares .* with it(?s:.*)__deepcopy__"):
+    with pytest.raises(depl0.errors.InputError, match=r"the copy shares .* with it(?s:.*)__deepcopy__"):
         function(host, image())
     portrait.check()
 
 
 def test_networks_without_values_are_refused() -> None:
-    with pytest.raises(depl0.InputError, match=r"head\.weight is on the meta device(?s:.*)hint: .*to_empty"):
+    with pytest.raises(depl0.errors.InputError, match=r"head\.weight is on the meta device(?s:.*)hint: .*to_empty"):
         depl0.plan(NoNorm().to("meta"), image().to("meta"))
-    with pytest.raises(depl0.InputError, match=r"0\.weight has no shape yet(?s:.*)hint: run the network once"):
+    with pytest.raises(depl0.errors.InputError, match=r"0\.weight has no shape yet(?s:.*)hint: run the network once"):
         depl0.plan(nn.Sequential(nn.LazyConv2d(8, 3), nn.ReLU(), nn.LazyConv2d(4, 3)), image())
 
 
@@ -146,7 +148,7 @@ class ReturnsAGenerator(NoNorm):
 
 @pytest.mark.parametrize("build", [ReturnsNothing, ReturnsAGenerator])
 def test_what_cannot_be_compared_is_refused(build: type[nn.Module]) -> None:
-    with pytest.raises(depl0.InputError, match=r"returns no tensor(?s:.*)hint: return"):
+    with pytest.raises(depl0.errors.InputError, match=r"returns no tensor(?s:.*)hint: return"):
         depl0.attach(build(), image())
 
 
@@ -224,12 +226,12 @@ def test_networks_are_cut_while_they_train(build: type[nn.Module], inputs: Tenso
     """A cut during training compares on inputs and in a precision that the network takes."""
     gated = depl0.attach(build(), inputs)
     gates = random_gates(gated.plan.num_gates)
-    gated.fix_gates(gates)
+    gated.engine.fix_gates(gates)
     before = call(gated.eval(), inputs)
-    gated.close(gates == 0)
-    gated.shrink()
+    gated.engine.close(gates == 0)
+    gated.engine.shrink()
     assert distance(before, call(gated, inputs)) < 0.02 and gated.host.one.out_channels < 8
-    assert gated.reacts(torch.ones(gated.plan.num_gates))
+    assert gated.engine.snapshot().depends_on_input(torch.ones(gated.plan.num_gates))
 
 
 # -- what hides, and what is frozen ------------------------------------------------------------------------------------
@@ -298,7 +300,7 @@ def test_a_module_that_checks_its_input_freezes_that_input_alone() -> None:
 def test_weights_that_are_computed(norm: Callable[[nn.Module], nn.Module], why: str) -> None:
     """They are frozen; made permanent, as the hint says, they are pruned."""
     host = nn.Sequential(norm(conv(3, 8)), nn.ReLU(), norm(conv(8, 4)))
-    with pytest.raises(depl0.NothingToPruneError, match=f"12 channels: the layer's weight is {why}\n") as error:
+    with pytest.raises(depl0.errors.NothingToPruneError, match=f"12 channels: the layer's weight is {why}\n") as error:
         depl0.plan(host, image())
     assert "hint: store the weights as they are" in str(error.value)
     for layer in (host[0], host[2]):

@@ -194,7 +194,7 @@ class WeaklyBound(Classifier):
 def test_copies_that_reach_the_host_are_refused(build: type[nn.Module], function: Callable[..., Any]) -> None:
     host = build().train()
     portrait = Portrait(host)
-    with pytest.raises(depl0.InputError, match=r"uses one\.weight of the original(?s:.*)\nhint: a lambda"):
+    with pytest.raises(depl0.errors.InputError, match=r"uses one\.weight of the original(?s:.*)\nhint: a lambda"):
         function(host, image())
     portrait.check()
 
@@ -226,7 +226,7 @@ def test_hooks_bound_to_the_host_are_refused(shared: bool) -> None:
     host = Hooked(shared)
     host(image())
     portrait, last = Portrait(host), host.kept["x"] if shared else host.last
-    with pytest.raises(depl0.InputError, match=r"writes into it \((Hooked\.last|a dict)|other outputs than the"):
+    with pytest.raises(depl0.errors.InputError, match=r"writes into it \((Hooked\.last|a dict)|other outputs than the"):
         depl0.attach(host, image())
     portrait.check()
     assert (host.kept["x"] if shared else host.last) is last
@@ -236,10 +236,10 @@ def test_certificate_compares_with_the_host_itself() -> None:
     """What is bound only after attach is found by extract."""
     host = NoNorm()
     gated = depl0.attach(host, image()).eval()
-    gated.fix_gates(random_gates(gated.plan.num_gates))
+    gated.engine.fix_gates(random_gates(gated.plan.num_gates))
     host.scale = 1.0
     host.one.register_forward_hook(lambda module, _, output: output * (2.0 if module is host.one else 1.0))
-    with pytest.raises(depl0.CertificateError, match="not with the network itself"):
+    with pytest.raises(depl0.errors.CertificateError, match="not with the network itself"):
         gated.extract()
 
 
@@ -340,7 +340,8 @@ def test_what_is_not_in_the_state_dict_is_missed_when_loading(build: type[nn.Mod
     depl0.save(compact, tmp_path)
     torch.manual_seed(1)
     with pytest.raises(
-        depl0.FormatError, match=r"gives other outputs than the one that was saved \(\d+% off(?s:.*)hint: .*ModuleList"
+        depl0.errors.FormatError,
+        match=r"gives other outputs than the one that was saved \(\d+% off(?s:.*)hint: .*ModuleList",
     ):
         depl0.load(tmp_path, build)
     torch.manual_seed(0)

@@ -38,12 +38,12 @@ def test_wrong_slices_are_caught_and_named(monkeypatch: pytest.MonkeyPatch, axis
     host = liven(NormAfterConv(), image())
     before = {name: value.clone() for name, value in host.state_dict().items()}
     gated = depl0.attach(host, image()).eval()
-    gated.fix_gates(random_gates(gated.plan.num_gates, 1))
+    gated.engine.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", wrong)
     layer = axis[0].partition(".")[0]
     groups = {"two": "'-one', '-two'", "norm": "'-one'", "head": "'-two'"}[layer]
     with pytest.raises(
-        depl0.CertificateError, match=rf"first at layer {layer}\. Nothing is returned.*\nhint: .*\[{groups}\]"
+        depl0.errors.CertificateError, match=rf"first at layer {layer}\. Nothing is returned.*\nhint: .*\[{groups}\]"
     ):
         gated.extract()
     assert all(torch.equal(value, before[name]) for name, value in host.state_dict().items())
@@ -54,9 +54,9 @@ def test_a_compact_network_that_does_not_run_is_caught(monkeypatch: pytest.Monke
         slice_module(model, {axis: keep for axis, keep in positions.items() if axis != ("two.weight", 1)})
 
     gated = depl0.attach(NoNorm(), image()).eval()
-    gated.fix_gates(random_gates(gated.plan.num_gates, 1))
+    gated.engine.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", half)
-    with pytest.raises(depl0.CertificateError, match="first at layer two"):
+    with pytest.raises(depl0.errors.CertificateError, match="first at layer two"):
         gated.extract()
 
 
@@ -69,9 +69,9 @@ def test_activations_as_modules_are_not_blamed(monkeypatch: pytest.MonkeyPatch) 
         slice_module(model, {**positions, ("3.weight", 1): shifted})
 
     gated = depl0.attach(host, image()).eval()
-    gated.fix_gates(random_gates(gated.plan.num_gates, 1))
+    gated.engine.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", wrong)
-    with pytest.raises(depl0.CertificateError, match="first at layer 3"):
+    with pytest.raises(depl0.errors.CertificateError, match="first at layer 3"):
         gated.extract()
 
 
@@ -80,7 +80,7 @@ def test_nothing_but_nan_is_no_proof() -> None:
     gated = depl0.attach(host, image()).eval()
     with torch.no_grad():
         host.one.weight.fill_(float("nan"))
-    with pytest.raises(depl0.CertificateError, match="no finite output"):
+    with pytest.raises(depl0.errors.CertificateError, match="no finite output"):
         gated.extract()
 
 
@@ -100,7 +100,8 @@ def test_randomness_in_evaluation_is_named() -> None:
         def features(self, x: Tensor) -> Tensor:
             return super().features(x + torch.randn_like(x))
 
-    with pytest.raises(depl0.TraceError, match=r"evaluation pass of Noisy gives other outputs each time.*\nhint: "):
+    refused = r"evaluation pass of Noisy gives other outputs each time.*\nhint: "
+    with pytest.raises(depl0.errors.TraceError, match=refused):
         depl0.attach(Noisy(), image())
 
 
@@ -122,7 +123,7 @@ def test_all_closed_keeps_one_channel_and_is_exact() -> None:
         structure = STRUCTURES[name]
         host = liven(structure.build(), structure.inputs)
         gated = depl0.attach(host, structure.inputs).eval()
-        gated.fix_gates(torch.zeros(gated.plan.num_gates))
+        gated.engine.fix_gates(torch.zeros(gated.plan.num_gates))
         compact = gated.extract().eval()
         assert torch.allclose(gated(structure.inputs), compact(structure.inputs), atol=1e-5)
         kept, counted = gated.kept_cost(), depl0.cost(compact, structure.inputs)

@@ -42,13 +42,13 @@ def test_cut_in_training_saved_loaded_and_deployed(tmp_path: Path) -> None:
     assert "3 modules that look at all channels at once get zeros for removed ones (FullWidth)" in str(gated.plan)
     first = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     first[[0, 5, 9]] = True
-    gated.close(first)
+    gated.engine.close(first)
     wanted = call(gated, x)
-    gated.shrink()
+    gated.engine.shrink()
     assert isinstance(gated.host.where, FullWidth) and distance(wanted, call(gated, x)) < 1e-6
     gates = random_gates(gated.plan.num_gates, 1)
     gates[first] = 0
-    gated.fix_gates(gates)
+    gated.engine.fix_gates(gates)
     compact = gated.extract().eval()
     folder = depl0.save(compact, tmp_path / "compact")
     loaded = depl0.load(folder, AttendsToChannels)
@@ -68,7 +68,7 @@ def test_damaged_description_of_a_width(key: str, value: object, tmp_path: Path)
     header = json.loads((folder / "compact.json").read_text())
     header["replaced"]["where"][key] = value
     (folder / "compact.json").write_text(json.dumps(header))
-    with pytest.raises(depl0.FormatError, match="is damaged"):
+    with pytest.raises(depl0.errors.FormatError, match="is damaged"):
         depl0.load(folder, AttendsToChannels)
 
 
@@ -77,7 +77,7 @@ def test_damaged_positions_of_channels(tmp_path: Path) -> None:
     header = json.loads((folder / "compact.json").read_text())
     header["keep"]["where.(channels)"]["0"] = [9]
     (folder / "compact.json").write_text(json.dumps(header))
-    with pytest.raises(depl0.FormatError, match="is damaged"):
+    with pytest.raises(depl0.errors.FormatError, match="is damaged"):
         depl0.load(folder, AttendsToChannels)
 
 

@@ -96,11 +96,11 @@ def test_every_width_goes_exactly(kind: str, tmp_path: Path) -> None:
 def test_trained_on_cut_again_and_deployed(kind: str, tmp_path: Path) -> None:
     gated = depl0.attach(liven(Windows(kind), X), X).eval()
     gates = random_gates(gated.plan.num_gates, 1)
-    gated.close(gates == 0)
+    gated.engine.close(gates == 0)
     wanted = call(gated, X)
-    gated.shrink()
+    gated.engine.shrink()
     assert type(gated.host.first) is PrunedWindowAttention and distance(wanted, call(gated, X)) < 1e-5
-    gated.fix_gates(torch.where(random_gates(gated.plan.num_gates, 2) == 0, 0.0, gates))
+    gated.engine.fix_gates(torch.where(random_gates(gated.plan.num_gates, 2) == 0, 0.0, gates))
     compact = gated.extract()
     compact.train()(X).square().sum().backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in compact.first.qkv.parameters())

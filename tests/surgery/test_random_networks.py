@@ -111,10 +111,10 @@ def test_random_network_is_pruned_exactly(steps: list[tuple[str, int, int, int]]
     host = liven(RandomNetwork([("conv", 0, 0, 4), *steps]), inputs, seed).double()
     try:
         gated = depl0.attach(host, inputs).eval()
-    except depl0.NothingToPruneError:
+    except depl0.errors.NothingToPruneError:
         return
     gates = torch.rand(gated.plan.num_gates)
-    gated.fix_gates(torch.where(torch.rand_like(gates) < share, 0.0, gates))
+    gated.engine.fix_gates(torch.where(torch.rand_like(gates) < share, 0.0, gates))
     compact = gated.extract().eval()
     assert type(compact) is RandomNetwork
     assert distance(call(gated, inputs), call(compact, inputs)) < 1e-9

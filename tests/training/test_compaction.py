@@ -15,7 +15,7 @@ from depl0.app.recipes.toml import with_overrides
 from depl0.app.runtime import network as compiling
 from depl0.errors import TrainingError
 from depl0.search.convergence import Stay, may_begin
-from depl0.select.freeze import freeze
+from depl0.search.freezing import freeze_network
 from depl0.surgery.record import record_of
 from tests.networks.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
 from tests.support.resume import what_matters
@@ -181,17 +181,17 @@ def test_nothing_is_cut_that_would_not_pay(tmp_path: Path, monkeypatch: pytest.M
 def test_a_group_is_never_cut_out_as_a_whole_while_gates_still_move() -> None:
     gated = tiny_gated(generator="independent")
     group = gated.plan.groups[1]
-    gated.start_from(torch.arange(gated.plan.num_gates).float() - 20)
+    gated.engine.start_from(torch.arange(gated.plan.num_gates).float() - 20)
     closing = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     closing[group.gates] = True
     for _ in range(2):
-        can_go = gated.can_go(closing)
+        can_go = gated.engine.removable(closing)
         assert can_go[group.gates].tolist() == [True] * (group.size - 1) + [False]  # the best one stays
         assert int(can_go.sum()) == group.size - 1
-        gated.close(can_go)
-        gated.shrink()
+        gated.engine.close(can_go)
+        gated.engine.shrink()
         closing = closing & ~can_go
-        assert not gated.can_go(closing).any()
+        assert not gated.engine.removable(closing).any()
         closing[group.gates] = True
 
 
@@ -200,11 +200,11 @@ def test_frozen_gates_leave_those_that_are_gone_closed() -> None:
     best = gated.log_alpha().detach().argsort(descending=True)
     gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     gone[best[:3]] = True
-    gated.close(gone)
-    gated.shrink()
-    frozen = freeze(gated, 0.6, "macs")
+    gated.engine.close(gone)
+    gated.engine.shrink()
+    frozen = freeze_network(gated, gated.config.changed(budget=0.6))
     assert not frozen.gates[gone].any()
-    assert 0.4 < gated.share_of(frozen.gates, "macs") <= 0.6
+    assert 0.4 < gated.engine.snapshot().share(frozen.gates > 0, "macs") <= 0.6
 
 
 # -- convergence -----------------------------------------------------------------------------------------------------

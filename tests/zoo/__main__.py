@@ -27,7 +27,7 @@ def look(entry: Entry) -> dict[str, Any]:
     """Return the row of a network: exact, wrong, nothing to prune, refused in words, or failed."""
     try:
         row = check(entry, blocks=zlib.crc32(entry.name.encode()) % 3 == 0)
-    except depl0.NothingToPruneError as error:
+    except depl0.errors.NothingToPruneError as error:
         return {"name": entry.name, "result": "nothing", "why": str(error).splitlines()[1].strip()}
     except depl0.Depl0Error as error:
         return {"name": entry.name, "result": "refused", "why": f"{type(error).__name__}: {str(error)[:200]}"}

@@ -49,7 +49,7 @@ def test_the_zoo_is_wide_and_nearly_all_of_it_can_be_pruned() -> None:
 @pytest.mark.parametrize("entry", _chosen(), ids=lambda entry: entry.name)
 def test_compact_equals_gated(entry: Entry, record_property: pytest.RecordProperty) -> None:
     if not entry.prunable:
-        with pytest.raises(depl0.NothingToPruneError, match="nothing can be pruned"):
+        with pytest.raises(depl0.errors.NothingToPruneError, match="nothing can be pruned"):
             check(entry)
         return
     row = check(entry)

@@ -12,6 +12,7 @@ which is exact. All terms are evaluated with a handful of operators, however dee
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from depl0._util.constants import ConstantTensors
 from depl0._util.registry import Registry
 from depl0.analysis.plan import Plan
 from depl0.costs.axes import AxisTable
+from depl0.costs.count import Cost
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.costs.terms import CostTerms
 from depl0.errors import InputError
@@ -50,7 +52,9 @@ class ExpectedCost(ConstantTensors):
     def __init__(self, plan: Plan, shapes: Mapping[str, Iterable[int]], dense_macs: int) -> None:
         """``shapes`` are the host's parameters; ``dense_macs`` is its whole cost, attention and the like included."""
         super().__init__()
+        shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.num_gates = plan.num_gates
+        self.dense_params, self.dense_macs = sum(map(prod, shapes.values())), dense_macs
         self.latency: ExpectedLatency | None = None
         table = AxisTable(plan)
         terms: list[tuple[int, int, float, float]] = []  # (axis, axis, parameters, MACs) per pair of positions
@@ -58,7 +62,7 @@ class ExpectedCost(ConstantTensors):
         for name, shape in shapes.items():
             sizes = list(shape)
             bound = [dim for dim in range(len(sizes)) if (name, dim) in plan.axes]
-            per_pair = _product(size for dim, size in enumerate(sizes) if dim not in bound)
+            per_pair = prod(size for dim, size in enumerate(sizes) if dim not in bound)
             if not bound:
                 constant_params += per_pair
                 continue
@@ -95,7 +99,7 @@ class ExpectedCost(ConstantTensors):
         for (name, dim), gates in gates_of.items():
             sizes = list(shapes[name])
             filter_weights.index_add_(
-                0, gates % (plan.num_gates + 1), torch.full_like(gates, _product(sizes) // sizes[dim]).double()
+                0, gates % (plan.num_gates + 1), torch.full_like(gates, prod(sizes) // sizes[dim]).double()
             )
         tensors = {
             "axis_of": torch.tensor(table.axis_of, dtype=torch.long),
@@ -112,7 +116,7 @@ class ExpectedCost(ConstantTensors):
         }
         self._exact = tensors
         self.dense_groups = float(tensors["filter_weights"].sum())
-        self._described = plan, {name: tuple(shape) for name, shape in shapes.items()}
+        self._described = plan, shapes
         self._penalties = nn.ModuleDict()
         for name, tensor in tensors.items():
             setattr(self, name, tensor.float() if tensor.is_floating_point() else tensor)
@@ -165,8 +169,25 @@ class ExpectedCost(ConstantTensors):
     def timed(self) -> ExpectedLatency:
         """Return expected latency, or refuse if no layer has been measured."""
         if self.latency is None:
-            raise InputError("the layers' latency is not known yet.", hint="measure it with gated.time_layers().")
+            raise InputError(
+                "the layers' latency is not known yet.", hint="measure it with gated.engine.time_layers()."
+            )
         return self.latency
+
+    def dense(self, kind: str) -> float:
+        """Return one cost with every gate open."""
+        if kind == "latency":
+            return self.timed().dense
+        if kind == "groups":
+            return self.dense_groups
+        if kind not in KINDS:
+            return float(self(torch.ones(self.num_gates, device=self.device), kind))
+        return self.dense_macs if kind == "macs" else self.dense_params
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the constants are."""
+        return self.constants.device
 
     def terms(self, kind: str) -> CostTerms:
         """Return parameters or MACs as terms: what they are when every gate is decided."""
@@ -187,15 +208,13 @@ class ExpectedCost(ConstantTensors):
         p = open_probability.detach().double().cpu()
         return float(_evaluate(p, self._exact, 0)), float(_evaluate(p, self._exact, 1))
 
+    def rounded(self, open_probability: Tensor) -> Cost:
+        """Return expected parameters and MACs as whole numbers."""
+        params, macs = self.exact(open_probability)
+        return Cost(round(params), round(macs))
+
 
 def _evaluate(p: Tensor, t: Mapping[str, Tensor], row: int) -> Tensor:
     per_axis = t["fixed"].index_add(0, t["axis_of"], p[t["gate_of"]] * t["count"])
     pairs = per_axis[t["left"]] * per_axis[t["right"]]
     return torch.dot(pairs, t["coefficients"][row]) + torch.dot(p - p * p, t["same_gate"][row]) + t["constants"][row]
-
-
-def _product(sizes: Iterable[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result

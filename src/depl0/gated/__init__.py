@@ -1,6 +1,6 @@
 """A host network with gates on its channels."""
 
 from depl0.gated.attaching import attach
-from depl0.gated.model import FIXED, GONE, PRESENT, GatedModel
+from depl0.gated.model import FIXED, KEPT, REMOVED, GatedModel
 
-__all__ = ["FIXED", "GONE", "PRESENT", "GatedModel", "attach"]
+__all__ = ["FIXED", "KEPT", "REMOVED", "GatedModel", "attach"]

@@ -8,14 +8,17 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from depl0._util.distributed import from_first, is_first
 from depl0.config import GateChanges, GateConfig
 from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
-from depl0.gated.multiples import choose_multiple
 from depl0.gates.generators import make_generator
+from depl0.gates.threshold import BudgetKind
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host
+from depl0.latency.multiples import Runtime, multiples_that_pay, with_room
 from depl0.planning import plan as make_plan
+from depl0.select.gates import minimum_share
 
 
 def attach(
@@ -31,10 +34,24 @@ def attach(
     Args:
         model: any network; the gated model holds it, and trains its parameters.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
-        config: how; without it, the defaults of :class:`GateConfig`.
-        rng: source of the generator's random initialisation.
-        changes: fields of the configuration to set, for instance ``budget=0.5``. A budget that cannot be reached is
-            refused; :class:`depl0.Search` takes the gates there in your own training loop.
+        config: the gate configuration; None: the defaults of :class:`depl0.GateConfig`.
+        rng: source of the generator's random initialisation; None: torch's global one.
+        changes: fields of the configuration to set, for instance ``budget=0.5``. :class:`depl0.Search` takes the gates
+            to the budget in your own training loop.
+
+    Returns:
+        The gated network.
+
+    Raises:
+        InputError: an argument is invalid, or the budget cannot be reached.
+        TraceError: the network runs, but its graph cannot be recorded.
+        NothingToPruneError: no channel can be removed; the error says why.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 3))
+        >>> gated = attach(model, torch.zeros(1, 3, 8, 8), budget=0.5)
+        >>> gated.plan.num_gates
+        16
     """
     check_host(model)
     config = (config or GateConfig()).changed(**changes)
@@ -51,7 +68,29 @@ def attach(
     )
     assert plan.dense_cost is not None and plan.dense_layers is not None  # counted by the plan, once
     layers = {name: LayerCost(*counted) for name, counted in plan.dense_layers.items()}
-    gated = GatedModel(model, plan, generator, example, config, Cost(*plan.dense_cost, layers))
+    dense_cost = Cost(*plan.dense_cost, layers)
     if config.round_to == "auto":
-        gated.config = config.changed(round_to=choose_multiple(gated))
-    return gated
+        unrounded = GatedModel(model, plan, generator, example, config, dense_cost)
+        multiple = choose_multiple(unrounded, config.budget, config.of) if is_first() else 0
+        config = config.changed(round_to=int(from_first(torch.tensor(multiple, device=unrounded.engine.device))))
+    return GatedModel(model, plan, generator, example, config, dense_cost)
+
+
+def with_config(gated: GatedModel, **changes: Unpack[GateChanges]) -> GatedModel:
+    """Return another gated network around the same host and generator, before anything was trained."""
+    config = gated.config.changed(**changes)
+    return GatedModel(gated.host, gated.plan, gated.generator, gated.engine.example, config, gated.dense_cost)
+
+
+def choose_multiple(gated: GatedModel, budget: float | None, of: BudgetKind, runtime: Runtime = "pytorch") -> int:
+    """Return the multiple of channels that pays on this device, if the groups have room and the budget is reachable.
+
+    ``runtime`` is what the compact network will be run by.
+    """
+    dtype = next(p.dtype for p in gated.host.parameters() if p.is_floating_point())
+    paying = multiples_that_pay(gated.engine.device, dtype, runtime).paying
+    network, config = gated.engine.snapshot(), gated.config.changed(of=of)
+    for multiple in with_room(paying, [group.size for group in gated.plan.groups]):
+        if multiple == 1 or budget is None or minimum_share(network, config.changed(round_to=multiple)) <= budget:
+            return multiple
+    raise AssertionError("1 is always among them")

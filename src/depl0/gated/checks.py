@@ -1,4 +1,4 @@
-"""Refuse gates that cannot be: of another shape, out of range, or closed for good before."""
+"""Checks of gates and log α that users or files give."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from depl0.analysis.plan import Plan
 from depl0.errors import GateError
 
 
-def checked_gates(values: object, plan: Plan, gone: Tensor) -> Tensor:
+def checked_gates(values: object, plan: Plan, removed: Tensor) -> Tensor:
     """Return gates to use, one for each gate of a plan, or refuse them."""
     wanted = plan.num_gates
     try:
@@ -29,12 +29,12 @@ def checked_gates(values: object, plan: Plan, gone: Tensor) -> Tensor:
             f"gates must lie in [0, 1], got {float(gates[position])} at position {position} "
             f"(group {group_of(plan, position)})."
         )
-    reopened = (gates.cpu() > 0) & gone
+    reopened = (gates.cpu() > 0) & removed
     if bool(reopened.any()):
         position = int(reopened.nonzero()[0])
         raise GateError(
             f"gate {position} (group {group_of(plan, position)}) was closed for good and cannot be opened.",
-            hint="gated.gone tells which gates must stay at 0.",
+            hint="gated.engine.removed says which gates must stay at 0.",
         )
     return gates
 
@@ -48,17 +48,17 @@ def check_closing(gates: Tensor, plan: Plan) -> None:
         )
 
 
-def check_saved_gates(plan: Plan, gone_now: Tensor, gone: Tensor | None, present: Tensor | None) -> None:
+def check_saved_gates(plan: Plan, removed_now: Tensor, removed: Tensor | None, kept: Tensor | None) -> None:
     """Refuse the saved state of another network, or of one that still had channels which this one has lost."""
-    for values in (gone, present):
+    for values in (removed, kept):
         if values is not None and (values.dtype != torch.bool or values.shape != (plan.num_gates,)):
             raise GateError(
                 f"the saved state has {tuple(values.shape)} gates of {values.dtype}, but this network has "
                 f"{plan.num_gates}.",
                 hint="attach with the same network and groups that the state was saved with.",
             )
-    saved = torch.zeros_like(gone_now) if gone is None else gone.cpu()
-    if bool((gone_now & ~saved).any()):
+    saved = torch.zeros_like(removed_now) if removed is None else removed.cpu()
+    if bool((removed_now & ~saved).any()):
         raise GateError(
             "this network has lost channels that the saved state still has.",
             hint="load the state into a freshly attached network.",

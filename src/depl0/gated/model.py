@@ -11,38 +11,31 @@ from torch import Tensor, nn
 from depl0._util.precision import out_of_half_precision
 from depl0._util.registry import unknown
 from depl0.analysis.plan import Plan
-from depl0.config import GateConfig, PenaltyKind, PenaltyScale
+from depl0.config import GateConfig, PenaltyKind, PenaltyScale, check_round_to
 from depl0.costs.count import Cost, cost
 from depl0.costs.expected import KINDS, PENALTIES, ExpectedCost
-from depl0.costs.latency_table import ExpectedLatency
-from depl0.costs.terms import CostTerms
-from depl0.equivalence.certificate import depends_on_input
 from depl0.errors import GateError, InputError
-from depl0.gated.checks import check_closing, check_saved_gates, checked_gates, checked_log_alpha
-from depl0.gated.description import describe
-from depl0.gated.followers import Followers
-from depl0.gated.signature import shown_as
+from depl0.gated.checks import check_saved_gates, checked_log_alpha
+from depl0.gated.display import describe, with_signature_of
+from depl0.gated.engine import Engine
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Generator
+from depl0.gates.rates import BETAS, gate_learning_rate
 from depl0.gates.scaling import SiteScaling
-from depl0.gates.threshold import Budget, BudgetKind
+from depl0.gates.threshold import Threshold
 from depl0.host.functional import call_gated
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import Gated, tied_names
-from depl0.latency.network import expected_latency
-from depl0.select.freeze import Frozen, check_budget, final_gates, freeze, within
-from depl0.select.rounding import check_round_to, round_gates
-from depl0.surgery.extraction import extract
-from depl0.surgery.shrink import Narrowed, certify_and_remember, narrow, present_gates
-from depl0.surgery.slicing import kept_gates
+from depl0.select.gates import check_budget, select_gates
+from depl0.select.latency import extract_selected
 
-FIXED, GONE, PRESENT = "fixed_gates", "gone_gates", "present_gates"
-"""keys of the state dict, each only where there is something to say"""
+FIXED, REMOVED, KEPT = "fixed_gates", "removed_gates", "kept_gates"
+"""keys of the state dict, each only where there is something to save"""
 
 
 @final
 class GatedModel(Gated):
-    """A host whose channels are multiplied by gates; call it like the host.
+    """A host whose channels are multiplied by gates; call it like the host. :func:`depl0.attach` makes it.
 
     In training mode every call samples all gates, once for the batch; in evaluation mode the deterministic evaluation
     gates are used. The host is called with its gated parameters in place of its own
@@ -50,8 +43,22 @@ class GatedModel(Gated):
     the gates, so it may be repeated: accumulated gradients, activation checkpointing and several forward passes in one
     step are all fine.
 
-    ``state_dict`` holds everything, gates that are fixed or gone included. Loaded into a freshly attached network, it
-    also brings the host to the size that it had.
+    ``state_dict`` holds everything, fixed and removed gates included. Loaded into a freshly attached network, it also
+    brings the host to the size that it had; make optimizers after that.
+
+    Attributes:
+        host: the user's network; a smaller one once a search has cut channels out.
+        plan: the gates, their groups, and what could not be pruned.
+        config: how the gates were attached. Never changes.
+        generator: the network that gives the gates their log α.
+        dense_cost: parameters and MACs of the host as it was given.
+
+    Example:
+        >>> import depl0
+        >>> host = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3))
+        >>> gated = depl0.attach(host, torch.zeros(1, 1, 8, 8))
+        >>> gated(torch.zeros(1, 1, 8, 8)).shape, gated.plan.num_gates
+        (torch.Size([1, 2, 4, 4]), 8)
     """
 
     def __init__(
@@ -69,7 +76,6 @@ class GatedModel(Gated):
         self._host_plan = plan  # of the host as it stands, which may have been shrunk
         self.dense_cost = dense_cost or cost(host, example)
         self._example = example
-        self._followers = Followers()
         parameters = dict(host.named_parameters())
         device = next(iter(parameters.values())).device
         self.host = host
@@ -78,34 +84,39 @@ class GatedModel(Gated):
         self._scaling = SiteScaling(plan, parameters).to(device)
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         self._expected = ExpectedCost(plan, shapes, self.dense_cost.macs).to(device)
-        self.budget: Budget | None = None
+        self._threshold: Threshold | None = None
         self._fixed: Tensor | None = None
-        self._gone: Tensor | None = None
+        self._removed: Tensor | None = None
         self.training = host.training
         if self.config.budget is not None:
-            self.set_budget(self.config.budget, self.config.of)
-        self.forward = shown_as(self.forward, host)  # type: ignore[method-assign]
+            self._threshold = self._make_threshold(self.config.budget)
+        self.forward = with_signature_of(host, self.forward)  # type: ignore[method-assign]
+
+    def _make_threshold(self, budget: float) -> Threshold:
+        if self.config.of == "latency":
+            self.engine.time_layers()
+        check_budget(self.engine.snapshot(), self.config)
+        of = self.config.of
+        threshold = Threshold(self._expected, self._expected.dense(of), budget, of).to(self._scaling.index.device)
+        threshold.solve(self._scores().detach())
+        return threshold
 
     @property
-    def example(self) -> ExampleInputs:
-        """Return the inputs that the network was analysed with, where the network is now."""
-        return self._example
-
-    @property
-    def host_plan(self) -> Plan:
-        """Return the plan of the host as it stands; a smaller host's axes keep the gate numbers of the dense one."""
-        return self._host_plan
-
-    @property
-    def device(self) -> torch.device:
-        """Return where the gates are."""
-        return self._scaling.index.device
+    def engine(self) -> Engine:
+        """Return the handle on everything that is not public (:mod:`depl0.gated.engine`)."""
+        return Engine(self)
 
     # -- the network -----------------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the host with gates: sampled in training mode, evaluation gates otherwise, or the fixed ones."""
-        return self.with_gates(self._gates(), *args, **kwargs)
+        return self._call(self._gates(), args, kwargs)
+
+    def _call(self, gates: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
+        return call_gated(
+            self.host, self._scaling(parameters, gates), args, kwargs, self._ties, self.plan.checkpointing
+        )
 
     def __getattr__(self, name: str) -> Any:
         """Give what the host has and this class has not: ``gated.num_features``, ``gated.get_classifier()``."""
@@ -117,27 +128,13 @@ class GatedModel(Gated):
                 raise
             return getattr(host, name)
 
-    def with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Call the host with these gates, which may carry a gradient."""
-        return call_gated(self.host, self._gated_parameters(gates), args, kwargs, self._ties, self.plan.checkpointing)
-
-    def with_penalty(
-        self, kind: PenaltyKind, *args: Any, scale: PenaltyScale = "share", **kwargs: Any
-    ) -> tuple[Any, Tensor]:
-        """Do as :meth:`forward` and return the penalty too; the generator, asked once, gives log α for both."""
-        if self._fixed is not None or not self.training or self.generator.conditioning == "gates":
-            return self.forward(*args, **kwargs), self.penalty(kind, scale=scale)  # which is for other gates than these
-        log_alpha = self.log_alpha()
-        outputs = self.with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs)
-        return outputs, self.penalty(kind, log_alpha, scale=scale)
-
     def _gates(self) -> Tensor:
         if self._fixed is not None:
             return self._fixed
         if not self.training:
             return hard_concrete.evaluation_gates(self.log_alpha(), self.config.evaluation)
         if self.generator.conditioning == "gates":  # group after group; the noise of all gates is drawn at once
-            uniform = torch.rand(self.plan.num_gates, device=self.device)
+            uniform = torch.rand(self.plan.num_gates, device=self._scaling.index.device)
             return hard_concrete.sample(self._located(self._scores(uniform)), uniform)
         return hard_concrete.sample_gates(self.log_alpha())
 
@@ -146,27 +143,30 @@ class GatedModel(Gated):
         if self.generator.conditioning == "log_alpha":
             scores: Tensor = self.generator()
             return scores
-        return self.generator.on_gates(lambda group, scores: self.gates_of_group(group, scores, uniform))
+        return self.generator.on_gates(lambda group, scores: self._gates_of_group(group, scores, uniform))
 
-    def gates_of_group(self, group: int, scores: Tensor, uniform: Tensor | None = None) -> Tensor:
-        """Return one group's gates for its scores: those of this noise (of all gates), or else evaluation gates."""
-        log_alpha = scores if self.budget is None else self.budget.sharpness * (scores - self.budget.shift)
+    def _gates_of_group(self, group: int, scores: Tensor, uniform: Tensor | None) -> Tensor:
+        threshold = self._threshold
+        log_alpha = scores if threshold is None else threshold.sharpness * (scores - threshold.shift)
         place = self.plan.groups[group].gates
         if uniform is None:
             gates = hard_concrete.evaluation_gates(log_alpha, self.config.evaluation)
         else:
             gates = hard_concrete.sample(log_alpha, uniform[place])
-        return gates if self._gone is None else gates.masked_fill(self._gone[place], 0.0)
+        return gates if self._removed is None else gates.masked_fill(self._removed[place], 0.0)
 
     def _located(self, scores: Tensor) -> Tensor:
         """Return log α for the generator's scores: they are it, or the budget's threshold is taken off."""
-        log_alpha: Tensor = scores if self.budget is None else self.budget(scores)
+        log_alpha: Tensor = scores if self._threshold is None else self._threshold(scores)
         return log_alpha
 
-    def _gated_parameters(self, gates: Tensor) -> dict[str, Tensor]:
-        parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
-        scaled: dict[str, Tensor] = self._scaling(parameters, gates)
-        return scaled
+    def _without_removed(self, values: Tensor) -> Tensor:
+        return values if self._removed is None else values.masked_fill(self._removed, 0.0)
+
+    def _rebuild_scaling(self) -> None:
+        parameters, device = dict(self.host.named_parameters()), self._scaling.index.device
+        self._ties = tied_names(self.host)
+        self._scaling = SiteScaling(self._host_plan, parameters, self._removed).to(device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GatedModel:
         """Move and convert the host as asked; everything about gates and cost stays out of half precision."""
@@ -175,8 +175,8 @@ class GatedModel(Gated):
             child._apply(fn if child is self.host else keep_precision)
         if self._fixed is not None:
             self._fixed = keep_precision(self._fixed)
-        if self._gone is not None:
-            self._gone = keep_precision(self._gone)
+        if self._removed is not None:
+            self._removed = keep_precision(self._removed)
         self._example = self._example.map_tensors(lambda t: _moved_like(t, fn(t)))
         return self
 
@@ -189,8 +189,8 @@ class GatedModel(Gated):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._fixed is not None:
             destination[prefix + FIXED] = self._fixed
-        if self._gone is not None:
-            destination[prefix + GONE], destination[prefix + PRESENT] = self._gone, self.present
+        if self._removed is not None:
+            destination[prefix + REMOVED], destination[prefix + KEPT] = self._removed, self.engine.kept
 
     def _load_from_state_dict(
         self,
@@ -203,26 +203,23 @@ class GatedModel(Gated):
         error_msgs: list[str],
     ) -> None:
         """Bring the host to the size that it had, before its own values are loaded."""
-        saved: dict[str, Any] = {key: state_dict.get(prefix + key) for key in (FIXED, GONE, PRESENT)}
+        saved: dict[str, Any] = {key: state_dict.get(prefix + key) for key in (FIXED, REMOVED, KEPT)}
         rest = {key: value for key, value in state_dict.items() if key.removeprefix(prefix) not in saved}
         super()._load_from_state_dict(rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        self._restore_size(saved[GONE], saved[PRESENT])
+        self._restore_size(saved[REMOVED], saved[KEPT])
         self._fixed = None
         if saved[FIXED] is not None:
-            self.fix_gates(saved[FIXED])
+            self.engine.fix_gates(saved[FIXED])
 
-    def _restore_size(self, gone: Tensor | None, present: Tensor | None) -> None:
-        check_saved_gates(self.plan, self.gone, gone, present)
-        if gone is None or present is None:
+    def _restore_size(self, removed: Tensor | None, kept: Tensor | None) -> None:
+        engine = self.engine
+        check_saved_gates(self.plan, engine.removed, removed, kept)
+        if removed is None or kept is None:
             return
-        if bool((gone.cpu() & ~self.gone).any()):
-            self.close(gone.cpu())
-        if not torch.equal(present.cpu(), self.present):
-            self.shrink(present.cpu())
-
-    def when_shrunk(self, follow: Callable[[Narrowed], None]) -> None:
-        """Call ``follow`` whenever the host is replaced by a smaller one: to take along what holds its parameters."""
-        self._followers.append(follow)
+        if bool((removed.cpu() & ~engine.removed).any()):
+            engine.close(removed.cpu())
+        if not torch.equal(kept.cpu(), engine.kept):
+            engine.shrink(kept.cpu())
 
     # -- gates -----------------------------------------------------------------------------------------------------
 
@@ -233,239 +230,111 @@ class GatedModel(Gated):
         """
         return self._located(self._scores())
 
-    def start_from(self, scores: Tensor) -> None:
-        """Let the generator give these scores (without a budget: log α), and the budget follow from there."""
-        self.generator.start_from(scores)
-        if self.budget is not None:
-            with torch.no_grad():  # all gates are open at the start, whatever the threshold was before
-                on_gates = self.generator.conditioning == "gates"
-                self.budget.solve(
-                    self.generator.on_gates(lambda _, s: torch.ones_like(s)) if on_gates else self.generator()
-                )
-
-    @torch.no_grad()
-    def follow_budget(self) -> None:
-        """Move the budget's threshold towards its target, for the scores as they are: once before every step."""
-        if self.budget is not None:
-            self.budget.follow(self._scores())
-
     def open_probability(self) -> Tensor:
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
         if self._fixed is not None:
             return (self._fixed > 0).float()
-        return self._without_gone(hard_concrete.open_probability(self.log_alpha()))
+        return self._without_removed(hard_concrete.open_probability(self.log_alpha()))
 
     @torch.no_grad()
     def evaluation_gates(self) -> Tensor:
-        """Return the deterministic gates by this model's rule (``config.evaluation``), or the fixed gates."""
+        """Return the deterministic gates by this model's rule (``config.evaluation``), or the fixed gates.
+
+        Raises:
+            GateError: log α is not finite: the search has diverged.
+        """
         if self._fixed is not None:
             return self._fixed.clone()
-        return self._without_gone(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.config.evaluation))
+        return self._without_removed(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.config.evaluation))
 
-    def rounded_gates(self, round_to: int, *, remove_blocks: bool = False) -> Tensor:
-        """Return evaluation gates whose groups keep a multiple of ``round_to`` channels, or all of them.
-
-        The most doubtful gates change: reopened ones are 1. Without a budget every group goes to the nearest multiple;
-        with one, what stays is within it.
-        """
-        check_round_to(round_to)
-        gates = self.evaluation_gates()
-        if round_to == 1:
-            return gates
-        limit = None if self.budget is None else within(self, self.budget.share, self.budget.of)
-        is_open = gates.cpu() > 0
-        kept = round_gates(self.plan, is_open, self._score(), round_to, limit, may_vanish=remove_blocks, gone=self.gone)
-        return torch.where(kept.to(gates.device), torch.where(gates > 0, gates, 1.0), 0.0)
-
-    def freeze(self) -> Frozen:
-        """Fix the gates for good, within the budget if there is one, and go on gated: train, evaluate, extract.
-
-        The best gates by log α stay open, as many as the budget allows, in multiples of ``config.round_to`` channels.
-        """
-        self._fixed = None
-        budget, of = (self.budget.share, self.budget.of) if self.budget is not None else (None, self.config.of)
-        return freeze(self, budget, of, self.config.remove_blocks, round_to=self.config.multiple)
-
-    def fix_gates(self, values: Tensor) -> None:
-        """Use these gates from now on, in training and in evaluation mode."""
-        values = checked_gates(values, self.plan, self.gone)
-        self._fixed = values.detach().to(device=self.device, dtype=torch.float32, copy=True)
-
-    def free_gates(self) -> None:
-        """Stop using fixed gates."""
-        self._fixed = None
-
-    @property
-    def is_fixed(self) -> bool:
-        """Return whether fixed gates are used."""
-        return self._fixed is not None
-
-    # -- gates that are gone -----------------------------------------------------------------------------------------
-
-    @property
-    def gone(self) -> Tensor:
-        """Return which gates are closed for good."""
-        return torch.zeros(self.plan.num_gates, dtype=torch.bool) if self._gone is None else self._gone.cpu()
-
-    def close(self, gates: Tensor) -> None:
-        """Close gates for good: they are 0 and cost nothing from now on, whatever their log α; that goes on as before.
-
-        ``gates`` has True for each of them. The host keeps its size until :meth:`shrink`.
-        """
-        check_closing(gates, self.plan)
-        self._gone = (self.gone | gates.cpu()).to(self.device)
-        if self._fixed is not None:
-            self._fixed = self._without_gone(self._fixed)
-        if self.budget is not None:
-            self.budget.close(self._gone)
-        self._rebuild_scaling()
-
-    def shrink(self, present: Tensor | None = None) -> Narrowed:
-        """Replace the host by a smaller one, without the channels of gates that are gone. The former is not modified.
-
-        Outputs are compared before anything is replaced. Optimizers and running means hold the former host's
-        parameters: :class:`depl0.Search` takes them along, or :func:`depl0.carry_over` by hand. A group of which no
-        gate is left keeps one channel, at 0; ``present`` says which, where the same was done before (:attr:`present`).
-        """
-        if present is None:
-            present = kept_gates(self._host_plan, ~self.gone, self._score())
-        narrowed = narrow(self._host_plan, self.host, present)
-        dense, left = (self.dense_cost.params, self.dense_cost.macs), self._cost_at(present.float())
-        gates, before = self.evaluation_gates(), (self._host_plan, self.host)
-        certify_and_remember(before, narrowed, gates, self._example, (dense, (left.params, left.macs)))
-        self.host, self._host_plan = narrowed.host, narrowed.plan
-        self._rebuild_scaling()
-        for follow in self._followers:
-            follow(narrowed)
-        return narrowed
-
-    @property
-    def present(self) -> Tensor:
-        """Return which gates' channels the host still has."""
-        return present_gates(self._host_plan)
-
-    def cost_without(self, gates: Tensor) -> Cost:
-        """Return what the host would cost after :meth:`close` of these gates and :meth:`shrink`."""
-        return self._cost_at(kept_gates(self._host_plan, ~(self.gone | gates.cpu()), self._score()).float())
-
-    def can_go(self, gates: Tensor) -> Tensor:
-        """Return those of these gates whose channels could be cut out: one of every group stays in any case."""
-        return gates & ~kept_gates(self._host_plan, ~(self.gone | gates), self._score())
-
-    def _rebuild_scaling(self) -> None:
-        parameters = dict(self.host.named_parameters())
-        self._ties = tied_names(self.host)
-        self._scaling = SiteScaling(self._host_plan, parameters, self._gone).to(self.device)
-
-    def _without_gone(self, values: Tensor) -> Tensor:
-        return values if self._gone is None else values.masked_fill(self._gone, 0.0)
+    def _checked_log_alpha(self) -> Tensor:
+        return checked_log_alpha(self.log_alpha().detach(), self.plan)
 
     # -- cost ------------------------------------------------------------------------------------------------------
 
-    def set_budget(self, share: float, of: BudgetKind = "macs") -> Budget:
-        """Let the gates follow a budget: the share of the dense MACs, parameters or latency that may be left."""
-        if of == "latency":
-            self.time_layers()
-        budget = Budget(self._expected, self._dense(of), share, of).to(self.device)
-        check_budget(self, share, of, self.config.multiple)
-        if self._gone is not None:
-            budget.close(self._gone)
-        budget.solve(self._scores().detach())
-        self.budget = budget
-        return budget
-
-    def penalty(
-        self, kind: PenaltyKind = "params", log_alpha: Tensor | None = None, *, scale: PenaltyScale = "share"
-    ) -> Tensor:
+    def penalty(self, kind: PenaltyKind = "params", *, scale: PenaltyScale = "share") -> Tensor:
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
+
+        Where groups are fed on gates, the expectation in training mode is that of one sample of them.
 
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
                 not their inputs are open), "chain" or "groups-k2" (those of the authors' code,
-                :mod:`depl0.paper.penalties`), or "latency" (after :meth:`time_layers`).
-            log_alpha: the log α to use, where the caller has it already.
+                :mod:`depl0.paper.penalties`), or "latency" (with ``of="latency"``).
             scale: "share" of what the dense network costs, so that λ means the same for every network and example; or
                 "count": the number of parameters, multiply-accumulates or seconds, as published λ are meant.
 
-        Where groups are fed on gates, the expectation in training mode is that of one sample of them.
+        Raises:
+            InputError: the kind or scale is unknown, or latency was not measured.
+
+        Example:
+            >>> import depl0
+            >>> gated = depl0.attach(nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 3)), torch.zeros(1, 1, 8, 8))
+            >>> loss = gated(torch.zeros(1, 1, 8, 8)).square().mean() + 0.1 * gated.penalty("macs")
+            >>> loss.backward()
         """
+        return self._penalty(kind, scale, None)
+
+    def _penalty(self, kind: PenaltyKind, scale: PenaltyScale, log_alpha: Tensor | None) -> Tensor:
         if kind not in KINDS and kind not in PENALTIES:
             raise unknown("kind", kind, (*KINDS, *PENALTIES))
         if scale not in get_args(PenaltyScale):
             raise InputError(f"scale must be 'share' or 'count', got {scale!r} instead.")
         if log_alpha is None and self.training and self._fixed is None and self.generator.conditioning == "gates":
-            log_alpha = self._located(self._scores(torch.rand(self.plan.num_gates, device=self.device)))
+            log_alpha = self._located(self._scores(torch.rand(self.plan.num_gates, device=self._scaling.index.device)))
         if log_alpha is not None:
-            open_probability = self._without_gone(hard_concrete.open_probability(log_alpha))
+            open_probability = self._without_removed(hard_concrete.open_probability(log_alpha))
         else:
             open_probability = self.open_probability()
         expected: Tensor = self._expected(open_probability, kind)
-        return expected if scale == "count" else expected / self._dense(kind)
-
-    def expected_cost(self) -> Cost:
-        """Return expected parameters and MACs over the gates, rounded."""
-        self._checked_log_alpha()
-        return self._cost_at(self.open_probability())
+        return expected if scale == "count" else expected / self._expected.dense(kind)
 
     def kept_cost(self) -> Cost:
-        """Return the parameters and MACs that the compact network would have."""
-        gates = self.evaluation_gates().cpu()
-        kept = kept_gates(self._host_plan, gates > 0, self._score())
-        return self._cost_at(kept.float())
-
-    def share_of(self, gates: Tensor, of: BudgetKind, score: Tensor | None = None) -> float:
-        """Return the share of the dense MACs, parameters or latency that the compact network would have.
-
-        Latency is what the tables of :meth:`time_layers` say; the compact network itself may be measured. ``score``
-        decides which channel of a closed group stays; who asks often passes log α, so that it is computed once.
-        """
-        kept = kept_gates(self._host_plan, gates.cpu() > 0, self._score() if score is None else score).float()
-        if of == "latency":
-            return float(self._expected(kept.to(self.device), of)) / self._dense(of)
-        left = self._cost_at(kept)
-        return (left.macs if of == "macs" else left.params) / self._dense(of)
-
-    def time_layers(self) -> ExpectedLatency:
-        """Measure what every layer takes on this device with how many channels, so that latency can be a cost.
-
-        Takes some seconds, once: the tables are kept in the user's cache folder (DEPL0_CACHE names another one), by
-        device, number of threads and shape.
-        """
-        if self._expected.latency is None:
-            timed = expected_latency(self.plan, self.host, self._example)
-            self._expected.latency = timed.to(self.device)
-        return self._expected.latency
-
-    def _dense(self, of: PenaltyKind) -> float:
-        if of == "latency":
-            return self._expected.timed().dense
-        if of == "groups":
-            return self._expected.dense_groups
-        if of not in KINDS:
-            return float(self._expected(torch.ones(self.plan.num_gates, device=self.device), of))
-        return self.dense_cost.macs if of == "macs" else self.dense_cost.params
-
-    def expected_cost_gradient(self, open_probability: Tensor, kind: PenaltyKind) -> tuple[Tensor, Tensor]:
-        """Return the expected cost for these open probabilities, and its gradient, outside autograd."""
-        return self._expected.value_and_gradient(open_probability.detach(), kind)
-
-    def cost_terms(self, of: BudgetKind) -> CostTerms | None:
-        """Return parameters or MACs as terms of decided gates; None for latency, which comes from tables."""
-        return None if of == "latency" else self._expected.terms(of)
-
-    def _cost_at(self, open_probability: Tensor) -> Cost:
-        params, macs = self._expected.exact(open_probability)
-        return Cost(round(params), round(macs))
+        """Return the parameters and MACs that the compact network of the evaluation gates would have."""
+        network = self.engine.snapshot()
+        return network.cost(network.gates > 0)
 
     # -- training --------------------------------------------------------------------------------------------------
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
-        """Return the host's parameters, for the first of the paper's two optimizers."""
+        """Return the host's parameters."""
         return self.host.parameters()
 
     def gate_parameters(self) -> Iterator[nn.Parameter]:
-        """Return the generator's parameters, for the second."""
+        """Return the generator's parameters."""
         return self.generator.parameters()
+
+    def parameter_groups(
+        self, *, lr: float, steps: int, weight_decay: float | None = None, betas: tuple[float, float] = BETAS
+    ) -> list[dict[str, Any]]:
+        """Return two parameter groups for an optimizer of the Adam family: weights, and gates at their own rate.
+
+        Adam moves a parameter by about its rate in every step, so the rate of the gates follows from the number of
+        steps: a search can move every gate far enough, whatever its generator. Gates are never decayed. SGD moves them
+        by their gradient, which no rate fits: give it the first group, and the second one to Adam.
+
+        Args:
+            lr: the learning rate of the weights.
+            steps: how many training steps the search has, as given to :class:`depl0.Search`.
+            weight_decay: of the weights; None: the optimizer's.
+            betas: of the gates; those of the weights are the optimizer's.
+
+        Raises:
+            InputError: ``steps`` is negative.
+
+        Example:
+            >>> import depl0
+            >>> host = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3))
+            >>> gated = depl0.attach(host, torch.zeros(1, 1, 8, 8), budget=0.5)
+            >>> optimizer = torch.optim.AdamW(gated.parameter_groups(lr=1e-3, steps=1000, weight_decay=0.01))
+            >>> weights, gates = gated.parameter_groups(lr=0.1, steps=1000)  # or two, as in the paper
+            >>> sgd, adam = torch.optim.SGD([weights], momentum=0.9), torch.optim.Adam([gates])
+        """
+        rate = gate_learning_rate(self.generator, steps, has_budget=self._threshold is not None, betas=betas)
+        weights: dict[str, Any] = {"params": list(self.weight_parameters()), "lr": lr}
+        if weight_decay is not None:
+            weights["weight_decay"] = weight_decay
+        return [weights, {"params": list(self.gate_parameters()), "lr": rate, "weight_decay": 0.0, "betas": betas}]
 
     # -- the compact network ---------------------------------------------------------------------------------------
 
@@ -473,43 +342,42 @@ class GatedModel(Gated):
         """Return a plain network of the host's class, without the closed channels, that gives the same outputs.
 
         The outputs of both are compared in float64, on the example and on random inputs, before anything is returned.
-        With a budget the compact network keeps it: gates are chosen as :meth:`freeze` would, and fixed gates that cost
-        more are refused. A group whose gates are all closed keeps one channel; with ``remove_blocks`` the layers around
-        it are replaced by the constant that they have become. Both arguments default to the configuration's.
+        With a budget the compact network is within it.
+
+        Args:
+            remove_blocks: whether layers around a group whose gates are all closed are replaced by the constant that
+                they have become; else the group keeps one channel. None: as in the configuration.
+            round_to: each group keeps a multiple of so many channels, or all. None: as in the configuration.
+
+        Raises:
+            GateError: gates that a search has frozen cost more than the budget, or log α is not finite.
+            CertificateError: the outputs differ.
+
+        Example:
+            >>> import depl0
+            >>> host = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3))
+            >>> compact = depl0.attach(host, torch.zeros(1, 1, 8, 8), budget=0.5).extract()
+            >>> compact[0]
+            Conv2d(1, 4, kernel_size=(3, 3), stride=(1, 1))
         """
-        remove_blocks = self.config.remove_blocks if remove_blocks is None else remove_blocks
-        gates = self._gates_to_extract(remove_blocks, round_to)
-        dense = (self.dense_cost.params, self.dense_cost.macs)
-        return extract(self._host_plan, self.host, gates, self._score(), self._example, dense, remove_blocks)
-
-    def _gates_to_extract(self, remove_blocks: bool, round_to: int | None) -> Tensor:
-        budget, wanted = self.budget, self.config.multiple if round_to is None else round_to
-        check_round_to(wanted)
-        if self._fixed is None:
-            if budget is None:
-                return self.rounded_gates(wanted, remove_blocks=remove_blocks)
-            return final_gates(self, budget.share, budget.of, remove_blocks, round_to=wanted).gates
-        gates = self._fixed if round_to is None else self.rounded_gates(round_to, remove_blocks=remove_blocks)
-        share = 0.0 if budget is None or budget.of == "latency" else self.share_of(gates, budget.of)
-        if budget is not None and share > budget.share + 1e-9:  # of a latency the measurement decides, not the table
-            raise GateError(
-                f"the fixed gates leave {share:.4f} of the {budget.of}, more than the budget of {budget.share:g}.",
-                hint="let gated.freeze() choose gates within the budget, or set another one with gated.set_budget.",
-            )
-        return gates
-
-    def reacts(self, gates: Tensor) -> bool:
-        """Tell whether the host's outputs still depend on its inputs with these gates."""
-        return depends_on_input(self._host_plan, self.host, gates, self._example)
-
-    # -- checks ----------------------------------------------------------------------------------------------------
-
-    def _score(self) -> Tensor:
-        """Return what decides which channel of a closed group stays."""
-        return self._checked_log_alpha().cpu()
-
-    def _checked_log_alpha(self) -> Tensor:
-        return checked_log_alpha(self.log_alpha().detach(), self.plan)
+        config, network = self.config, self.engine.snapshot()
+        if round_to is not None:
+            check_round_to(round_to)
+        elif network.is_fixed:
+            round_to = 1
+        config = config.changed(
+            round_to=config.multiple if round_to is None else round_to,
+            remove_blocks=config.remove_blocks if remove_blocks is None else remove_blocks,
+        )
+        gates = select_gates(network, config).gates
+        if config.budget is not None and network.is_fixed and config.of != "latency":  # which is measured
+            share = network.share(gates > 0, config.of)
+            if share > config.budget + 1e-9:
+                raise GateError(
+                    f"the fixed gates leave {share:.4f} of the {config.of}, more than the budget of {config.budget:g}.",
+                    hint="let search.freeze() choose gates within the budget, or attach with another one.",
+                )
+        return extract_selected(network, gates, config.remove_blocks)
 
 
 def _moved_like(tensor: Tensor, moved: Tensor) -> Tensor:

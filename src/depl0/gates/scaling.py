@@ -20,13 +20,13 @@ class SiteScaling(ConstantTensors):
     Args:
         plan: where the gates multiply.
         parameters: the host's parameters by name.
-        gone: the gates that are 0 for good, whatever the vector says; None: there are none.
+        removed: the gates that are 0 for good, whatever the vector says; None: there are none.
     """
 
     index: Tensor
     constants: Tensor
 
-    def __init__(self, plan: Plan, parameters: Mapping[str, Tensor], gone: Tensor | None = None) -> None:
+    def __init__(self, plan: Plan, parameters: Mapping[str, Tensor], removed: Tensor | None = None) -> None:
         super().__init__()
         axes = list(plan.sites)
         self._vectors = [a for a in axes if parameters[a[0]].dim() == 1]
@@ -36,10 +36,10 @@ class SiteScaling(ConstantTensors):
         self._sizes = [len(gates) for gates in gates_at]
         index = torch.cat(gates_at)
         index = torch.where(index < 0, plan.num_gates, index)
-        self.constants = torch.tensor([1.0, 0.0] if gone is not None else [1.0])
-        if gone is not None:
-            is_gone = torch.cat([gone.cpu(), torch.zeros(1, dtype=torch.bool)])
-            index = torch.where(is_gone[index], plan.num_gates + 1, index)
+        self.constants = torch.tensor([1.0, 0.0] if removed is not None else [1.0])
+        if removed is not None:
+            is_removed = torch.cat([removed.cpu(), torch.zeros(1, dtype=torch.bool)])
+            index = torch.where(is_removed[index], plan.num_gates + 1, index)
         self.index = index
 
     @property

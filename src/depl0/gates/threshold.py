@@ -41,11 +41,10 @@ LEAST_ROUNDS = 200
 BudgetKind: TypeAlias = Literal["macs", "params", "latency"]
 COSTS: Mapping[str, str] = MappingProxyType({"macs": "MACs", "params": "parameters", "latency": "latency"})
 """what a budget counts, as people read it"""
-"""what a budget is a share of"""
 
 
 def check_share(share: object) -> None:
-    """Refuse what is no share of a cost."""
+    """Raise InputError unless this is a share of a cost."""
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise InputError(
             f"budget must be greater than 0 and at most 1, got {share!r} instead.",
@@ -54,7 +53,7 @@ def check_share(share: object) -> None:
 
 
 def checked_kind(of: str) -> BudgetKind:
-    """Return what a budget counts, or refuse what it cannot."""
+    """Return what a budget counts; raise InputError for anything else."""
     if of not in get_args(BudgetKind):
         raise InputError(
             f"of must be 'macs', 'params' or 'latency', got {of!r} instead.",
@@ -64,7 +63,7 @@ def checked_kind(of: str) -> BudgetKind:
 
 
 @final
-class Budget(ConstantTensors):
+class Threshold(ConstantTensors):
     """Turns a generator's scores into log α whose expected cost follows a target.
 
     Args:
@@ -90,11 +89,11 @@ class Budget(ConstantTensors):
         self.register_buffer("sharpness", torch.tensor(FIRST_SHARPNESS))
         self.register_buffer("target", torch.tensor(float(dense)))
         self.register_buffer("marginal", torch.zeros(expected.num_gates))
-        self.gone: Tensor | None = None
+        self.removed: Tensor | None = None
 
-    def close(self, gone: Tensor) -> None:
+    def close(self, removed: Tensor) -> None:
         """Count these gates as closed for good: they cost nothing, and nothing is spent on them."""
-        self.gone = gone.to(self.shift.device)
+        self.removed = removed.to(self.shift.device)
 
     def advance(self, fraction: float, ramp: float) -> None:
         """Set target and sharpness for the share of the search that has passed; no step sizes, so no tuning."""
@@ -132,7 +131,7 @@ class Budget(ConstantTensors):
 
     def _open_probability(self, scores: Tensor) -> Tensor:
         probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
-        return probability if self.gone is None else probability.masked_fill(self.gone, 0.0)
+        return probability if self.removed is None else probability.masked_fill(self.removed, 0.0)
 
     def _slope(self, probability: Tensor, per_probability: Tensor) -> Tensor:
         slope: Tensor = torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness

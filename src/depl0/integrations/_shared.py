@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -60,9 +59,8 @@ def check_trained(gated: GatedModel, optimizers: Iterable[Any]) -> None:
 def match_size(average: nn.Module, gated: GatedModel) -> None:
     """Bring copies of the gated network inside a running mean to the size that the network itself has by now."""
     for copied in average.modules():
-        if isinstance(copied, GatedModel) and not torch.equal(copied.present, gated.present):
-            copied.close(gated.gone)
-            copied.shrink(gated.present)
+        if isinstance(copied, GatedModel):
+            copied.engine.match_size(gated)
 
 
 @final
@@ -76,7 +74,7 @@ class _Moved:
         return map(self._move, self._batches)
 
     def _move(self, batch: Any) -> Any:
-        device = self._gated.device
+        device = self._gated.engine.device
         return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)
 
 

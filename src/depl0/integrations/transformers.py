@@ -16,6 +16,7 @@ from depl0._util.distributed import world_size
 from depl0._util.optional import check_installed
 from depl0.errors import InputError
 from depl0.gated import GatedModel
+from depl0.gated.engine import HostState
 from depl0.integrations._shared import check_trained, find_gated, moved
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.search import Search, SearchConfig, SearchListener
@@ -82,6 +83,7 @@ class SearchCallback(TrainerCallback, ExportableState):
         self._calibration = Calibration.of(calibrate, loss)
         self._settings: dict[str, Any] = {"config": config, "listener": listener, **changes}
         self._search: Search | None = None
+        self._before: HostState | None = None
         self._compact: nn.Module | None = None
 
     # -- what users ask ----------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ class SearchCallback(TrainerCallback, ExportableState):
     # -- what the trainer calls --------------------------------------------------------------------------------------
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Let an optimizer that was made before go along, where a checkpoint makes the network smaller."""
+        """Remember the host that an optimizer was made for: a checkpoint may make it smaller."""
         model, optimizer = kwargs["model"], kwargs.get("optimizer")
         if model is None:  # the trainer makes it later, and its optimizer after it
             return
@@ -114,8 +116,7 @@ class SearchCallback(TrainerCallback, ExportableState):
                 hint="hold the gated network in a module whose forward takes the inputs by name and returns a loss.",
             )
         gated = find_gated(model, self._name)
-        if optimizer is not None:
-            gated.when_shrunk(lambda narrowed: carry_over(optimizer, narrowed))
+        self._before = gated.engine.host_state() if optimizer is not None else None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -123,6 +124,9 @@ class SearchCallback(TrainerCallback, ExportableState):
         """Begin the search, or continue it. The network has its saved size, and the optimizer fits."""
         optimizer = _plain(kwargs["optimizer"])
         gated = find_gated(kwargs["model"], self._name)
+        narrowed = None if self._before is None else gated.engine.shrunk_since(self._before)
+        if narrowed is not None:
+            carry_over(optimizer, narrowed)
         check_trained(gated, [optimizer])
         saved = self._saved(args, state)
         self._search = Search(

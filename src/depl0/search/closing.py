@@ -16,7 +16,7 @@ from torch import Tensor
 
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from depl0.select.rounding import in_whole_steps
+from depl0.select.rounding import removable_in_steps
 
 CLOSED_BELOW = 0.01
 """the open probability below which a gate counts as good as closed"""
@@ -59,17 +59,19 @@ def closing_gates(gated: GatedModel, log_alpha: Tensor, looks: Tensor) -> Tensor
     One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
     be cut in two for good. Where gates will be rounded, what is left of a group is a number that it may keep.
     """
-    closing = gated.can_go((looks >= LOOKS_BELOW) & ~gated.gone)
+    removed = gated.engine.removed
+    closing = gated.engine.removable((looks >= LOOKS_BELOW) & ~removed)
     if gated.config.multiple == 1:
         return closing
-    return in_whole_steps(gated.plan, closing, gated.gone, log_alpha, gated.config.multiple)
+    return removable_in_steps(gated.plan, closing, removed, log_alpha, gated.config.multiple)
 
 
 def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:
     """Tell whether cutting these gates out frees enough to pay for the rebuilding."""
     if not bool(closing.any()):
         return False
-    now, then = gated.cost_without(gated.gone), gated.cost_without(closing)
+    engine = gated.engine
+    now, then = engine.cost_without(engine.removed), engine.cost_without(closing)
     return then.macs <= (1 - LEAST_GAIN) * now.macs
 
 

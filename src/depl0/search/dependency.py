@@ -37,18 +37,18 @@ def measure_dependency(gated: GatedModel) -> Dependency | None:
     The same rule decides which gates are open: with a budget, the threshold is found anew for the same cost, once with
     the scores as they are and once with W = 0. Fed on gates, groups are fed on the model's own evaluation gates.
     """
-    found = None if gated.is_fixed else parts(gated.generator, gated.gates_of_group)
+    found = None if gated.engine.is_fixed else parts(gated.generator, gated.engine.gates_of_group)
     if found is None:
         return None
     differ = _open_gates(gated, found.scores()) != _open_gates(gated, found.alone())
-    return Dependency(spread_share(gated.generator, found), int(differ.sum()), int((~gated.gone).sum()))
+    return Dependency(spread_share(gated.generator, found), int(differ.sum()), int((~gated.engine.removed).sum()))
 
 
 def _open_gates(gated: GatedModel, scores: Tensor) -> Tensor:
-    budget, log_alpha = gated.budget, scores
-    if budget is not None:
-        before = budget.shift.clone()
-        budget.solve(scores)
-        log_alpha = budget.sharpness * (scores - budget.shift)
-        budget.shift.copy_(before)
-    return (hard_concrete.evaluation_gates(log_alpha, gated.config.evaluation).cpu() > 0) & ~gated.gone
+    threshold, log_alpha = gated.engine.threshold, scores
+    if threshold is not None:
+        before = threshold.shift.clone()
+        threshold.solve(scores)
+        log_alpha = threshold.sharpness * (scores - threshold.shift)
+        threshold.shift.copy_(before)
+    return (hard_concrete.evaluation_gates(log_alpha, gated.config.evaluation).cpu() > 0) & ~gated.engine.removed

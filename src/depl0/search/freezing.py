@@ -7,20 +7,20 @@ batch-norm statistics are measured anew; not both, because the fit has already p
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from depl0._util.distributed import mean_of_all, share_buffers, share_parameters
+from depl0._util.distributed import from_first, is_first, mean_of_all, share_buffers, share_parameters
+from depl0.config import GateConfig
 from depl0.gated import GatedModel
-from depl0.gates.threshold import BudgetKind
 from depl0.search.calibration import Calibration
-from depl0.search.latency_budget import freeze_together
 from depl0.search.recovery.compensation import Compensation, compensate
 from depl0.search.recovery.statistics import absorb_statistics, judged, renew_statistics
-from depl0.select.freeze import Frozen, final_gates, gates_by
+from depl0.select.gates import Selection, select_gates
+from depl0.select.latency import select_within_latency
 
 
 @dataclass(frozen=True)
@@ -34,49 +34,72 @@ class Freezing:
     compensation: Compensation | None = None
     """where layers were fitted to the cut: which, how well, and which could not be"""
     latency: dict[str, Any] | None = None
-    """where the budget is a latency: what was foretold and measured"""
+    """where the budget is a latency: what was predicted and measured"""
 
 
 def freeze_network(
     gated: GatedModel,
-    budget: float | None,
-    of: BudgetKind,
+    config: GateConfig | None = None,
     *,
     scores: Tensor | None = None,
     calibration: Calibration | None = None,
     compensated: bool = False,
     renewed: bool = True,
 ) -> Freezing:
-    """Freeze the gates, in order of log α or of ``scores``, and make what is left fit where there is data for that.
+    """Select the gates, fix them, and make what is left fit where there is data for that.
 
-    ``compensated`` and ``renewed`` say which of the two is wanted, in this order. Rounding and whole blocks are as in
-    ``gated.config``. With a latency budget, whose gates are found by measuring, nothing is compensated.
+    Args:
+        gated: the network.
+        config: the budget and the rules; None: those of the network.
+        scores: the order of the gates; None: log α. They become the gates' log α.
+        calibration: the data.
+        compensated: whether the layers behind closed channels are fitted anew. Not with a latency budget.
+        renewed: whether batch-norm statistics are measured anew, where nothing was fitted.
     """
+    config = config or gated.config
     share_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
-    measured_on = calibration if renewed else None
-    if budget is not None and of == "latency":
-        rules: Any = {"remove_blocks": gated.config.remove_blocks, "round_to": gated.config.multiple}
-        frozen, latency = freeze_together(gated, budget, scores, **rules)
-        renewed = measured_on is not None and renew_statistics(gated, measured_on)
-        return Freezing(frozen.gates, frozen.forced, renewed, latency=latency)
+    gated.engine.free_gates()
     before = None if scores is not None else gated.evaluation_gates()
-    frozen = _chosen(gated, budget, of, scores)
+    selection, latency = _selected(gated, config, scores)
     fitted: Compensation | None = None
-    if compensated and calibration is not None:
-        fitted = _fitted_if_better(gated, frozen, before, calibration)
-    gated.fix_gates(frozen.gates)
-    renewed = fitted is None and measured_on is not None and renew_statistics(gated, measured_on)
-    return Freezing(frozen.gates, frozen.forced, renewed, fitted)
+    if compensated and calibration is not None and latency is None:
+        fitted = _fitted_if_better(gated, selection, before, calibration)
+    gated.engine.fix_gates(selection.gates)
+    renewed = fitted is None and renewed and calibration is not None and renew_statistics(gated, calibration)
+    return Freezing(selection.gates, selection.forced, renewed, fitted, latency)
+
+
+def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> tuple[Selection, dict[str, Any] | None]:
+    """Return the gates, and where latency is the budget, what was predicted and measured.
+
+    The first process measures, and all take what it found.
+    """
+    engine, scores = gated.engine, None if config.budget is None else scores
+    if scores is not None:
+        engine.start_from(scores)
+    if config.budget is None or config.of != "latency":
+        return select_gates(engine.snapshot(), config, scores), None
+    found, record = torch.zeros(gated.plan.num_gates + 1, device=engine.device), {}
+    if is_first():
+        result = select_within_latency(engine.snapshot(), config, scores)
+        found = torch.cat([result.selection.gates, torch.tensor([float(result.selection.forced)])]).to(engine.device)
+        record = {
+            "predicted": result.predicted,
+            "measured": result.measured,
+            "attempts": [asdict(attempt) for attempt in result.attempts],
+        }
+    found = from_first(found).cpu()
+    return Selection(found[:-1], int(found[-1])), record
 
 
 def _fitted_if_better(
-    gated: GatedModel, frozen: Frozen, before: Tensor | None, calibration: Calibration
+    gated: GatedModel, selection: Selection, before: Tensor | None, calibration: Calibration
 ) -> Compensation | None:
     """Compensate for what freezing closes; after a search that closed most before, only where the loss says so."""
     state = {name: value.clone() for name, value in gated.host.state_dict().items()}
     inputs = calibration.inputs()
-    fitted = compensate(gated, _closing(gated, frozen, before), inputs, before=before, after=frozen.gates)
-    gated.fix_gates(frozen.gates)
+    fitted = compensate(gated, _closing(gated, selection, before), inputs, before=before, after=selection.gates)
+    gated.engine.fix_gates(selection.gates)
     settle(gated, inputs)
     if before is None:
         return fitted
@@ -100,14 +123,7 @@ def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
     share_buffers(gated.host)
 
 
-def _chosen(gated: GatedModel, budget: float | None, of: BudgetKind, scores: Tensor | None) -> Frozen:
-    config = gated.config
-    if scores is None or budget is None:
-        return final_gates(gated, budget, of, config.remove_blocks, round_to=config.multiple)
-    return gates_by(gated, scores, budget, of, config.remove_blocks, round_to=config.multiple)
-
-
-def _closing(gated: GatedModel, frozen: Frozen, before: Tensor | None) -> Tensor:
+def _closing(gated: GatedModel, selection: Selection, before: Tensor | None) -> Tensor:
     """Return the gates that are open now and will be closed."""
-    was_open = ~gated.gone if before is None else before.cpu() > 0
-    return was_open & (frozen.gates == 0)
+    was_open = ~gated.engine.removed if before is None else before.cpu() > 0
+    return was_open & (selection.gates == 0)

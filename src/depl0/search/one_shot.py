@@ -81,7 +81,7 @@ def prune(
     inputs = calibration.inputs()
     scores = reconstruction_scores(gated, inputs, config.of)
     once = Calibration(inputs, inputs, inputs)
-    freeze_network(gated, config.budget, config.of, scores=scores, calibration=once, compensated=True)
+    freeze_network(gated, scores=scores, calibration=once, compensated=True)
     compact = gated.extract()
     if steps is not None:
         finetune(compact, data, steps, lr, loss=loss, dense=dense)

@@ -129,6 +129,9 @@ class SearchListener:
     def frozen(self, freezing: Freezing) -> None:
         """The gates are frozen; still inside :meth:`freezing`."""
 
+    def shrunk(self, narrowed: Narrowed) -> None:
+        """The host was replaced by a smaller one; optimizers and averages of the search have been taken along."""
+
     def cut(self, cut: Cut) -> None:
         """The network has become smaller."""
 
@@ -154,13 +157,12 @@ class Search:
     ::
 
         gated = depl0.attach(model, example, budget=0.5)
-        sgd = torch.optim.SGD(gated.weight_parameters(), lr=0.05, momentum=0.9)
-        adam = torch.optim.Adam(gated.gate_parameters(), lr=depl0.gate_learning_rate(gated, steps=2000))
-        search = depl0.Search(gated, steps=2000, optimizers=[sgd], calibrate=loader, loss=criterion)
+        optimizer = torch.optim.AdamW(gated.parameter_groups(lr=1e-3, steps=2000))
+        search = depl0.Search(gated, steps=2000, optimizers=[optimizer], calibrate=loader, loss=criterion)
         for x, y in loader:
             search.step()  # first thing in every training step
             criterion(gated(x), y).backward()
-            sgd.step(), adam.step(), sgd.zero_grad(), adam.zero_grad()
+            optimizer.step(), optimizer.zero_grad()
         compact = search.finish()
 
     Without a budget the gates are closed by a penalty that is part of the user's loss, and the search does the rest.
@@ -212,17 +214,14 @@ class Search:
         self._calibration = Calibration.of(calibrate, loss)
         self._listener = listener or SearchListener()
         self._state = _State()
-        self._former = gated.host
-        if world_size() > 1:  # each process may have asked its own device
-            first = from_first(torch.tensor([gated.config.multiple], device=gated.device))
-            gated.config = gated.config.changed(round_to=int(first))
-        gated.when_shrunk(self._carry)
+        self._host = gated.engine.host_state()
+        _check_alike(gated)
         if state is None:
             self._hold_open()
         else:
             self.load_state_dict(state)
-        if gated.budget is not None:
-            gated.budget.expect_steps(round((1 - self.config.warmup) * steps))
+        if gated.engine.threshold is not None:
+            gated.engine.threshold.expect_steps(round((1 - self.config.warmup) * steps))
 
     # -- what the loop calls -----------------------------------------------------------------------------------------
 
@@ -244,13 +243,8 @@ class Search:
         """Freeze the gates within the budget and renew batch-norm statistics; the network stays gated."""
         self._release()
         with self._listener.freezing():
-            self.gated.free_gates()
-            budget = self.gated.budget
-            share, of = (None, self.gated.config.of) if budget is None else (budget.share, budget.of)
             freezing = freeze_network(
                 self.gated,
-                share,
-                of,
                 calibration=self._calibration,
                 compensated=self.config.compensate,
                 renewed=self.config.renew_statistics,
@@ -282,13 +276,15 @@ class Search:
 
     def cut(self, closing: Tensor) -> bool:
         """Cut gates out of the network for good; tell whether there were any left to cut."""
-        gated = self.gated
-        if not bool((closing & ~gated.gone).any()):
+        engine = self.gated.engine
+        if not bool((closing & ~engine.removed).any()):
             return False
-        gated.close(closing)
-        gated.shrink()
-        share = gated.cost_without(gated.gone).macs / gated.dense_cost.macs
-        self._listener.cut(Cut(self._state.done, share, int(gated.gone.sum())))
+        engine.close(closing)
+        narrowed = engine.shrink()
+        self._carry(narrowed)
+        self._listener.shrunk(narrowed)
+        share = engine.cost_without(engine.removed).macs / self.gated.dense_cost.macs
+        self._listener.cut(Cut(self._state.done, share, int(engine.removed.sum())))
         return True
 
     @property
@@ -328,6 +324,9 @@ class Search:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict`` was called. The gated network's own state is loaded first."""
+        narrowed = self.gated.engine.shrunk_since(self._host)
+        if narrowed is not None:
+            self._carry(narrowed)
         self._state = _State(
             int(state["done"]),
             bool(state["released"]),
@@ -341,8 +340,8 @@ class Search:
 
     def _hold_open(self) -> None:
         """Keep all gates open until the first step, or until the warm-up is over."""
-        if not self._state.released and not self.gated.is_fixed:
-            self.gated.fix_gates((~self.gated.gone).float())
+        if not self._state.released and not self.gated.engine.is_fixed:
+            self.gated.engine.fix_gates((~self.gated.engine.removed).float())
 
     # -- before every step -------------------------------------------------------------------------------------------
 
@@ -351,13 +350,13 @@ class Search:
         if self._state.released:
             return
         gated, calibration = self.gated, self._calibration
-        gated.free_gates()
-        if gated.budget is not None and calibration is not None and self.config.first_scores != "none":
+        gated.engine.free_gates()
+        if gated.config.budget is not None and calibration is not None and self.config.first_scores != "none":
             if self.config.first_scores == "reconstruction":
-                own = reconstruction_scores(gated, calibration.inputs(), gated.budget.of)
+                own = reconstruction_scores(gated, calibration.inputs(), gated.config.of)
             else:
                 batches = calibration.pairs(calibration.scores)
-                own = first_scores(gated, batches, calibration.loss, gated.budget.of)
+                own = first_scores(gated, batches, calibration.loss, gated.config.of)
             scores = mean_of_all(own)
             if not bool(scores.isfinite().all()):
                 raise DivergedError(
@@ -367,7 +366,9 @@ class Search:
             if self.config.dependency > 0:
                 start_dependent(gated, calibration.pairs(calibration.scores), calibration.loss, self.config.dependency)
             self._start_from(scores, calibration)
-        if gated.budget is None:  # with a budget all gates are open at this point, because the target is the whole cost
+        if (
+            gated.config.budget is None
+        ):  # with a budget all gates are open at this point, because the target is the whole cost
             with torch.no_grad():
                 log_alpha = from_first(gated.log_alpha()).cpu()
             self._state.looks_below = looks_at_start(log_alpha, gated.config.evaluation)
@@ -376,27 +377,27 @@ class Search:
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
         """Start from these scores; where the target is the budget at once, fit the network to the gates they close."""
-        gated, budget = self.gated, self.gated.budget
-        assert budget is not None, "only a budget has scores"
-        at_once = self.config.ramp == 0 and budget.of != "latency"
+        gated, threshold = self.gated, self.gated.engine.threshold
+        assert threshold is not None, "only a budget has scores"
+        at_once = self.config.ramp == 0 and threshold.of != "latency"
         if at_once:
-            budget.advance(0.0, ramp=0.0)
-        gated.start_from(scores)
+            threshold.advance(0.0, ramp=0.0)
+        gated.engine.start_from(scores)
         if not at_once or not self.config.compensate:
             return
-        closed = (gated.evaluation_gates().cpu() == 0) & ~gated.gone
+        closed = (gated.evaluation_gates().cpu() == 0) & ~gated.engine.removed
         inputs = calibration.inputs()
         compensate(gated, closed, inputs)
         settle(gated, inputs)
 
     def _follow(self) -> None:
         """Set target and sharpness for the share of the search that has passed, and move the threshold there."""
-        budget, warmup = self.gated.budget, self.config.warmup
-        if budget is not None:
+        threshold, warmup = self.gated.engine.threshold, self.config.warmup
+        if threshold is not None:
             left = 1 - warmup
             passed = min(self._state.done / max(self.steps, 1), 1.0)
-            budget.advance((passed - warmup) / left, self.config.ramp / left)
-            self.gated.follow_budget()
+            threshold.advance((passed - warmup) / left, self.config.ramp / left)
+            self.gated.engine.follow_budget()
 
     # -- from time to time -------------------------------------------------------------------------------------------
 
@@ -429,16 +430,16 @@ class Search:
     @property
     def _is_timed(self) -> bool:
         """Whether gates must stay until the freezing: timing chooses among all gates of the network."""
-        return self.gated.budget is not None and self.gated.budget.of == "latency"
+        return self.gated.config.budget is not None and self.gated.config.of == "latency"
 
     def _has_converged(self, log_alpha: Tensor) -> bool:
         config, state = self.config, self._state
         open_gates = self._open_gates(log_alpha)
-        reached_at = config.warmup + config.ramp if self.gated.budget is not None else None
+        reached_at = config.warmup + config.ramp if self.gated.config.budget is not None else None
         change = config.converged_change
         if not may_begin(open_gates, state.done / self.steps, reached_at, state.first_open, change):
             return False
-        positions, closed_below = (None, 0.0) if self.gated.budget is not None else self._positions(log_alpha)
+        positions, closed_below = (None, 0.0) if self.gated.config.budget is not None else self._positions(log_alpha)
         stay = state.stay or Stay(open_gates, state.done, positions)
         state.stay = stay.after(open_gates, state.done, change, positions)
         if not state.stay.lasts(state.done, config.converged_steps or 0.1 * self.steps):
@@ -452,7 +453,7 @@ class Search:
 
     def _open_gates(self, log_alpha: Tensor) -> Tensor:
         is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
-        return is_open & ~self.gated.gone
+        return is_open & ~self.gated.engine.removed
 
     def _positions(self, log_alpha: Tensor) -> tuple[Tensor, float]:
         """Return where gates are, and below which place they are closed; where there is a penalty, they all move."""
@@ -467,15 +468,25 @@ class Search:
             carry_over(optimizer, narrowed)
         for average in self._averages:
             self._carry_average(average, narrowed)
-        self._former = narrowed.host
+        self._host = self.gated.engine.host_state()
 
     def _carry_average(self, average: nn.Module, narrowed: Narrowed) -> None:
         copies = [m for m in average.modules() if isinstance(m, GatedModel) and m is not self.gated]
         for copied in copies:
-            copied.close(self.gated.gone)
-            copied.shrink(self.gated.present)
-        if not copies and not carry_over_copy(average, self._former, narrowed):
+            copied.engine.match_size(self.gated)
+        if not copies and not carry_over_copy(average, self._host.host, narrowed):
             raise _no_copy(average)
+
+
+def _check_alike(gated: GatedModel) -> None:
+    """Raise InputError where processes round to different multiples: each has asked its own device."""
+    own = torch.tensor(gated.config.multiple, device=gated.engine.device)
+    differs = (own != from_first(own)).float()
+    if bool(mean_of_all(differs) > 0):
+        raise InputError(
+            f"round_to must be the same in all processes, got {gated.config.multiple} here.",
+            hint="call depl0.attach after torch.distributed.init_process_group, or give round_to as a number.",
+        )
 
 
 def _no_copy(average: nn.Module) -> InputError:

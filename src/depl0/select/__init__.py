@@ -1,1 +1,1 @@
-"""Which gates a budget leaves open: the threshold that follows it, and whole channels that keep it."""
+"""Which gates stay: one function from scores and configuration to gates, and what it is made of."""

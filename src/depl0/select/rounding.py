@@ -9,77 +9,21 @@ scale, so a gate with score s is worth price·exp(s), at the prices of the netwo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from depl0.analysis.plan import Group, Plan
-from depl0.costs.terms import CostTerms, pairwise
-from depl0.errors import GateError, InputError
-from depl0.select.enumeration import best_of_all, can_try_all
-from depl0.select.knapsack import CalledCosts, Costs, Knapsack, PairwiseCosts, Places, improve
-from depl0.select.relaxation import relax
+from depl0.config import GateConfig
+from depl0.costs.terms import pairwise
+from depl0.errors import GateError
+from depl0.select.knapsack import CalledCosts, Costs, Knapsack, PairwiseCosts, Places, solve
+from depl0.select.snapshot import Snapshot
 
 TRIES = 8
 """times that a budget is lowered because the terms missed something"""
-
-RoundTo: TypeAlias = int | Literal["auto"]
-AUTO: Literal["auto"] = "auto"
-"""asks the device (:mod:`depl0.latency.multiples`)"""
-
-
-@dataclass(frozen=True)
-class Within:
-    """A budget, and what gates cost."""
-
-    budget: float
-    share: Callable[[Tensor], float]
-    """the share of the dense cost that a network with these gates open has"""
-    price: Callable[[Tensor], Tensor]
-    """what every gate adds to the cost, where these are open"""
-    terms: CostTerms | None = None
-    """the cost as terms, where it has them"""
-    dense: float = 1.0
-    """the dense cost in the units of ``terms``"""
-
-
-def check_round_to(round_to: object) -> None:
-    """Refuse what is no number of channels."""
-    if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
-        raise InputError(
-            f"round_to must be a whole number of at least 1, got {round_to!r} instead.",
-            hint="8, 16 or 32 channels suit most hardware; 1 rounds nothing; attach and recipes also take 'auto'.",
-        )
-
-
-def round_gates(
-    plan: Plan,
-    is_open: Tensor,
-    scores: Tensor,
-    round_to: int,
-    within: Within | None = None,
-    *,
-    may_vanish: bool = False,
-    gone: Tensor | None = None,
-) -> Tensor:
-    """Return which gates are open when every group's channels are a multiple of ``round_to``, or all of the group.
-
-    Args:
-        plan: the groups.
-        is_open: which gates are open now.
-        scores: the order within a group, and which group's gates are worth more.
-        round_to: N. A group of fewer channels keeps all of them; no other keeps fewer than N.
-        within: the budget; without one, every group goes to the nearest multiple.
-        may_vanish: leave groups alone whose gates are all closed, because their layers are going to be removed.
-        gone: gates that cannot be opened any more.
-    """
-    if within is not None:
-        return round_within(plan, is_open, scores, round_to, within, may_vanish=may_vanish, gone=gone).is_open
-    ladders = _ladders(plan, is_open, scores, round_to, may_vanish, gone)
-    return _chosen(ladders, [ladder.nearest for ladder in ladders], is_open)
 
 
 @dataclass(frozen=True)
@@ -92,74 +36,74 @@ class Rounded:
     """no rounded gates within the budget are worth more; None where that is not known"""
 
 
-def round_within(
-    plan: Plan,
-    is_open: Tensor,
-    scores: Tensor,
-    round_to: int,
-    within: Within,
-    *,
-    may_vanish: bool = False,
-    gone: Tensor | None = None,
-) -> Rounded:
-    """Return the rounded gates that are worth the most within a budget, and a bound on what any are worth.
+def round_to_nearest(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Tensor:
+    """Return the open gates when every group goes to the nearest multiple of ``config.round_to``, or to all of them.
+
+    A group of fewer channels keeps all of them; no other keeps fewer than N. With ``config.remove_blocks``, groups
+    whose gates are all closed are left alone, because their layers are going to be removed.
+    """
+    ladders = _ladders(network, config, scores, is_open)
+    return _chosen(ladders, [ladder.nearest for ladder in ladders], is_open)
+
+
+def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Rounded:
+    """Return the rounded gates that are worth the most within the budget, and a bound on what any are worth.
 
     Up to some millions of choices the best is exact, and the bound its value; beyond, as far as exchanges find it.
+
+    Args:
+        network: the groups and what they cost.
+        config: the budget, and N.
+        scores: the order within a group, and which group's gates are worth more.
+        is_open: the gates that the scores alone would open.
     """
-    ladders = _ladders(plan, is_open, scores, round_to, may_vanish, gone)
-    worth = _worth(scores, torch.ones_like(is_open) if gone is None else ~gone, within.price(is_open))
+    assert config.budget is not None
+    ladders = _ladders(network, config, scores, is_open)
+    worth = gate_values(network, config, scores, is_open)
     values = tuple(worth[ladder.order].cumsum(0)[torch.tensor(ladder.rungs) - 1].numpy() for ladder in ladders)
-    costs, budget = _costs(within, ladders, is_open), _largest_cost(within)
+    costs, dense = _costs(network, config, ladders, is_open)
+    budget = _largest_cost(config.budget, dense)
     for _ in range(TRIES):
         problem = Knapsack(values, costs, budget)
-        places, bound = _solved(problem, [ladder.nearest for ladder in ladders])
+        places, bound = solve(problem, [ladder.nearest for ladder in ladders])
         if places is None:
             break
         chosen = _chosen(ladders, places, is_open)
-        over = within.share(chosen) - within.budget
+        over = network.share(chosen, config.of) - config.budget
         if over <= 0:
             return Rounded(chosen, problem.value(places), bound)
-        budget -= 1.01 * over * within.dense  # some layer keeps a channel that the terms do not know of
+        budget -= 1.01 * over * dense  # some layer keeps a channel that the terms do not know of
     raise GateError(
         "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
         hint="ask for a larger budget, or round to fewer channels.",
     )
 
 
-def _largest_cost(within: Within) -> float:
-    """Return the budget in the units of the terms.
+def _largest_cost(share: float, dense: float) -> float:
+    """Return a budget in the units of its cost.
 
     Share times dense cost may fall short of the whole number that it is the share of, by a rounding error.
     """
-    cost = within.budget * within.dense
+    cost = share * dense
     whole = float(round(cost))
-    return max(cost, whole) if whole / within.dense <= within.budget else cost
+    return max(cost, whole) if whole / dense <= share else cost
 
 
-def _solved(problem: Knapsack, start: Places) -> tuple[Places | None, float | None]:
-    """Return the best choices, or nearly the best where there are too many to try, and a bound on their value."""
-    if can_try_all(problem):
-        places = best_of_all(problem)
-        return places, None if places is None else problem.value(places)
-    relaxed = relax(problem)
-    return improve(problem, [start, *(relaxed.places if relaxed else ())]), relaxed.bound if relaxed else None
+def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Tensor, round_to: int) -> Tensor:
+    """Return those of ``closing`` that can be removed for good without taking a choice from rounding.
 
-
-def in_whole_steps(plan: Plan, going: Tensor, gone: Tensor, scores: Tensor, round_to: int) -> Tensor:
-    """Return those of ``going`` that can go for good without taking a choice from :func:`round_gates`.
-
-    What is left of every group is a number that it may keep; the best of those that were to go make it up.
+    What is left of every group is a number that it may keep; the best of those that were to close make it up.
     """
-    can_go = going & ~gone
+    removable = closing & ~removed
     for group, step in zip(plan.groups, _gates_per_step(plan, round_to), strict=True):
-        own = can_go[group.gates]
-        alive = group.size - int(gone[group.gates].sum())
+        own = removable[group.gates]
+        alive = group.size - int(removed[group.gates].sum())
         left = alive - int(own.sum())
         wanted = next((rung for rung in _rungs(step, group.size, alive) if rung >= left), alive)
         by_score = scores[group.gates].argsort(descending=True, stable=True)
         staying = by_score[own[by_score]][: wanted - left]
-        can_go[staying + group.offset] = False
-    return can_go
+        removable[staying + group.offset] = False
+    return removable
 
 
 def _rungs(step: int, size: int, alive: int) -> list[int]:
@@ -187,15 +131,12 @@ def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
         yield round_to // math.gcd(round_to, max(channels, 1))
 
 
-def _ladders(
-    plan: Plan, is_open: Tensor, scores: Tensor, round_to: int, may_vanish: bool, gone: Tensor | None
-) -> list[_Ladder]:
-    check_round_to(round_to)
-    alive = torch.ones_like(is_open) if gone is None else ~gone
+def _ladders(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> list[_Ladder]:
+    plan, alive = network.plan, ~network.removed
     return [
         ladder
-        for group, step in zip(plan.groups, _gates_per_step(plan, round_to), strict=True)
-        if (ladder := _Ladder.of(group, step, is_open, alive, scores, may_vanish)) is not None
+        for group, step in zip(plan.groups, _gates_per_step(plan, config.multiple), strict=True)
+        if (ladder := _Ladder.of(group, step, is_open, alive, scores, config.remove_blocks)) is not None
     ]
 
 
@@ -240,22 +181,24 @@ def _chosen(ladders: list[_Ladder], places: Places, is_open: Tensor) -> Tensor:
     return chosen
 
 
-def _worth(scores: Tensor, alive: Tensor, price: Tensor) -> Tensor:
+def gate_values(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Tensor:
     """Return what every gate is worth: its price times exp of its score, standardised, so that units do not matter."""
     own = scores.double()
-    left = own[alive]
+    left = own[~network.removed]
     spread = left.std(correction=0).clamp_min(1e-12) if len(left) else 1.0
-    price = price.double().cpu()
+    price = network.marginal_cost(is_open, config.of).double()
     price = price.clamp_min(1e-3 * float(price.mean().clamp_min(1e-30)))  # flat tables, layers without readers
     return price * ((own - left.mean()) / spread).clamp(-4, 4).exp()
 
 
-def _costs(within: Within, ladders: list[_Ladder], is_open: Tensor) -> Costs:
-    if within.terms is None:
-        return CalledCosts(
-            [len(ladder.rungs) for ladder in ladders], lambda places: within.share(_chosen(ladders, places, is_open))
-        )
+def _costs(network: Snapshot, config: GateConfig, ladders: list[_Ladder], is_open: Tensor) -> tuple[Costs, float]:
+    """Return what choices cost, and the dense cost in the same units."""
+    if config.of == "latency":
+        sizes = [len(ladder.rungs) for ladder in ladders]
+        return CalledCosts(sizes, lambda places: network.share(_chosen(ladders, places, is_open), config.of)), 1.0
     others = is_open.clone()
     for ladder in ladders:
         others[ladder.order] = False
-    return PairwiseCosts(pairwise(within.terms, [(ladder.order, ladder.choices) for ladder in ladders], others))
+    terms = network.expected.terms(config.of)
+    tables = pairwise(terms, [(ladder.order, ladder.choices) for ladder in ladders], others)
+    return PairwiseCosts(tables), terms.total(torch.ones(network.plan.num_gates))

@@ -60,12 +60,21 @@ def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
     positions = kept_positions(plan, present)
     smaller = private_copy(host)
     cut_to(smaller, positions, plan.replacements)
+    return Narrowed(_narrowed_plan(plan, positions), smaller, _moved(host, smaller, positions), positions)
+
+
+def narrowed_between(plan: Plan, host: nn.Module, smaller_plan: Plan, smaller: nn.Module) -> Narrowed:
+    """Say which positions of a host another one has that was made from it by :func:`narrow`, in one step or several."""
+    positions = kept_positions(plan, present_gates(smaller_plan))
+    return Narrowed(smaller_plan, smaller, _moved(host, smaller, positions), positions)
+
+
+def _moved(host: nn.Module, smaller: nn.Module, positions: Mapping[Axis, Tensor]) -> tuple[Moved, ...]:
     kept: dict[str, dict[int, Tensor]] = {}
     for (name, dim), keep in positions.items():
         kept.setdefault(name, {})[dim] = keep
     canonical, after = canonical_names(host), _tensors(smaller)
-    moved = [Moved(tensor, after[name], kept.get(canonical[name], {})) for name, tensor in _tensors(host).items()]
-    return Narrowed(_narrowed_plan(plan, positions), smaller, tuple(moved), positions)
+    return tuple(Moved(tensor, after[name], kept.get(canonical[name], {})) for name, tensor in _tensors(host).items())
 
 
 def present_gates(plan: Plan) -> Tensor:

@@ -11,8 +11,8 @@ from depl0.app.methods.base import rank_within_groups
 from depl0.app.methods.weights import sum_over_filters
 from depl0.gated import GatedModel, attach
 from depl0.gates.threshold import BudgetKind
-from depl0.search.latency_budget import FrozenToLatency, freeze_to_latency
-from depl0.select.freeze import check_budget, freeze
+from depl0.select.gates import check_budget, select_gates
+from depl0.select.latency import MeasuredSelection, extract_selected, select_within_latency
 
 
 def rank_scores(gated: GatedModel) -> Tensor:
@@ -29,15 +29,13 @@ def attach_untrained(model: nn.Module, example: Tensor, groups: str = "all") -> 
 
 def cut_untrained(
     gated: GatedModel, budget: float, of: BudgetKind = "macs", round_to: int = 1
-) -> tuple[nn.Module, FrozenToLatency | None]:
+) -> tuple[nn.Module, MeasuredSelection | None]:
     """Return the compact network that keeps a budget; for latency, also how it was found."""
-    found = None
-    gated.free_gates()
+    gated.engine.free_gates()
     if of == "latency":
-        gated.time_layers()
-    check_budget(gated, budget, of, round_to)
-    if of == "latency":
-        found = freeze_to_latency(gated, gated.host, gated.example, budget, round_to)
-    else:
-        freeze(gated, budget, of, round_to=round_to)
-    return gated.extract(), found
+        gated.engine.time_layers()
+    network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
+    check_budget(network, config)
+    found = select_within_latency(network, config) if of == "latency" else None
+    gates = select_gates(network, config).gates if found is None else found.selection.gates
+    return extract_selected(network, gates, config.remove_blocks), found

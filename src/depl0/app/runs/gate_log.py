@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
 from depl0.search.convergence import settled_since
 from depl0.search.dependency import measure_dependency
-from depl0.search.latency_budget import latency_share
 from depl0.surgery.record import record_of
 
 SCALE = 1000
@@ -58,7 +57,7 @@ def _dense_channels(host: nn.Module, sizes: dict[str, int]) -> dict[str, list[in
 def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
     """Return the state of the gates for ``metrics.jsonl``."""
     probability = gated.open_probability().detach()
-    expected, kept, dense = gated.expected_cost(), gated.kept_cost(), gated.dense_cost
+    expected, kept, dense = gated.engine.expected_cost(), gated.kept_cost(), gated.dense_cost
     is_open = gated.evaluation_gates() > 0
     return {
         "expected": {
@@ -66,7 +65,7 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
             "params": expected.params,
             "macs_share": expected.macs / dense.macs,
             "params_share": expected.params / dense.params,
-            **latency_share(gated, probability),
+            **_latency_share(gated, probability),
         },
         "kept": {
             "macs": kept.macs,
@@ -89,4 +88,14 @@ def dependency_of(gated: GatedModel) -> dict[str, Any]:
 
 def _price(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
     """Return what closes gates: the threshold that scores compete for, or the weight λ of the penalty."""
-    return {"lambda": penalty_weight} if gated.budget is None else {"threshold": float(gated.budget.shift)}
+    threshold = gated.engine.threshold
+    return {"lambda": penalty_weight} if threshold is None else {"threshold": float(threshold.shift)}
+
+
+def _latency_share(gated: GatedModel, open_probability: Tensor) -> dict[str, float]:
+    """Return the expected share of the latency, where latency is the budget."""
+    if gated.config.budget is None or gated.config.of != "latency":
+        return {}
+    expected = gated.engine.expected
+    seconds, _ = expected.value_and_gradient(open_probability, "latency")
+    return {"latency_share": float(seconds) / expected.dense("latency")}

@@ -18,6 +18,8 @@ from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.network import match_state_layout
 from depl0.app.training.phase import Phase
 from depl0.app.training.session import Session
+from depl0.gated import GatedModel
+from depl0.surgery.shrink import carry_over
 
 
 class Sums(NamedTuple):
@@ -85,7 +87,7 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
         return 0, 0, None
     engine = session.engine
     with fitting(session.folder.checkpoints, session.global_step):
-        phase.model.load_state_dict(state["model"])
+        _load_network(phase, state["model"])
         if session.state.search is not None:
             phase.load_search_state(session.state.search)
         for scheduled, saved, rate in zip(phase.optimizers, state["optimizers"], state["rates"], strict=True):
@@ -105,6 +107,22 @@ def _sums_of_all(engine: Accelerator, sums: Sums) -> list[dict[str, Tensor]]:
     """Return the sums of every process: added up in another order they would be rounded otherwise."""
     own = {name: value.cpu() for name, value in sums._asdict().items()}
     return [own] if engine.num_processes == 1 else list(gather_object([own]))
+
+
+def _load_network(phase: Phase, state: dict[str, Any]) -> None:
+    """Load a network's state; where that makes it smaller, take along what holds its parameters."""
+    if not isinstance(phase.model, GatedModel):
+        phase.model.load_state_dict(state)
+        return
+    before = phase.model.engine.host_state()
+    phase.model.load_state_dict(state)
+    narrowed = phase.model.engine.shrunk_since(before)
+    if narrowed is None:
+        return
+    for scheduled in phase.optimizers:
+        carry_over(scheduled.optimizer, narrowed)
+    if phase.average is not None:
+        phase.average.carry_over(narrowed)
 
 
 def _restored_sums(engine: Accelerator, saved: list[dict[str, Tensor]] | None) -> Sums | None:

@@ -20,7 +20,7 @@ from depl0.costs.count import cost
 from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
 from depl0.latency.measure import Speedup
-from depl0.search.latency_budget import measured_share
+from depl0.select.latency import measured_share
 from depl0.surgery.record import CompactRecord, record_of
 
 
@@ -38,7 +38,7 @@ def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: T
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
         "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
     }
-    reached = measured_share(compact, dense, gated.example) if session.recipe.gates.of == "latency" else None
+    reached = measured_share(compact, dense, gated.engine.example) if session.recipe.gates.of == "latency" else None
     summary = _summary(session, gated, record, figures, faster, reached).to_dict()
     if engine.is_main_process:
         files.save(compact, session.folder.compact)

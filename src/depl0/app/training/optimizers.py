@@ -15,7 +15,7 @@ from torch import nn
 
 from depl0.app.recipes.recipe import Recipe
 from depl0.gated import GatedModel
-from depl0.search.rates import gate_learning_rate
+from depl0.gates.rates import gate_learning_rate
 
 
 @final
@@ -88,7 +88,10 @@ class Scheduled:
 def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -> list[Scheduled]:
     """Return the optimizers of a search: the weights' and the gates'."""
     epochs, gates, parameters = recipe.search.epochs, recipe.gate_optimizer, list(gated.generator.parameters())
-    lr = gates.lr if gates.lr is not None else gate_learning_rate(gated, epochs * steps_per_epoch, gates.betas)
+    steps, has_budget = epochs * steps_per_epoch, gated.config.budget is not None
+    lr = gates.lr
+    if lr is None:
+        lr = gate_learning_rate(gated.generator, steps, has_budget=has_budget, betas=gates.betas)
     adam = torch.optim.Adam(parameters, lr=lr, betas=gates.betas, fused=_can_fuse(parameters))
     schedule = Schedule(gates.schedule, epochs, gates.milestones, gates.factor)
     return [weight_optimizer(recipe, gated.weight_parameters(), epochs), Scheduled("gate", adam, lr, schedule)]

@@ -16,7 +16,7 @@ from depl0.app.runs.progress import duration
 from depl0.app.runtime.network import check_channels_last, is_faster_channels_last, set_channels_last
 from depl0.app.training.session import Session
 from depl0.gated import GatedModel
-from depl0.gated.multiples import choose_multiple
+from depl0.gated.attaching import choose_multiple, with_config
 from depl0.gates.threshold import COSTS
 from depl0.host.network import evaluation_mode
 from depl0.latency.multiples import Runtime
@@ -51,23 +51,23 @@ def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
     return faster
 
 
-def choose_rounding(session: Session, gated: GatedModel) -> None:
-    """Decide ``gates.round_to = "auto"`` in the first process, and tell the gates.
+def choose_rounding(session: Session, gated: GatedModel) -> GatedModel:
+    """Decide ``gates.round_to = "auto"`` in the first process; return the network with that rounding.
 
     It is measured in what will run the compact network: ONNX Runtime where the recipe ends in a deployed file, else
     PyTorch.
     """
     gates, state = session.recipe.gates, session.state
     if gates.round_to != "auto":
-        return
+        return gated
     if state.round_to is None:
         runtime: Runtime = "onnxruntime" if session.recipe.deploy.then == "int8" else "pytorch"
         multiple = choose_multiple(gated, gates.budget, gates.of, runtime) if is_first() else 0
-        state.round_to = int(from_first(torch.tensor([multiple], device=gated.device)))
+        state.round_to = int(from_first(torch.tensor([multiple], device=gated.engine.device)))
         in_words = f"rounded to multiples of {state.round_to}" if state.round_to > 1 else "not rounded"
         where = "in ONNX Runtime on this device" if runtime == "onnxruntime" else "on this device"
         session.reporter.note(f"channels are {in_words}: fastest {where}")
-    gated.config = gated.config.changed(round_to=state.round_to)
+    return with_config(gated, round_to=state.round_to)
 
 
 # -- what is said ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ from depl0.gated import GatedModel
 from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.search import Cut
 from depl0.surgery.record import apply_record, remember
-from depl0.surgery.shrink import carry_over
 
 
 def prune(
@@ -73,7 +71,7 @@ def prune(
             session.reporter.note(time_needed)
         while True:
             try:
-                choose_rounding(session, gated)
+                gated = choose_rounding(session, gated)
                 _measure_dense(session, gated.host)
                 if not session.is_past("search"):
                     search(session, gated)
@@ -142,12 +140,12 @@ def _extract_and_finetune(session: Session, gated: GatedModel) -> nn.Module:
         return compact
     gates = torch.tensor(session.state.frozen_gates)
     closed = gates == 0
-    if session.recipe.search.cut != "never" and bool((closed & ~gated.gone).any()):
-        gated.close(closed)
-        gated.shrink()
-        share = gated.cost_without(gated.gone).macs / gated.dense_cost.macs
-        record_cut(session, Cut(session.global_step, share, int(gated.gone.sum())), "finetune", 0.0)
-    gated.fix_gates(gates)
+    if session.recipe.search.cut != "never" and bool((closed & ~gated.engine.removed).any()):
+        gated.engine.close(closed)
+        gated.engine.shrink()
+        share = gated.engine.cost_without(gated.engine.removed).macs / gated.dense_cost.macs
+        record_cut(session, Cut(session.global_step, share, int(gated.engine.removed.sum())), "finetune", 0.0)
+    gated.engine.fix_gates(gates)
     finetune(session, gated, gated.host)
     return gated.extract()
 
@@ -181,8 +179,6 @@ def finetune(session: Session, model: nn.Module, trained: nn.Module) -> None:
     if recipe.finetune_epochs == 0:
         return
     scheduled = finetune_optimizer(recipe, trained.parameters())
-    if isinstance(model, GatedModel):  # a checkpoint may bring it to a smaller size
-        model.when_shrunk(partial(carry_over, scheduled.optimizer))
     phase = PlainPhase(
         "finetune",
         model,

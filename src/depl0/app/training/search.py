@@ -36,7 +36,8 @@ from depl0.gates.threshold import COSTS
 from depl0.search.calibration import MOST_BATCHES, Calibration
 from depl0.search.freezing import Freezing, freeze_network
 from depl0.search.search import Convergence, Cut, Search, SearchConfig, SearchListener
-from depl0.select.freeze import open_within
+from depl0.select.gates import select_gates
+from depl0.surgery.shrink import Narrowed
 
 _SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
 """epoch numbers that no training reaches: their batches are for calibration"""
@@ -78,8 +79,6 @@ class SearchPhase(Phase):
             distillation=session.distillation,
             find_unused_parameters=recipe.search.warmup > 0,
         )
-        if average is not None:
-            gated.when_shrunk(average.carry_over)
         self.gated, self.penalty_weight = gated, penalty.weight
         self.search = Search(
             gated,
@@ -160,6 +159,11 @@ class SearchRecorder(SearchListener):
         """Record the frozen gates."""
         record_freezing(self._session, self._gated, freezing, self._score_before)
 
+    def shrunk(self, narrowed: Narrowed) -> None:
+        """Cut the averaged weights along with the network."""
+        if self._average is not None:
+            self._average.carry_over(narrowed)
+
     def cut(self, cut: Cut) -> None:
         """Record that the network shrank."""
         record_cut(self._session, cut, "search", self._in_epochs(cut.step))
@@ -184,7 +188,7 @@ class Penalised(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
         """Return the host's outputs and the expected cost."""
-        return self.gated.with_penalty(self.kind, *args, scale=self.scale, **kwargs)
+        return self.gated.engine.call_with_penalty(self.kind, *args, scale=self.scale, **kwargs)
 
 
 def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> SearchConfig:
@@ -210,7 +214,7 @@ def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> Search
 def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> None:
     """Train as the method wants, score every channel, and keep the best."""
     recipe = session.recipe
-    gated.fix_gates(torch.ones(gated.plan.num_gates))
+    gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
     if recipe.search_epochs > 0:
         run_phase(session, ScoredPhase(session, gated, method))
     data = calibration(session)
@@ -219,11 +223,9 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
     if not bool(scores.isfinite().all()):
         raise diverged(f"the scores of the gates are not finite at step {session.global_step}.")
     before = score_before_freezing(session, gated)
-    gated.free_gates()
     freezing = freeze_network(
         gated,
-        recipe.gates.budget,
-        recipe.gates.of,
+        gated.config.changed(budget=recipe.gates.budget, of=recipe.gates.of),
         scores=method.comparable(gated.plan, scores),
         calibration=data,
         compensated=recipe.search.compensate,
@@ -263,8 +265,9 @@ class ScoredPhase(Phase):
         self.method.after_epoch(self.gated, self._best)
 
     def _best(self, scores: Tensor) -> Tensor:
-        assert self._gates.budget is not None  # a recipe has one where its method gives scores
-        return open_within(self.gated, scores, self._gates.budget, self._gates.of)
+        gates = self._gates
+        config = self.gated.config.changed(budget=gates.budget, of=gates.of, round_to=1, remove_blocks=False)
+        return select_gates(self.gated.engine.snapshot(), config, scores).gates > 0
 
     def describe(self) -> dict[str, Any]:
         """Return the state of the gates."""
@@ -293,7 +296,7 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
             session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
     state.freezing = FreezingRecord(before, after, freezing.forced, statistics, session.data.split)
     session.log_event("freezing", session.epoch, **state.freezing.to_dict(task.metric.name))
-    share = gated.share_of(freezing.gates, of)
+    share = gated.engine.snapshot().share(freezing.gates > 0, of)
     value = f"{task.metric.label} {task.metric.show(after)}"
     session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[of]} left, {value}")
 

@@ -22,8 +22,7 @@ from depl0.app.tasks import check_network
 from depl0.app.weights import NewHead, fill, load_weights
 from depl0.config import GateConfig
 from depl0.gated import GatedModel, attach
-from depl0.select.freeze import check_budget
-from depl0.select.sensible import warning_for
+from depl0.select.gates import budget_warning, check_budget
 
 
 def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, world: int = 1) -> Data:
@@ -130,15 +129,15 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
     method.check(gated)
     if gates.budget is not None and isinstance(method, Scored):
         if gates.of == "latency":
-            gated.time_layers()
-        check_budget(gated, gates.budget, gates.of, gated.config.multiple)
+            gated.engine.time_layers()
+        check_budget(gated.engine.snapshot(), gated.config.changed(budget=gates.budget, of=gates.of))
     return gated
 
 
 def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
     """Return warnings about a budget that will cost most of the accuracy."""
     budget, of = recipe.gates.budget, recipe.gates.of
-    found = None if budget is None else warning_for(gated, budget, of)
+    found = None if budget is None else budget_warning(gated.engine.snapshot(), budget, of)
     return [] if found is None else [f"warning: {found}"]
 
 

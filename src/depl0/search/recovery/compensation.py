@@ -95,7 +95,7 @@ def compensate(
         before: the gates of the network whose outputs are to be kept; by default every gate that is not gone is 1.
         after: the gates of the network that is fitted, where more changes than that gates are closed.
     """
-    plan, host = gated.host_plan, gated.host
+    plan, host = gated.engine.host_plan, gated.host
     before, without = _gates_around(gated, closed, before)
     after = without if after is None else after.detach().cpu().float()
     inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
@@ -126,10 +126,10 @@ def _gates_around(gated: GatedModel, closed: Tensor, before: Tensor | None) -> t
             f"gates to close must be {wanted} values True or False, in plan order, "
             f"got shape {tuple(closed.shape)} of {closed.dtype} instead."
         )
-    open_gates = (~gated.gone).float() if before is None else before.detach().cpu().float().clone()
+    open_gates = (~gated.engine.removed).float() if before is None else before.detach().cpu().float().clone()
     if open_gates.shape != (wanted,):
         raise GateError(f"gates must be a vector of {wanted} values, got shape {tuple(open_gates.shape)} instead.")
-    open_gates[gated.gone] = 0.0
+    open_gates[gated.engine.removed] = 0.0
     return open_gates, open_gates.masked_fill(closed.cpu(), 0.0)
 
 

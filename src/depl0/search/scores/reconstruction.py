@@ -56,8 +56,8 @@ def reconstruction_scores(gated: GatedModel, batches: Iterable[Any], of: BudgetK
         of: the cost that a gate's error is set against: "macs", "params" or "latency".
     """
     errors = reconstruction_errors(gated, batches)
-    present = ~gated.gone
-    _, price = gated.expected_cost_gradient(present.float().to(_device(gated)), of)
+    present = ~gated.engine.removed
+    _, price = gated.engine.expected.value_and_gradient(present.float().to(_device(gated)), of)
     least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
     scores = EXPONENT * errors.log() - price.double().cpu().clamp_min(least).log()
     scores[present] = standardise(scores[present])
@@ -73,7 +73,7 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     fitted get the mean error of their group; a group without any, that of the network.
     """
     views = _observe(gated, batches)
-    is_there = ~gated.gone
+    is_there = ~gated.engine.removed
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
     for group in gated.plan.groups:
         order, increments = _remove_all(group, views, is_there)
@@ -112,8 +112,8 @@ class _View:
 
 def _observe(gated: GatedModel, batches: Iterable[Any]) -> list[_View]:
     """Run the network over all batches, and return its readers with what they see."""
-    plan, host = gated.host_plan, gated.host
-    gates = (~gated.gone).float()
+    plan, host = gated.engine.host_plan, gated.host
+    gates = (~gated.engine.removed).float()
     network = folded(plan, host, gates)
     inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
     if not inputs:

@@ -11,7 +11,7 @@ from torch import nn
 
 import depl0
 from depl0.app.methods.untrained import attach_untrained, cut_untrained, rank_scores
-from depl0.search.latency_budget import TRIES, Attempt, _best, freeze_to_latency
+from depl0.select.latency import TRIES, Attempt, _best, select_within_latency
 from tests.networks.tiny import CLASSES, run, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -35,7 +35,7 @@ class Wide(nn.Sequential):
 
 
 def test_a_run_keeps_its_record(tmp_path: Path) -> None:
-    spec = "tests.search.test_latency_budget:Wide"
+    spec = "tests.select.test_latency_budget:Wide"
     recipe = tiny_recipe(model__spec=spec, gates__of="latency", gates__budget=0.8, gates__round_to=2)
     summary = run(recipe, tmp_path / "run")
     assert summary["budget_of"] == "latency" and summary["round_to"] == 2
@@ -59,14 +59,14 @@ def test_the_network_found_is_faster() -> None:
         layers += [nn.Conv2d(into, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4)).eval()
     gated = attach_untrained(model, torch.randn(1, 3, 24, 24))
-    gated.time_layers()
-    found = freeze_to_latency(gated, model, gated.example, 0.5, round_to=8)
+    gated.engine.time_layers()
+    config = gated.config.changed(budget=0.5, of="latency", round_to=8)
+    found = select_within_latency(gated.engine.snapshot(), config)
     assert found.measured < 0.9  # generous: the machine may be busy
-    assert torch.equal(gated.evaluation_gates(), found.frozen.gates)
     for attempt in found.attempts:
         assert attempt.predicted <= attempt.asked + 1e-6
     compact, _ = cut_untrained(gated, 0.5, "macs")
-    assert depl0.cost(compact, gated.example.args[0]).macs <= 0.5 * gated.dense_cost.macs
+    assert depl0.cost(compact, gated.engine.example.args[0]).macs <= 0.5 * gated.dense_cost.macs
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The last word on the gates: the budget is kept, and everything that it forced is counted."""
+"""Selected gates: the budget is kept, and everything that it forced is counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from depl0.errors import InputError
 from depl0.gated import GatedModel, attach
-from depl0.select.freeze import check_budget, freeze, least_share
+from depl0.select.gates import Selection, check_budget, minimum_share, select_gates
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import tiny_gated
 
@@ -23,6 +23,14 @@ def with_log_alpha(values: torch.Tensor | float, **options: object) -> GatedMode
     return gated
 
 
+def frozen_at(gated: GatedModel, budget: float | None, of: str = "macs", **changes: object) -> Selection:
+    """Select the gates as freezing does, and fix them."""
+    gated.engine.free_gates()
+    selection = select_gates(gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, **changes))
+    gated.engine.fix_gates(selection.gates)
+    return selection
+
+
 def random_log_alpha(seed: int, mean: float = 2.0) -> torch.Tensor:
     return torch.randn(14, generator=torch.Generator().manual_seed(seed)) * 2 + mean
 
@@ -32,14 +40,14 @@ def random_log_alpha(seed: int, mean: float = 2.0) -> torch.Tensor:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_budget_is_kept_and_used(budget: float, of: str, seed: int) -> None:
     gated = with_log_alpha(random_log_alpha(seed, mean=4.0))
-    frozen = freeze(gated, budget, of)
-    share = gated.share_of(frozen.gates, of)
+    frozen = frozen_at(gated, budget, of)
+    share = gated.engine.snapshot().share(frozen.gates > 0, of)
     assert share <= budget
     closed = (frozen.gates == 0).nonzero().flatten().tolist()
     for gate in closed:  # no room for another one
         more = frozen.gates.clone()
         more[gate] = 1
-        assert gated.share_of(more, of) > budget
+        assert gated.engine.snapshot().share(more > 0, of) > budget
     assert torch.equal(gated.evaluation_gates(), frozen.gates)
     kept = gated.kept_cost()
     assert (kept.macs if of == "macs" else kept.params) <= budget * getattr(gated.dense_cost, of)
@@ -50,8 +58,7 @@ def test_the_most_doubtful_gates_go_first() -> None:
     scores = gated.log_alpha().detach()
     opened = {}
     for budget in BUDGETS:
-        gated.free_gates()
-        frozen = freeze(gated, budget, "macs")
+        frozen = frozen_at(gated, budget, "macs")
         opened[budget] = int((frozen.gates > 0).sum())
         prefix = scores.argsort(descending=True)[: frozen.gates.count_nonzero() // 2]
         assert bool((frozen.gates[prefix] > 0).all())
@@ -60,7 +67,7 @@ def test_the_most_doubtful_gates_go_first() -> None:
 
 def test_what_the_budget_forced_is_counted() -> None:
     gated = with_log_alpha(5.0)  # all open
-    frozen = freeze(gated, 0.5, "macs")
+    frozen = frozen_at(gated, 0.5, "macs")
     assert frozen.forced == int((frozen.gates == 0).sum()) > 0
     assert set(frozen.gates.tolist()) == {0.0, 1.0}
 
@@ -68,10 +75,10 @@ def test_what_the_budget_forced_is_counted() -> None:
 def test_where_the_search_closed_more_the_best_are_opened_again() -> None:
     log_alpha = torch.linspace(-9.0, -5.0, 14)
     gated = with_log_alpha(log_alpha)
-    frozen = freeze(gated, 0.5, "macs")
+    frozen = frozen_at(gated, 0.5, "macs")
     assert frozen.forced == 0
     assert set(frozen.gates.tolist()) == {0.0, 1.0}
-    assert 0.3 < gated.share_of(frozen.gates, "macs") <= 0.5
+    assert 0.3 < gated.engine.snapshot().share(frozen.gates > 0, "macs") <= 0.5
     assert bool((frozen.gates[-3:] == 1).all())
 
 
@@ -79,7 +86,7 @@ def test_where_the_search_closed_more_the_best_are_opened_again() -> None:
 def test_without_a_budget_they_are_the_evaluation_gates(rule: str) -> None:
     gated = with_log_alpha(random_log_alpha(3, mean=0.0), evaluation=rule)
     wanted = gated.evaluation_gates()
-    frozen = freeze(gated, None, "macs")
+    frozen = frozen_at(gated, None, "macs")
     assert frozen.forced == 0
     assert torch.equal(frozen.gates, wanted)
     assert 0 < int((wanted > 0).sum()) < len(wanted)
@@ -89,19 +96,19 @@ def test_without_a_budget_they_are_the_evaluation_gates(rule: str) -> None:
 
 def test_half_open_gates_keep_their_value() -> None:
     gated = with_log_alpha(0.0)  # evaluation gates of one half
-    frozen = freeze(gated, 0.5, "macs")
+    frozen = frozen_at(gated, 0.5, "macs")
     assert set(frozen.gates.tolist()) == {0.0, 0.5}
 
 
 @pytest.mark.parametrize("of", ["macs", "params"])
 def test_the_least_possible_can_be_asked_for_and_less_cannot(of: str) -> None:
     gated = with_log_alpha(5.0)
-    least = least_share(gated, of)
-    check_budget(gated, least, of)
-    frozen = freeze(gated, least, of)
-    assert gated.share_of(frozen.gates, of) == pytest.approx(least)
-    with pytest.raises(InputError, match=rf"already costs {least:.3f}") as caught:
-        check_budget(gated, least * 0.99, of)
+    least = minimum_share(gated.engine.snapshot(), gated.config.changed(of=of))
+    check_budget(gated.engine.snapshot(), gated.config.changed(budget=least, of=of))
+    frozen = frozen_at(gated, least, of)
+    assert gated.engine.snapshot().share(frozen.gates > 0, of) == pytest.approx(least)
+    with pytest.raises(InputError, match=rf"unprunable layers account for {least:.3f}") as caught:
+        check_budget(gated.engine.snapshot(), gated.config.changed(budget=least * 0.99, of=of))
     hinted = float(caught.value.hint.split("at least ")[1].split(",")[0])  # type: ignore[union-attr]
     assert least <= hinted <= least + 0.011
 
@@ -116,7 +123,7 @@ def test_closed_group_of_a_residual_branch_may_stay_closed(remove_blocks: bool) 
     for name, low in (("stem", -3.0), ("first.conv1", -4.0)):  # the network can do without the second of them only
         scores[gated.plan.groups[names.index(name)].gates] = low
     gated.generator.start_from(scores)
-    frozen = freeze(gated, 0.2, "macs", remove_blocks)
+    frozen = frozen_at(gated, 0.2, remove_blocks=remove_blocks)
     left = {group.name: bool((frozen.gates[group.gates] > 0).any()) for group in gated.plan.groups}
     assert left == {"stem": True, "first.conv1": not remove_blocks, "second.conv1": True}
-    assert gated.share_of(frozen.gates, "macs") <= 0.2
+    assert gated.engine.snapshot().share(frozen.gates > 0, "macs") <= 0.2

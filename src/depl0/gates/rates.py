@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from depl0.errors import InputError
-from depl0.gated import GatedModel
-from depl0.gates.generators import BoundedGenerator
+from depl0.gates.generators import BoundedGenerator, Generator
 
 TRAVEL = {"budget": 4.0, "penalty": 8.0}
 """How far a gate's score (with a budget: in standard deviations) or log α (with a penalty) should be able to move in a
@@ -34,14 +33,16 @@ _TOLERANCE = 0.01
 _TRIES = 12
 
 
-def gate_learning_rate(gated: GatedModel, steps: int, betas: tuple[float, float] = BETAS) -> float:
-    """Return a learning rate for Adam on ``gated.gate_parameters()`` in a search of so many steps."""
+def gate_learning_rate(
+    generator: Generator, steps: int, *, has_budget: bool, betas: tuple[float, float] = BETAS
+) -> float:
+    """Return a learning rate for Adam on a generator's parameters in a search of so many steps."""
     if steps < 0:
         raise InputError(f"steps must be at least 0, got {steps} instead.")
-    generator, travel = gated.generator, TRAVEL["penalty" if gated.budget is None else "budget"]
+    travel = TRAVEL["budget" if has_budget else "penalty"]
     if isinstance(generator, BoundedGenerator):
         own = copy.deepcopy(generator).to("cpu")  # where all processes get the same to the last bit
-        if gated.budget is not None:
+        if has_budget:
             own.start_from(first_scores_alike(sum(own.sizes)))
         travel = rates_to_travel(own, travel, max(steps, 1), betas)
     return travel / max(steps, 1)

@@ -6,12 +6,11 @@ import copy
 
 import pytest
 import torch
+from tests.networks.tiny import tiny_gated
 
-import depl0
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, BoundedGenerator, make_generator
-from depl0.search.rates import first_scores_alike, rates_to_travel
-from tests.networks.tiny import tiny_gated
+from depl0.gates.rates import first_scores_alike, rates_to_travel
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
@@ -44,15 +43,18 @@ def test_all_generators_travel_equally_far(name: str, travel: float) -> None:
 
 def test_free_gates_have_the_rate_that_they_always_had() -> None:
     gated = tiny_gated(generator="independent")
-    assert depl0.gate_learning_rate(gated, 100) == 8.0 / 100
+    weights, gates = gated.parameter_groups(lr=0.3, steps=100, weight_decay=0.1)
+    assert (weights["lr"], weights["weight_decay"]) == (0.3, 0.1)
+    assert (gates["lr"], gates["weight_decay"]) == (8.0 / 100, 0.0)
+    assert "weight_decay" not in gated.parameter_groups(lr=0.3, steps=100)[0]  # the optimizer's own
     with pytest.raises(InputError, match="steps must be at least 0, got -1"):
-        depl0.gate_learning_rate(gated, -1)
+        gated.parameter_groups(lr=0.3, steps=-1)
 
 
 def test_a_budget_starts_from_its_scores_and_the_generator_is_left_alone() -> None:
     gated = tiny_gated(generator="fc", budget=0.5)
     before = copy.deepcopy(gated.generator.state_dict())
-    rate = depl0.gate_learning_rate(gated, 100)
+    rate = gated.parameter_groups(lr=0.1, steps=100)[1]["lr"]
     assert all(torch.equal(value, before[name]) for name, value in gated.generator.state_dict().items())
     generator = gated.generator
     assert isinstance(generator, BoundedGenerator)

@@ -1,0 +1,148 @@
+"""Which gates stay: one function from scores and configuration to gates.
+
+:func:`select_gates` reads a :class:`Snapshot` and changes nothing. Without a budget the evaluation gates stay. With
+one, the best gates in order of their scores stay, as many as the budget allows for the compact network, and then the
+next ones that still fit where whole channels leave room. With ``round_to`` each group keeps a multiple of so many
+channels (:mod:`.rounding`). A latency budget is measured around it (:mod:`.latency`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from depl0.config import GateConfig
+from depl0.errors import InputError
+from depl0.gates.threshold import BudgetKind
+from depl0.select.rounding import round_to_nearest, round_within
+from depl0.select.snapshot import Snapshot
+
+SENSIBLE_CHANNELS, SENSIBLE_PART = 2, 1 / 16
+"""of every group; a narrower network passes on little of its input"""
+FILL_TRIES = 200
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The gates that were selected."""
+
+    gates: Tensor
+    forced: int
+    """gates that the budget closed although they were open"""
+
+
+def select_gates(network: Snapshot, config: GateConfig, scores: Tensor | None = None) -> Selection:
+    """Return the gates that stay, by ``config.budget``, ``of``, ``round_to`` and ``remove_blocks``.
+
+    Args:
+        network: the gated network. Fixed gates are only rounded.
+        config: the budget and the rules.
+        scores: one score for each gate. None: log α, and open gates keep their value; with scores they are 1.
+    """
+    gates = network.gates if scores is None else torch.ones(network.plan.num_gates)
+    order = network.log_alpha if scores is None else scores.cpu()
+    fits_already = config.budget is None or (network.is_fixed and scores is None)
+    is_open = gates > 0 if fits_already else _best_within(network, config, order)
+    if config.multiple > 1 and config.budget is None:
+        is_open = round_to_nearest(network, config, order, is_open)
+    elif config.multiple > 1:
+        is_open = round_within(network, config, order, is_open).is_open
+    elif not fits_already:
+        _fill(network, config, order, is_open)
+    values = torch.where(is_open, torch.where(gates > 0, gates, 1.0), 0.0)
+    forced = 0 if config.budget is None else int(((gates > 0) & ~is_open).sum())
+    return Selection(values, forced)
+
+
+def _best_within(network: Snapshot, config: GateConfig, scores: Tensor) -> Tensor:
+    """Open the best gates, as many as the budget allows."""
+    order = _candidates(network, scores)
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _fits(network, config, _opened(network, order[:middle])) else (low, middle - 1)
+    return _opened(network, order[:low])
+
+
+def _fill(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> None:
+    """Open the best closed gates that still fit, in place; not in groups that are to be removed as a whole."""
+    order = _candidates(network, scores)
+    rest = order[int(is_open.sum()) :]
+    if config.remove_blocks:
+        rest = rest[~_removable_groups(network, is_open)[rest]]
+    for gate in rest[:FILL_TRIES].tolist():
+        is_open[gate] = True
+        if not _fits(network, config, is_open):
+            is_open[gate] = False
+
+
+def _removable_groups(network: Snapshot, is_open: Tensor) -> Tensor:
+    """Return the gates of closed groups without which the outputs still depend on the inputs.
+
+    Other closed groups get a gate back, because one of their channels stays anyway.
+    """
+    without = torch.zeros_like(is_open)
+    for group in network.plan.groups:
+        if bool(is_open[group.gates].any()):
+            continue
+        without[group.gates] = True
+        if not network.depends_on_input((~without).float()):
+            without[group.gates] = False
+    return without
+
+
+def _candidates(network: Snapshot, scores: Tensor) -> Tensor:
+    order = scores.argsort(descending=True, stable=True)
+    return order[~network.removed[order]]
+
+
+def _opened(network: Snapshot, gates: Tensor) -> Tensor:
+    return torch.zeros(network.plan.num_gates, dtype=torch.bool).index_fill(0, gates, True)
+
+
+def _fits(network: Snapshot, config: GateConfig, is_open: Tensor) -> bool:
+    assert config.budget is not None
+    return network.share(is_open, config.of) <= config.budget
+
+
+def minimum_share(network: Snapshot, config: GateConfig) -> float:
+    """Return the minimum reachable share of the cost: unprunable layers, and one channel (or N) per group."""
+    closed = torch.zeros(network.plan.num_gates, dtype=torch.bool)
+    if config.multiple > 1:
+        closed = round_to_nearest(network, config.changed(remove_blocks=False), network.log_alpha, closed)
+    return network.share(closed, config.of)
+
+
+def check_budget(network: Snapshot, config: GateConfig) -> None:
+    """Raise InputError if the budget cannot be reached."""
+    assert config.budget is not None
+    minimum = minimum_share(network, config)
+    if config.budget < minimum:
+        fewer = " and round to fewer channels" if config.multiple > 1 else ""
+        raise InputError(
+            f"a budget of {config.budget:g} of the {config.of} is infeasible: unprunable layers account for "
+            f"{minimum:.3f}.",
+            hint=f"ask for at least {minimum + 0.005:.2f}, or prune more groups (groups='all'){fewer}.",
+        )
+
+
+def sensible_share(network: Snapshot, of: BudgetKind) -> float:
+    """Return the share of the cost that is left if every group keeps a sixteenth of its channels, and at least two."""
+    is_open = torch.zeros(network.plan.num_gates, dtype=torch.bool)
+    for group in network.plan.groups:
+        most = min(group.size, max(SENSIBLE_CHANNELS, round(group.size * SENSIBLE_PART)))
+        is_open[group.offset : group.offset + most] = True
+    return network.share(is_open, of)
+
+
+def budget_warning(network: Snapshot, budget: float, of: BudgetKind) -> str | None:
+    """Return why a network of this budget would do hardly better than chance; None where there is no such reason."""
+    sensible = sensible_share(network, of)
+    if budget >= sensible:
+        return None
+    return (
+        f"a budget of {budget:g} of the {of} leaves one or two channels in most layers: accuracy will be near chance. "
+        f"A sixteenth of all channels costs {sensible:.2g}."
+    )

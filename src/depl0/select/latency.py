@@ -1,0 +1,101 @@
+"""Gates whose compact network is measured to be within a latency budget.
+
+Tables predict the time of a network within some per cent. So the network that they choose is extracted and timed side
+by side with the dense one, and the share that the tables are asked for is moved until the measured share is just within
+the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from depl0.config import GateConfig
+from depl0.host.inputs import ExampleInputs
+from depl0.latency.measure import ratio, time_networks
+from depl0.select.gates import Selection, minimum_share, select_gates
+from depl0.select.snapshot import Snapshot
+from depl0.surgery.extraction import extract
+
+TRIES = 6
+CLOSE = 0.03
+"""a measured share that is at most so much below the budget (relatively) is good enough"""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One selection: the share that the tables were asked for, what they predicted, and what was measured."""
+
+    asked: float
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True)
+class MeasuredSelection:
+    """The gates, and how they were found."""
+
+    selection: Selection
+    attempts: tuple[Attempt, ...]
+    chosen: int
+
+    @property
+    def predicted(self) -> float:
+        """Return the share that the tables predicted for the chosen gates."""
+        return self.attempts[self.chosen].predicted
+
+    @property
+    def measured(self) -> float:
+        """Return the share that was measured."""
+        return self.attempts[self.chosen].measured
+
+
+def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor | None = None) -> MeasuredSelection:
+    """Select gates whose compact network measurably takes at most ``config.budget`` of the host's time."""
+    budget = config.budget
+    assert budget is not None and config.of == "latency"
+    minimum = minimum_share(network, config)
+    asked, too_fast, too_slow = budget, 0.0, float("inf")
+    attempts: list[Attempt] = []
+    found: list[Selection] = []
+    for _ in range(TRIES):
+        selection = select_gates(network, config.changed(budget=asked), scores)
+        compact = extract_selected(network, selection.gates, config.remove_blocks)
+        measured = measured_share(compact, network.host, network.example)
+        attempts.append(Attempt(asked, network.share(selection.gates > 0, "latency"), measured))
+        found.append(selection)
+        if measured > budget:
+            too_slow = min(too_slow, asked)
+        else:
+            too_fast = max(too_fast, asked)
+        if budget * (1 - CLOSE) <= measured <= budget or (measured <= budget and asked >= 1):
+            break
+        aimed = asked * budget * (1 - CLOSE / 2) / measured
+        if not too_fast < aimed < too_slow:  # noise, or a step in the times: halve what is left
+            aimed = (too_fast + min(too_slow, 1.0)) / 2
+        if max(aimed, minimum) == asked:
+            break
+        asked = min(max(aimed, minimum), 1.0)
+    chosen = _best(attempts, budget)
+    return MeasuredSelection(found[chosen], tuple(attempts), chosen)
+
+
+def extract_selected(network: Snapshot, gates: Tensor, remove_blocks: bool) -> nn.Module:
+    """Return the compact network of these gates, verified."""
+    dense = (network.expected.dense_params, network.expected.dense_macs)
+    return extract(network.host_plan, network.host, gates, network.log_alpha, network.example, dense, remove_blocks)
+
+
+def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs) -> float:
+    """Return the compact network's time as a share of the dense one's, timed side by side."""
+    times = time_networks({"dense": dense, "compact": compact}, example, repeats=30, seconds=15.0)
+    return ratio(times["compact"], times["dense"])
+
+
+def _best(attempts: list[Attempt], budget: float) -> int:
+    """Return the slowest that is within the budget, or the fastest if none is."""
+    within = [number for number, attempt in enumerate(attempts) if attempt.measured <= budget]
+    if within:
+        return max(within, key=lambda number: attempts[number].measured)
+    return min(range(len(attempts)), key=lambda number: attempts[number].measured)

@@ -1,0 +1,58 @@
+"""A gated network as it stands: what has to be known to select its gates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from depl0.analysis.plan import Plan
+from depl0.costs.count import Cost
+from depl0.costs.expected import ExpectedCost
+from depl0.equivalence.certificate import depends_on_input
+from depl0.gates.threshold import BudgetKind
+from depl0.host.inputs import ExampleInputs
+from depl0.surgery.slicing import kept_gates
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The network, its costs, and its gates. All tensors are on the CPU."""
+
+    plan: Plan
+    host: nn.Module
+    host_plan: Plan
+    """the plan of the host as it stands, which may have been shrunk"""
+    example: ExampleInputs
+    expected: ExpectedCost
+    removed: Tensor
+    """gates that are closed for good"""
+    log_alpha: Tensor
+    """also decides which channel of a closed group stays"""
+    gates: Tensor
+    """the evaluation gates, or the fixed ones"""
+    is_fixed: bool = False
+
+    def kept(self, is_open: Tensor) -> Tensor:
+        """Return the gates whose channels the compact network has: the open ones, and one of each empty layer."""
+        return kept_gates(self.host_plan, is_open, self.log_alpha)
+
+    def cost(self, is_open: Tensor) -> Cost:
+        """Return parameters and MACs of the compact network."""
+        return self.expected.rounded(self.kept(is_open).float())
+
+    def share(self, is_open: Tensor, of: BudgetKind) -> float:
+        """Return the compact network's share of the dense cost; latency is what the tables of layers predict."""
+        if of == "latency":
+            kept = self.kept(is_open).float().to(self.expected.device)
+            return float(self.expected(kept, of)) / self.expected.dense(of)
+        cost = self.cost(is_open)
+        return (cost.macs if of == "macs" else cost.params) / self.expected.dense(of)
+
+    def marginal_cost(self, is_open: Tensor, of: BudgetKind) -> Tensor:
+        """Return what every gate adds to the cost where these are open."""
+        return self.expected.value_and_gradient(is_open.float().to(self.expected.device), of)[1].cpu()
+
+    def depends_on_input(self, gates: Tensor) -> bool:
+        """Tell whether the host's outputs still depend on its inputs with these gates."""
+        return depends_on_input(self.host_plan, self.host, gates, self.example)
