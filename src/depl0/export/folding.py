@@ -26,16 +26,12 @@ _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 @dataclass(frozen=True)
 class _Pair:
-    """A layer and the batch norm that reads it, with the names of their tensors."""
+    """A layer and the batch norm that reads it."""
 
     layer: fx.Node
     norm: fx.Node
-    weight: str
-    bias: str | None
-    scale: str | None
-    shift: str | None
-    mean: str
-    var: str
+    names: Mapping[str, str]
+    """their tensors in the state, as far as they have them: weight, bias, scale, shift, mean, var"""
 
 
 def fold_batch_norms(program: ExportedProgram) -> int:
@@ -76,14 +72,9 @@ def _pairs(program: ExportedProgram) -> list[_Pair]:
         if operator_name(norm) != "batch_norm" or arguments(norm)["training"]:
             continue
         pair = _pair(norm, names)
-        if pair is not None and all(name in program.state_dict for name in _own(pair)):
+        if pair is not None and all(name in program.state_dict for name in pair.names.values()):
             found.append(pair)
     return found
-
-
-def _own(pair: _Pair) -> list[str]:
-    every = (pair.weight, pair.bias, pair.scale, pair.shift, pair.mean, pair.var)
-    return [name for name in every if name is not None]
 
 
 def _pair(norm: fx.Node, names: Mapping[str, str]) -> _Pair | None:
@@ -108,8 +99,7 @@ def _pair(norm: fx.Node, names: Mapping[str, str]) -> _Pair | None:
     for node in tensors.values():
         if node is not None and (node.name not in names or len(node.users) != 1):
             return None  # computed in forward, or shared with another layer
-    own = {key: None if node is None else names[node.name] for key, node in tensors.items()}
-    return _Pair(layer, norm, **own)  # type: ignore[arg-type]
+    return _Pair(layer, norm, {key: names[node.name] for key, node in tensors.items() if node is not None})
 
 
 # -- folding -----------------------------------------------------------------------------------------------------------
@@ -120,24 +110,16 @@ def _fold(program: ExportedProgram, pair: _Pair) -> dict[str, Tensor]:
 
     A layer without a bias takes over a vector of the norm as its own.
     """
-    state, of_norm = program.state_dict, arguments(pair.norm)
-    weight = state[pair.weight]
-    scale = (state[pair.var].double() + of_norm["eps"]).rsqrt()
-    if pair.scale is not None:
-        scale = scale * state[pair.scale].double()
-    bias = -state[pair.mean].double()
-    if pair.bias is not None:
-        bias = bias + state[pair.bias].double()
-    bias = bias * scale
-    if pair.shift is not None:
-        bias = bias + state[pair.shift].double()
-    carrier = pair.bias or pair.shift or pair.mean
-    if pair.bias is None:
-        node = of_norm["bias"] if pair.shift is not None else of_norm["running_mean"]
-        _set_bias(pair.layer, node)
+    of_norm, names = arguments(pair.norm), pair.names
+    own = {key: program.state_dict[name].double() for key, name in names.items()}
+    scale = (own["var"] + of_norm["eps"]).rsqrt() * own.get("scale", 1)
+    bias = (own.get("bias", 0) - own["mean"]) * scale + own.get("shift", 0)
+    if "bias" not in names:
+        _set_bias(pair.layer, of_norm["bias" if "shift" in names else "running_mean"])
     pair.norm.replace_all_uses_with(pair.layer)
     program.graph.erase_node(pair.norm)
-    return {pair.weight: weight.double() * _along_outputs(pair.layer, weight, scale), carrier: bias}
+    carrier = names.get("bias") or names.get("shift") or names["mean"]
+    return {names["weight"]: own["weight"] * _along_outputs(pair.layer, own["weight"], scale), carrier: bias}
 
 
 def _along_outputs(layer: fx.Node, weight: Tensor, scale: Tensor) -> Tensor:

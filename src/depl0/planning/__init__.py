@@ -1,8 +1,8 @@
 """Make a plan and try it: cut random channels out of a copy, and see that the copy still runs and agrees.
 
 The recorded graph holds sizes as numbers. It cannot tell ``x.view(n, -1)``, which follows a smaller network, from
-``x.view(-1, 400)``, which does not. The trial can: where it fails, the channels at fault are frozen, with the reason,
-and a new plan is made. So a user learns before training, not after, what cannot be cut.
+``x.view(-1, 400)``, which does not. The trial can: where it fails, the channels at fault are marked as
+unprunable, with the reason, and a new plan is made. So a user learns before training, not after, what cannot be cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from depl0.costs.expected import ExpectedCost
 from depl0.host.copies import untouched
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host
-from depl0.planning.cause import freeze_cause
+from depl0.planning.cause import mark_cause
 from depl0.planning.trace_cases import evaluation_copy, trace_cases
 from depl0.planning.trial import Trial
 from depl0.replacements.base import kinds
@@ -68,7 +68,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                 failure = trial.run(result)
                 if failure is None:
                     break
-                freeze_cause(analysis, traces.mode_of(failure), failure, partial(trial.run, result))
+                mark_cause(analysis, traces.mode_of(failure), failure, partial(trial.run, result))
             refused = (*traces.refused, *trial.refused)
             result = replace(result, covered=trial.covered, refused=refused, checkpointing=traces.checkpointing)
             return _with_costs(result, copy, example)

@@ -1,4 +1,4 @@
-"""Which channels are at fault where a trial cut fails, and freezing them."""
+"""Find the channels at fault where a trial cut fails, and mark them as unprunable."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
 """tries the same plan again, with these groups whole"""
 
 
-def freeze_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) -> None:
-    """Freeze the channels at fault: those of an operator with a size in the code, as near to the failure as possible.
+def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) -> None:
+    """Mark the channels at fault: those of an operator with a size in the code, as near to the failure as possible.
 
     All layers before the failure have run and agreed, so the fault is most likely between them and it. Where only
     values differ, that is a guess: it is tried, and if it is wrong, the groups at fault are found by bisection.
@@ -31,9 +31,9 @@ def freeze_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) 
             break
         for value in values:
             labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
-        _freeze_same_line(analysis, failure)
+        _mark_same_line(analysis, failure)
         return
-    _freeze_groups(analysis, _at_fault(analysis, retry), failure)
+    _mark_groups(analysis, _at_fault(analysis, retry), failure)
 
 
 def _fails_there(again: Failure | None, failure: Failure) -> bool:
@@ -81,7 +81,7 @@ def _at_fault(analysis: Analysis, retry: Retry) -> list[str]:
     return suspects
 
 
-def _freeze_groups(analysis: Analysis, names: Collection[str], failure: Failure) -> None:
+def _mark_groups(analysis: Analysis, names: Collection[str], failure: Failure) -> None:
     labels = analysis.state.labels
     for axis in analysis.state.axes.values():
         own = [root for root in labels.roots(axis).tolist() if labels.owner(root) in names]
@@ -94,8 +94,8 @@ def _first_inside(graph: Graph, layer: str) -> list[fx.Node]:
     return inside[:1]
 
 
-def _freeze_same_line(analysis: Analysis, failure: Failure) -> None:
-    """Freeze what the same line sizes by a number in other blocks: else every block would need a trial of its own."""
+def _mark_same_line(analysis: Analysis, failure: Failure) -> None:
+    """Mark what the same line sizes by a number in other blocks: else every block would need a trial of its own."""
     for graph, node in analysis.state.sized_by_code:
         if failure.line and failure.line in (node.meta.get("stack_trace") or ""):
             for value in _free_inputs(analysis, node):
@@ -117,7 +117,7 @@ def _back_to_layers(analysis: Analysis, nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 def _free_inputs(analysis: Analysis, node: fx.Node) -> list[Channels]:
-    """Return the channels that go into a node and are not frozen yet, or else its own."""
+    """Return the channels that go into a node and are not marked yet, or else its own."""
     labels = analysis.state.labels
     for nodes in (node.all_input_nodes, [node]):
         values = [value for n in nodes if isinstance(value := analysis.state.values.get(n), Channels)]

@@ -42,7 +42,7 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """Say why the channels at fault are frozen."""
+        """Say why the channels at fault cannot be pruned."""
         return "its size is fixed in the code of forward" if self.line else "its number of channels changes the values"
 
 
