@@ -14,8 +14,15 @@ from typing import Any, Literal, TypeAlias, final
 
 from depl0.app.studies.measures import of_all
 from depl0.errors import InputError
-from depl0.paper.claims.recorded import read_recorded, without_repeats
-from depl0.paper.claims.runs import CONTROL, L0_HC, ClaimRun, find_runs, read_claim_run
+from depl0.paper.claims.runs import (
+    CONTROL,
+    L0_HC,
+    ClaimRun,
+    find_runs,
+    read_claim_run,
+    read_recorded,
+    without_repeats,
+)
 from depl0.paper.claims.settings import Setting
 from depl0.paper.claims.statistics import CONFIDENCE, Difference, Sample, difference, mean_over, overlap
 

@@ -12,18 +12,19 @@ from typing import Any, final
 
 import torch
 
+from depl0._util import io
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import GatesSection
 from depl0.app.recipes.toml import read_recipe, with_overrides
 from depl0.app.runs import schema as content
 from depl0.app.runs.folder import RunFolder
-from depl0.app.runs.gate_log import SCALE, settled_epoch
+from depl0.app.runs.gate_log import SCALE
 from depl0.app.studies.measures import versions_of
 from depl0.app.studies.study import TRIALS
 from depl0.app.tasks import Metric, metric_in
 from depl0.errors import FormatError, InputError
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
-from depl0.paper.claims.settings import OF_AN_ARM, Setting, setting_of
+from depl0.paper.claims.settings import OF_AN_ARM, Setting, recorded_setting, setting_of
 
 L0_HC, CONTROL = "l0-hc", "control"
 _SAID_ALONE = ("generator", "direction")
@@ -107,7 +108,7 @@ def read_claim_run(path: Path, control: str) -> ClaimRun | None:
         score=float(summary["compact"][metric.name]),
         cost=float(summary["budget_reached"] if recipe.gates.budget is not None else summary["macs_left"]),
         converged=(summary.get("convergence") or {}).get("epoch"),
-        settled=_settled(summary, lines, recipe),
+        settled=summary.get("settled_epoch"),
         unevenness=_unevenness(summary),
         closed_at_start=_closed_at_start(lines, recipe),
         made_with=versions_of(path),
@@ -180,19 +181,6 @@ _CHOICE = content.Check(_Choice)
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _settled(summary: dict[str, Any], lines: list[dict[str, Any]], recipe: Recipe) -> float | None:
-    """Return when the gates settled; of an older run, from its last line instead of the frozen gates."""
-    if "settled_epoch" in summary:
-        found: float | None = summary["settled_epoch"]
-        return found
-    searched = [line for line in lines if line.get("open")]
-    if not searched:
-        return None
-    least = _least(recipe)
-    final = [float(value > least) for values in searched[-1]["open"].values() for value in values]
-    return settled_epoch(lines, final, recipe.gates.evaluation)
-
-
 def _unevenness(summary: dict[str, Any]) -> float | None:
     layers = [row for row in summary.get("layers") or [] if row.get("prunable") and row["channels"]]
     kept = [row["kept"] / row["channels"] for row in layers]
@@ -209,3 +197,97 @@ def _closed_at_start(lines: Iterable[dict[str, Any]], recipe: Recipe) -> float |
 
 def _least(recipe: Recipe) -> float:
     return SCALE * float(open_probability(torch.tensor(closing_log_alpha(recipe.gates.evaluation))))
+
+
+# -- runs of an earlier claims.json: their folders may be on another machine, or gone ----------------------------------
+
+_FIGURES = ("converged", "settled", "unevenness", "closed_at_start")
+
+
+class _Setting(content.Fields):
+    description: content.Text
+    recipe: dict[content.Text, dict[content.Text, Any]] | None = None
+
+
+class _Run(content.Fields):
+    label: content.Text
+    setting: content.Text
+    arm: content.Text
+    seed: content.Number
+    score: content.Number
+    cost: content.Number
+    converged: content.Count | None = None
+    settled: content.Count | None = None
+    unevenness: content.Count | None = None
+    closed_at_start: content.Count | None = None
+    made_with: dict[content.Text, content.Text | None]
+    chosen: dict[content.Text, Any] | None = None
+
+
+class _File(content.Fields):
+    control: content.Text
+    settings: dict[content.Text, _Setting]
+    runs: list[_Run]
+
+
+_FILE = content.Check(_File)
+
+
+def read_recorded(path: Path, control: str) -> list[ClaimRun]:
+    """Read the runs of a ``claims.json``; its kinds of runs must have been told apart by the same control."""
+    try:
+        found = json.loads(io.read_bounded(path, io.MAX_JSON))
+        _FILE(found, "")
+        settings = {name: _setting(name, told) for name, told in found["settings"].items()}
+        runs = [_run(row, settings) for row in found["runs"]]
+    except (OSError, ValueError, RecursionError, content.Wrong, FormatError, io.TooLarge) as error:
+        hint = "pass a claims.json that depl0 paper claims wrote, or folders of runs."
+        raise InputError(f"{path} is no claims.json that can be read: {error}.", hint=hint) from error
+    if found["control"] != control:
+        raise InputError(
+            f"the control of {path} is {found['control']!r}, and here it is {control!r}.",
+            hint=f"judge with --control {found['control']}, or from the run folders.",
+        )
+    return runs
+
+
+def _setting(name: str, told: dict[str, Any]) -> Setting:
+    if told.get("recipe") is None:
+        return Setting(told["description"], None, apart=name)
+    return recorded_setting(told["recipe"])
+
+
+def _run(row: dict[str, Any], settings: dict[str, Setting]) -> ClaimRun:
+    if row["setting"] not in settings:
+        raise content.expected(f"the setting of {row['label']}", f"one of {', '.join(settings)}", row["setting"])
+    return ClaimRun(
+        label=row["label"],
+        setting=settings[row["setting"]],
+        arm=row["arm"],
+        seed=int(row["seed"]),
+        metric=metric_in(row),
+        score=float(row["score"]),
+        cost=float(row["cost"]),
+        **{name: row.get(name) for name in _FIGURES},
+        made_with=row["made_with"],
+        chosen=row.get("chosen") or {},
+    )
+
+
+def without_repeats(runs: Iterable[ClaimRun]) -> list[ClaimRun]:
+    """Leave out what is there twice: a run folder that an earlier file tells of too, or a file that repeats another.
+
+    A run whose whole setting is not known is the same as one that is like it in everything else.
+    """
+    runs = list(runs)
+    whole = {_identity(run) for run in runs if run.setting.recipe is not None}
+    kept: dict[object, ClaimRun] = {}
+    for run in runs:
+        if run.setting.recipe is None and _identity(run) in whole:
+            continue
+        kept.setdefault((_identity(run), run.setting), run)
+    return list(kept.values())
+
+
+def _identity(run: ClaimRun) -> tuple[object, ...]:
+    return (run.label, run.arm, run.seed, run.metric, run.score, run.cost)

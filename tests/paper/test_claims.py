@@ -268,16 +268,14 @@ def test_fields_that_recipes_did_not_have_take_their_defaults(make: Make, tmp_pa
 
 def test_a_file_with_descriptions_alone_stays_apart(make: Make, tmp_path: Path, earlier: Path) -> None:
     told = json.loads(earlier.read_text())
-    told["settings"] = {name: setting["description"] for name, setting in told["settings"].items()}
-    for row in told["runs"]:
-        del row["made_with"]
+    for setting in told["settings"].values():
+        setting["recipe"] = None
     earlier.write_text(json.dumps(told))
     make("control", [90.0, 90.2, 90.1])
     result = judge([earlier, tmp_path / "runs"])
     assert [setting["recipe"] is None for setting in result["settings"].values()] == [True, False]
     assert result["claims"][0]["verdict"] == "confirmed"
     assert result["claims"][0]["control_comparisons"] == []  # the control's setting may be another one
-    assert {run["made_with"]["torch"] for run in result["runs"]} == set(told["made_with"]["torch"])
     write_claims(result, tmp_path / "again")
     assert judge([tmp_path / "again" / "claims.json"]) == result
     make("dep-l0", [90.0, 90.2, 90.1])  # the same runs, whose folders turned up: counted once, by their folders

@@ -35,7 +35,7 @@ class TinyResNet(nn.Module):
 def run_tiny(name: str, out: Path, **fields: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run a recipe for two epochs on other data; return summary and the lines of its epochs."""
     tiny = {
-        "model.spec": "tests.training.test_literal_recipes:TinyResNet",
+        "model.spec": "tests.paper.test_literal_recipes:TinyResNet",
         "data.spec": "tests.networks.tiny:make_data",
         "data.batch_size": 16,
         "data.augment": "none",

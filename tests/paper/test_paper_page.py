@@ -121,9 +121,10 @@ def test_recipes_have_the_values_that_the_page_says() -> None:
 @pytest.mark.parametrize("base", BASES)
 def test_no_difference_between_the_two_sources_is_left_out(base: str) -> None:
     paper, authors = get(f"{base}-paper"), get(f"{base}-authors")
-    fields = [f"{title}.{name}" for title, section in SECTIONS.items() for name in section.__dataclass_fields__]
+    fields = [f"{title}.{name}" for title, section in SECTIONS.items() for name in section.model_fields]
     differing = {field for field in fields if value(paper, field) != value(authors, field)}
-    assert differing <= set(settings()[f"{base}-paper"])
+    ours = {"search.converged_after"}  # as many epochs in both; the paper defines no convergence
+    assert differing - ours <= set(settings()[f"{base}-paper"])
 
 
 def test_the_penalty_weights_of_all_variants() -> None:
