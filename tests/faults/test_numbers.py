@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import load_newest
 from depl0.app.runtime.guard import NumberGuard, wrong_parameter
 from depl0.errors import DataError, DivergedError, InputError
-from tests.networks.tiny import Noisy, run, tiny_gated, tiny_recipe
+from tests.networks.tiny import Noisy, TinyNet, run, tiny_gated, tiny_recipe
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
@@ -45,6 +46,25 @@ def test_log_alpha_is_looked_at(value: float) -> None:
     with torch.no_grad():
         next(iter(gated.generator.parameters()))[..., 0] = value
     assert str(wrong_parameter(gated, 3)).startswith("log α became ")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_statistics_of_norms_are_looked_at_and_masks_are_not(value: float) -> None:
+    gated = tiny_gated()
+    gated.host.register_buffer("mask", torch.full((3,), -math.inf))
+    assert wrong_parameter(gated, 7) is None
+    gated.host.get_submodule("bn1").get_buffer("running_var")[2] = value
+    assert wrong_parameter(gated, 7) == f"host.bn1.running_var became {value} by step 7"
+
+
+def test_statistics_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+    network = TinyNet()
+    network.bn2.running_var[1] = math.inf
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
+    recipe = tiny_recipe(model__weights=str(tmp_path / "w.safetensors"), search__epochs=1, finetune__epochs=0)
+    with pytest.raises(DivergedError, match=r"bn2\.running_var became inf"):
+        run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run" / "compact").exists()
 
 
 def test_large_numbers_are_numbers() -> None:

@@ -11,7 +11,7 @@ from depl0.app.runtime.engine import make_engine
 from depl0.app.tasks import check_network, find_task
 from depl0.app.tasks.classification import class_scores
 from depl0.app.training.evaluate import evaluate
-from depl0.errors import InputError
+from depl0.errors import DataError, InputError
 from depl0.latency import measure_latency
 from tests.networks.tiny import SIDE, TinyNet, tiny_recipe
 
@@ -36,6 +36,14 @@ def test_accuracy_over_uneven_batches() -> None:
     labels = torch.tensor([0, 1, 2, 0, 0, 1])  # four of six
     engine = make_engine(tiny_recipe())
     assert evaluate(engine, model, [(scores[:4], labels[:4]), (scores[4:], labels[4:])], TASK) == pytest.approx(400 / 6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_images_that_are_no_numbers_are_refused(value: float) -> None:
+    images, labels = torch.randn(4, 1, SIDE, SIDE), torch.zeros(4, dtype=torch.long)
+    images[2, 0, 1, 1] = value
+    with pytest.raises(DataError, match="hold NaN or infinite values, in 1 of the batches"):
+        evaluate(make_engine(tiny_recipe()), TinyNet(), [(images[:2], labels[:2]), (images[2:], labels[2:])], TASK)
 
 
 def test_modes_and_statistics_are_kept() -> None:

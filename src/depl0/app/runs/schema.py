@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, final
 
 import annotated_types as at
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from depl0.app.runs.gate_log import SCALE
 from depl0.app.schema import shown
@@ -58,6 +58,12 @@ class Fields(BaseModel):
     """An object in a file of a run. Subclasses name the fields that are read."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
+
+
+def optional(**kinds: Any) -> Any:
+    """Return a type of objects in which each of these fields may be missing or null."""
+    fields: dict[str, Any] = {name: (kind | None, None) for name, kind in kinds.items()}
+    return create_model("Optional", __base__=Fields, **fields)
 
 
 @final
@@ -125,71 +131,36 @@ class _Group(Fields):
     open: Count
 
 
-class _Validation(Fields):
-    images: Count | None = None
-    dense: Network | None = None
-    compact: Network | None = None
-
-
-class _Convergence(Fields):
-    epoch: Count | None = None
-
-
-class _Dependency(Fields):
-    spread_share: Number | None = None
-    gates_that_differ: Count | None = None
-    gates: Count | None = None
-
-
-class _Freezing(Fields):
-    gates_closed: Number | None = None
-
-
-class _Certificate(Fields):
-    max_error: Number | None = None
-    dtype: Text | None = None
-
-
-class _Summary(Fields):
-    name: Text | None = None
-    model: Text | None = None
-    data: Text | None = None
-    method: Text | None = None
-    budget_of: Text | None = None
-    seed: Number | None = None
-    macs_left: Number | None = None
-    params_left: Number | None = None
-    budget_reached: Number | None = None
-    steps: Count | None = None
-    seconds: Count | None = None
-    dense: Network | None = None
-    compact: Network | None = None
-    validation: _Validation | None = None
-    convergence: _Convergence | None = None
-    settled_epoch: Count | None = None
-    dependency: _Dependency | None = None
-    freezing: _Freezing | None = None
-    speedup: dict[Text, SpeedupFields] | None = None
-    certificate: _Certificate | None = None
-    layers: list[_Layer] | None = None
-    groups: dict[Text, _Group] | None = None
-
-
 class _Finished(Fields):
     dense: Network
     compact: Network
-    validation: _Validation | None = None
+    validation: optional(compact=Network) | None = None  # type: ignore[valid-type]
     budget_reached: Number
     macs_left: Number
     params_left: Number
     seconds: Number
 
 
-SUMMARY = Check(_Summary)
+SUMMARY = Check(
+    optional(
+        **dict.fromkeys(("name", "model", "data", "method", "budget_of"), Text),
+        **dict.fromkeys(("seed", "macs_left", "params_left", "budget_reached"), Number),
+        **dict.fromkeys(("steps", "seconds", "settled_epoch"), Count),
+        **dict.fromkeys(("dense", "compact"), Network),
+        validation=optional(images=Count, dense=Network, compact=Network),
+        convergence=optional(epoch=Count),
+        dependency=optional(spread_share=Number, gates_that_differ=Count, gates=Count),
+        freezing=optional(gates_closed=Number),
+        speedup=dict[Text, SpeedupFields],
+        certificate=optional(max_error=Number, dtype=Text),
+        layers=list[_Layer],
+        groups=dict[Text, _Group],
+    )
+)
 _FINISHED = Check(_Finished)
 
 
-def check_finished(summary: dict[Text, Any]) -> None:
+def check_finished(summary: dict[str, Any]) -> None:
     """Expect the summary of a run that a study counts, with the score of its own metric."""
     _FINISHED(summary)
     check_score(summary["compact"], metric_in(summary).name, "compact")
@@ -197,69 +168,12 @@ def check_finished(summary: dict[Text, Any]) -> None:
         check_score(summary["validation"].get("compact") or {}, metric_in(summary).name, "validation.compact")
 
 
-def check_score(network: dict[Text, Any], metric: str, where: str) -> None:
+def check_score(network: dict[str, Any], metric: str, where: str) -> None:
     """Expect a network's score."""
     Check(Number)(network.get(metric), f"{where}.{metric}")
 
 
 # -- other files -----------------------------------------------------------------------------------------------------
-
-
-class _Machine(Fields):
-    system: Text | None = None
-    processor: Text | None = None
-    cores: Number | None = None
-    threads: Number | None = None
-    gpus: list[Text] | None = None
-
-
-class _Environment(Fields):
-    python: Text | None = None
-    commit: Text | None = None
-    packages: dict[Text, Text] | None = None
-    machine: _Machine | None = None
-
-
-class _Model(Fields):
-    spec: Text | None = None
-
-
-class _Data(Fields):
-    spec: Text | None = None
-    validation: Number | None = None
-
-
-class _Gates(Fields):
-    method: Text | None = None
-    direction: Text | None = None
-    generator: Text | None = None
-    budget: Number | None = None
-    of: Text | None = None
-
-
-class _Penalty(Fields):
-    weight: Number | None = None
-
-
-class _Epochs(Fields):
-    epochs: Count | None = None
-
-
-class _Run(Fields):
-    seed: Number | None = None
-    device: Text | None = None
-    precision: Text | None = None
-
-
-class _Recipe(Fields):
-    name: Text | None = None
-    model: _Model | None = None
-    data: _Data | None = None
-    gates: _Gates | None = None
-    penalty: _Penalty | None = None
-    search: _Epochs | None = None
-    finetune: _Epochs | None = None
-    run: _Run | None = None
 
 
 class _Epoch(Fields):
@@ -283,14 +197,31 @@ class _Event(Fields):
     epoch: Count | None = None
 
 
-class _GateLine(Fields):
-    epoch: Count | None = None
-    open: dict[Text, list[Annotated[int, at.Ge(0), at.Le(SCALE)]]] | None = None
-    kept: dict[Text, list[Annotated[int, at.Ge(0), at.Le(2**32 - 1)]]] | None = None
-
-
-ENVIRONMENT = Check(_Environment)
-RECIPE = Check(_Recipe)
-EPOCH = Check(_Epoch)
-EVENT = Check(_Event)
-GATES = Check(_GateLine)
+ENVIRONMENT = Check(
+    optional(
+        python=Text,
+        commit=Text,
+        packages=dict[Text, Text],
+        machine=optional(system=Text, processor=Text, cores=Number, threads=Number, gpus=list[Text]),
+    )
+)
+RECIPE = Check(
+    optional(
+        name=Text,
+        model=optional(spec=Text),
+        data=optional(spec=Text, validation=Number),
+        gates=optional(method=Text, direction=Text, generator=Text, budget=Number, of=Text),
+        penalty=optional(weight=Number),
+        search=optional(epochs=Count),
+        finetune=optional(epochs=Count),
+        run=optional(seed=Number, device=Text, precision=Text),
+    )
+)
+EPOCH, EVENT = Check(_Epoch), Check(_Event)
+GATES = Check(
+    optional(
+        epoch=Count,
+        open=dict[Text, list[Annotated[int, at.Ge(0), at.Le(SCALE)]]],
+        kept=dict[Text, list[Annotated[int, at.Ge(0), at.Le(2**32 - 1)]]],
+    )
+)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from pydantic import TypeAdapter
+
 
 @dataclass(frozen=True)
 class FreezingRecord:
@@ -75,11 +77,7 @@ class RunState:
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> RunState:
         """Read a state back."""
-        values = dict(tree)
-        freezing = values["freezing"]
-        values["freezing"] = None if freezing is None else FreezingRecord(**freezing)
-        values["compactions"] = [CompactionRecord(**entry) for entry in values["compactions"]]
-        return cls(**values)
+        return TypeAdapter(cls).validate_python(dict(tree))
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from depl0.app.runtime.engine import any_process
 from depl0.errors import DivergedError, InputError
@@ -60,8 +61,15 @@ def diverged(message: str) -> DivergedError:
 
 @torch.no_grad()
 def wrong_parameter(model: nn.Module, step: int) -> str | None:
-    """Say which parameter or log α is not finite."""
+    """Say which parameter, statistic of a norm or log α is not finite; other buffers may be, as masks are."""
     named: dict[str, Tensor] = dict(model.named_parameters())
+    norms = (name for name, module in model.named_modules() if isinstance(module, _NormBase))
+    for name in norms:
+        named |= {
+            f"{name}.{own}": value
+            for own, value in model.get_submodule(name).named_buffers()
+            if value.is_floating_point()
+        }
     if isinstance(model, GatedModel):
         named = {"log α": model.log_alpha(), **named}
     zero = torch.zeros((), device=next((value.device for value in named.values()), None))

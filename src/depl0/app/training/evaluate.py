@@ -8,23 +8,39 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from depl0.app.data import Data
 from depl0.app.tasks import Task
+from depl0.errors import DataError
 from depl0.host.network import evaluation_mode
 
 
 @torch.no_grad()
 def evaluate(engine: Accelerator, model: nn.Module, batches: Iterable[tuple[Any, Any]], task: Task) -> float:
-    """Return the task's metric over all batches and processes. Every module's mode is kept."""
+    """Return the task's metric over all batches and processes. Every module's mode is kept.
+
+    Raises:
+        DataError: inputs hold NaN or infinite values; they would count as wrong answers.
+    """
     sums: Tensor | None = None
+    damaged = torch.zeros((), device=engine.device)
     with evaluation_mode(model):
         for inputs, targets in batches:
+            for leaf in pytree.tree_leaves(inputs):
+                if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                    damaged += ~leaf.isfinite().all()
             with engine.autocast():
                 outputs = model(inputs)
             measured = task.measure(outputs, targets)
             sums = measured if sums is None else sums + measured
     assert sums is not None, "there is always something to evaluate on"
+    count = int(engine.reduce(damaged, reduction="sum"))
+    if count:
+        raise DataError(
+            f"images to evaluate on hold NaN or infinite values, in {count:,} of the batches.",
+            hint="look for a transform that divides by zero, or for damaged files.",
+        )
     return task.value(engine.reduce(sums, reduction="sum"))
 
 

@@ -11,6 +11,7 @@ import depl0.surgery.files as files
 from depl0.app.runs.gate_log import settled_epoch
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
+from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.network import set_contiguous
 from depl0.app.runtime.processes import check_same
 from depl0.app.training.evaluate import final_scores
@@ -29,6 +30,7 @@ def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: T
     engine, state = session.engine, session.state
     record = record_for(compact)
     check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
+    check(engine, wrong_parameter(compact, session.global_step), "the compact network")
     for network in (compact, gated.host):  # measured as they are when they come from a file
         set_contiguous(network)
     scores = final_scores(engine, compact, session.data, session.task)
