@@ -17,7 +17,7 @@ from depl0.app.models import resnet20
 from depl0.app.training.ema import Average
 from depl0.host.inputs import ExampleInputs
 from depl0.surgery.record import record_of
-from depl0.surgery.shrink import Narrowed, carry_over
+from depl0.surgery.shrink import Shrunk, carry_over
 
 NETWORKS = (
     "NormAfterConv", "NoNorm", "SigmoidBetween", "Residual", "Concat", "Depthwise", "Grouped", "GroupNorms",
@@ -67,11 +67,11 @@ class Training:
             self.average.update()
             self.done += 1
 
-    def shrink(self) -> Narrowed:
-        narrowed = self.gated.engine.shrink()
-        carry_over(self.weights, narrowed)
-        self.average.carry_over(narrowed)
-        return narrowed
+    def shrink(self) -> Shrunk:
+        shrunk = self.gated.engine.shrink()
+        carry_over(self.weights, shrunk)
+        self.average.carry_over(shrunk)
+        return shrunk
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from depl0.gates.threshold import Threshold
 from depl0.host.inputs import ExampleInputs
 from depl0.latency.network import expected_latency
 from depl0.select.snapshot import Snapshot
-from depl0.surgery.shrink import Narrowed, certify_and_remember, narrow, narrowed_between, present_gates
+from depl0.surgery.shrink import Shrunk, certify_shrunk, remaining_gates, shrink, shrunk_between
 
 if TYPE_CHECKING:
     from depl0.gated.model import GatedModel
@@ -146,7 +146,7 @@ class Engine:
     @property
     def kept(self) -> Tensor:
         """Return which gates' channels the host still has."""
-        return present_gates(self._gated._host_plan)
+        return remaining_gates(self._gated._host_plan)
 
     def close(self, gates: Tensor) -> None:
         """Close gates for good: they are 0 and cost nothing from now on. The host keeps its size until :meth:`shrink`.
@@ -162,7 +162,7 @@ class Engine:
             gated._threshold.close(gated._removed)
         gated._rebuild_scaling()
 
-    def shrink(self, kept: Tensor | None = None) -> Narrowed:
+    def shrink(self, kept: Tensor | None = None) -> Shrunk:
         """Replace the host by a smaller one, without the channels of removed gates. The former is not modified.
 
         Outputs are compared before anything is replaced. Optimizers and averages hold the former host's parameters: the
@@ -171,27 +171,27 @@ class Engine:
         """
         gated, network = self._gated, self.snapshot()
         kept = network.kept(~network.removed) if kept is None else kept
-        narrowed = narrow(gated._host_plan, gated.host, kept)
+        shrunk = shrink(gated._host_plan, gated.host, kept)
         left, dense = gated._expected.rounded(kept.float()), gated.dense_cost
         costs = (dense.params, dense.macs), (left.params, left.macs)
         before = (gated._host_plan, gated.host)
-        certify_and_remember(before, narrowed, gated.evaluation_gates(), gated._example, costs)
-        gated.host, gated._host_plan = narrowed.host, narrowed.plan
+        certify_shrunk(before, shrunk, gated.evaluation_gates(), gated._example, costs)
+        gated.host, gated._host_plan = shrunk.host, shrunk.plan
         gated._rebuild_scaling()
-        return narrowed
+        return shrunk
 
     def host_state(self) -> HostState:
         """Return host and plan as they stand, for :meth:`shrunk_since`."""
         return HostState(self._gated.host, self._gated._host_plan)
 
-    def shrunk_since(self, before: HostState) -> Narrowed | None:
+    def shrunk_since(self, before: HostState) -> Shrunk | None:
         """Return where the tensors of a former host have gone; None if it is still the host.
 
         Loading a state dict may shrink the host; whoever holds its parameters asks afterwards.
         """
         if before.host is self._gated.host:
             return None
-        return narrowed_between(before.plan, before.host, self._gated._host_plan, self._gated.host)
+        return shrunk_between(before.plan, before.host, self._gated._host_plan, self._gated.host)
 
     def match_size(self, other: GatedModel) -> None:
         """Bring this network, a copy of another, to the size that the other one has by now."""

@@ -124,9 +124,9 @@ class SearchCallback(TrainerCallback, ExportableState):
         """Begin the search, or continue it. The network has its saved size, and the optimizer fits."""
         optimizer = _plain(kwargs["optimizer"])
         gated = find_gated(kwargs["model"], self._name)
-        narrowed = None if self._before is None else gated.engine.shrunk_since(self._before)
-        if narrowed is not None:
-            carry_over(optimizer, narrowed)
+        shrunk = None if self._before is None else gated.engine.shrunk_since(self._before)
+        if shrunk is not None:
+            carry_over(optimizer, shrunk)
         check_trained(gated, [optimizer])
         saved = self._saved(args, state)
         self._search = Search(

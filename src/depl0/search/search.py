@@ -33,7 +33,7 @@ from depl0.search.scores.coupling import check_can_depend, start_dependent
 from depl0.search.scores.importance import first_scores
 from depl0.search.scores.reconstruction import reconstruction_scores
 from depl0.surgery.record import state_shapes
-from depl0.surgery.shrink import Narrowed, carry_over, carry_over_copy
+from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy
 
 CutPolicy: TypeAlias = Literal["auto", "progressive", "once", "never"]
 FirstScores: TypeAlias = Literal["taylor", "reconstruction", "none"]
@@ -129,7 +129,7 @@ class SearchListener:
     def frozen(self, freezing: Freezing) -> None:
         """The gates are frozen; still inside :meth:`freezing`."""
 
-    def shrunk(self, narrowed: Narrowed) -> None:
+    def shrunk(self, shrunk: Shrunk) -> None:
         """The host was replaced by a smaller one; optimizers and averages of the search have been taken along."""
 
     def cut(self, cut: Cut) -> None:
@@ -280,9 +280,9 @@ class Search:
         if not bool((closing & ~engine.removed).any()):
             return False
         engine.close(closing)
-        narrowed = engine.shrink()
-        self._carry(narrowed)
-        self._listener.shrunk(narrowed)
+        shrunk = engine.shrink()
+        self._carry(shrunk)
+        self._listener.shrunk(shrunk)
         share = engine.cost_without(engine.removed).macs / self.gated.dense_cost.macs
         self._listener.cut(Cut(self._state.done, share, int(engine.removed.sum())))
         return True
@@ -324,9 +324,9 @@ class Search:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict`` was called. The gated network's own state is loaded first."""
-        narrowed = self.gated.engine.shrunk_since(self._host)
-        if narrowed is not None:
-            self._carry(narrowed)
+        shrunk = self.gated.engine.shrunk_since(self._host)
+        if shrunk is not None:
+            self._carry(shrunk)
         self._state = _State(
             int(state["done"]),
             bool(state["released"]),
@@ -462,19 +462,19 @@ class Search:
         limit = torch.tensor(hard_concrete.closing_log_alpha(self.gated.config.evaluation))
         return gate_positions(log_alpha, bound), float(gate_positions(limit, bound))
 
-    def _carry(self, narrowed: Narrowed) -> None:
+    def _carry(self, shrunk: Shrunk) -> None:
         """Take along what holds the former host's parameters."""
         for optimizer in self._optimizers:
-            carry_over(optimizer, narrowed)
+            carry_over(optimizer, shrunk)
         for average in self._averages:
-            self._carry_average(average, narrowed)
+            self._carry_average(average, shrunk)
         self._host = self.gated.engine.host_state()
 
-    def _carry_average(self, average: nn.Module, narrowed: Narrowed) -> None:
+    def _carry_average(self, average: nn.Module, shrunk: Shrunk) -> None:
         copies = [m for m in average.modules() if isinstance(m, GatedModel) and m is not self.gated]
         for copied in copies:
             copied.engine.match_size(self.gated)
-        if not copies and not carry_over_copy(average, self._host.host, narrowed):
+        if not copies and not carry_over_copy(average, self._host.host, shrunk):
             raise _no_copy(average)
 
 

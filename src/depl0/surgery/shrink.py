@@ -1,4 +1,4 @@
-"""A smaller host that continues to train: channels of gates that are gone are cut out, all others are what they were.
+"""A smaller host that continues to train: channels of removed gates are cut out, all others are what they were.
 
 Unlike extraction this folds nothing, because the other gates are still random. A gate keeps its number in the flat
 vector, so the generator and everything that reads its vector need not know that the host has become smaller.
@@ -44,7 +44,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Narrowed:
+class Shrunk:
     """A smaller host, its plan, and where every tensor of the former host has gone."""
 
     plan: Plan
@@ -55,18 +55,18 @@ class Narrowed:
     """the positions of the former host that are left, of every axis that has lost some"""
 
 
-def narrow(plan: Plan, host: nn.Module, present: Tensor) -> Narrowed:
+def shrink(plan: Plan, host: nn.Module, kept: Tensor) -> Shrunk:
     """Build a host with the channels of these gates only, and say which positions of the former one it has."""
-    positions = kept_positions(plan, present)
+    positions = kept_positions(plan, kept)
     smaller = private_copy(host)
     cut_to(smaller, positions, plan.replacements)
-    return Narrowed(_narrowed_plan(plan, positions), smaller, _moved(host, smaller, positions), positions)
+    return Shrunk(_shrunk_plan(plan, positions), smaller, _moved(host, smaller, positions), positions)
 
 
-def narrowed_between(plan: Plan, host: nn.Module, smaller_plan: Plan, smaller: nn.Module) -> Narrowed:
-    """Say which positions of a host another one has that was made from it by :func:`narrow`, in one step or several."""
-    positions = kept_positions(plan, present_gates(smaller_plan))
-    return Narrowed(smaller_plan, smaller, _moved(host, smaller, positions), positions)
+def shrunk_between(plan: Plan, host: nn.Module, smaller_plan: Plan, smaller: nn.Module) -> Shrunk:
+    """Say which positions of a host another one has that was made from it by :func:`shrink`, in one step or several."""
+    positions = kept_positions(plan, remaining_gates(smaller_plan))
+    return Shrunk(smaller_plan, smaller, _moved(host, smaller, positions), positions)
 
 
 def _moved(host: nn.Module, smaller: nn.Module, positions: Mapping[Axis, Tensor]) -> tuple[Moved, ...]:
@@ -77,7 +77,7 @@ def _moved(host: nn.Module, smaller: nn.Module, positions: Mapping[Axis, Tensor]
     return tuple(Moved(tensor, after[name], kept.get(canonical[name], {})) for name, tensor in _tensors(host).items())
 
 
-def present_gates(plan: Plan) -> Tensor:
+def remaining_gates(plan: Plan) -> Tensor:
     """Return which gates' channels there are in the host of a plan."""
     numbers = torch.cat([gates[gates >= 0] for gates in plan.axes.values()])
     return torch.zeros(plan.num_gates, dtype=torch.bool).index_fill(0, numbers, True)
@@ -87,7 +87,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _narrowed_plan(plan: Plan, positions: Mapping[Axis, Tensor]) -> Plan:
+def _shrunk_plan(plan: Plan, positions: Mapping[Axis, Tensor]) -> Plan:
     axes = {axis: gates[positions[axis]] if axis in positions else gates for axis, gates in plan.axes.items()}
 
     def size(axis: Axis | None, before: int) -> int:
@@ -100,9 +100,9 @@ def _narrowed_plan(plan: Plan, positions: Mapping[Axis, Tensor]) -> Plan:
     return replace(plan, axes=axes, uses=tuple(uses))
 
 
-def certify_and_remember(
+def certify_shrunk(
     before: tuple[Plan, nn.Module],
-    narrowed: Narrowed,
+    shrunk: Shrunk,
     gates: Tensor,
     example: ExampleInputs,
     costs: tuple[tuple[int, int], tuple[int, int]],
@@ -113,13 +113,13 @@ def certify_and_remember(
     example and a random input; no copies, because training waits for it.
     """
     plan, host = before
-    exact = unrounded_tensors(host, scaled_parameters(plan, host, gates), narrowed.positions, plan)
+    exact = unrounded_tensors(host, scaled_parameters(plan, host, gates), shrunk.positions, plan)
     on_device = example.on_device_of(host)
-    with torch.no_grad(), isolated_random(), evaluation_mode(host, narrowed.host):
+    with torch.no_grad(), isolated_random(), evaluation_mode(host, shrunk.host):
         wanted, dtype = as_precise_as_possible(
             lambda dtype: similar_cases(_gated(plan, host, gates, dtype), on_device, 1), plan.works_in_float32
         )
-        candidate = _gated(narrowed.plan, narrowed.host, gates, dtype).before_rounding(exact)
+        candidate = _gated(shrunk.plan, shrunk.host, gates, dtype).before_rounding(exact)
         result = compare(wanted, candidate, NETWORKS.at(dtype, host))
     if not result.agrees:
         raise CertificateError(
@@ -128,7 +128,7 @@ def certify_and_remember(
             hint="cut nothing before the search ends (cut='never'), and report the network.",
         ) from result.failure
     certificate = Certificate(result.error, precision_name(dtype, host), len(wanted.cases))
-    record_cut(host, narrowed.host, narrowed.plan, narrowed.positions, certificate, example, costs)
+    record_cut(host, shrunk.host, shrunk.plan, shrunk.positions, certificate, example, costs)
 
 
 def _gated(plan: Plan, host: nn.Module, gates: Tensor, dtype: torch.dtype | None) -> Subject:
@@ -137,13 +137,13 @@ def _gated(plan: Plan, host: nn.Module, gates: Tensor, dtype: torch.dtype | None
     return Subject(host, {name: cast(tensor, dtype) for name, tensor in tensors.items()}, dtype)
 
 
-def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:
+def carry_over(optimizer: torch.optim.Optimizer, shrunk: Shrunk) -> None:
     """Give an optimizer the parameters of the smaller host, in place, with what it remembers of each cut alike.
 
     Works for any optimizer whose state has, for each parameter, tensors of the parameter's shape (momentum, Adam's
     moments) and anything else (step counts), which is kept. Other parameters are left as they are.
     """
-    moved = {id(entry.before): entry for entry in narrowed.moved}
+    moved = {id(entry.before): entry for entry in shrunk.moved}
     for group in optimizer.param_groups:
         for place, parameter in enumerate(group["params"]):
             entry = moved.get(id(parameter))
@@ -158,7 +158,7 @@ def carry_over(optimizer: torch.optim.Optimizer, narrowed: Narrowed) -> None:
                 }
 
 
-def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> bool:
+def carry_over_copy(model: nn.Module, former: nn.Module, shrunk: Shrunk) -> bool:
     """Cut a copy of the former host, wherever it is inside a module (a running mean of the weights), in place.
 
     Tells whether there was one. A copy is a module of the host's class whose tensors have the former host's shapes.
@@ -166,6 +166,6 @@ def carry_over_copy(model: nn.Module, former: nn.Module, narrowed: Narrowed) -> 
     shapes = state_shapes(former)
     for module in model.modules():
         if type(module) is type(former) and module is not former and state_shapes(module) == shapes:
-            cut_to(module, narrowed.positions, narrowed.plan.replacements)
+            cut_to(module, shrunk.positions, shrunk.plan.replacements)
             return True
     return False

@@ -116,13 +116,13 @@ def _load_network(phase: Phase, state: dict[str, Any]) -> None:
         return
     before = phase.model.engine.host_state()
     phase.model.load_state_dict(state)
-    narrowed = phase.model.engine.shrunk_since(before)
-    if narrowed is None:
+    shrunk = phase.model.engine.shrunk_since(before)
+    if shrunk is None:
         return
     for scheduled in phase.optimizers:
-        carry_over(scheduled.optimizer, narrowed)
+        carry_over(scheduled.optimizer, shrunk)
     if phase.average is not None:
-        phase.average.carry_over(narrowed)
+        phase.average.carry_over(shrunk)
 
 
 def _restored_sums(engine: Accelerator, saved: list[dict[str, Tensor]] | None) -> Sums | None:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from depl0.surgery.shrink import Narrowed
+from depl0.surgery.shrink import Shrunk
 
 
 @final
@@ -46,13 +46,13 @@ class Average:
         tensors = [*self._model.parameters(), *self._model.buffers()]
         return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
 
-    def carry_over(self, narrowed: Narrowed) -> None:
+    def carry_over(self, shrunk: Shrunk) -> None:
         """Go on with a smaller network: the mean is cut as its weights were."""
-        moved = {id(entry.before): entry for entry in narrowed.moved}
+        moved = {id(entry.before): entry for entry in shrunk.moved}
         tensors = [*self._model.parameters(), *self._model.buffers()]
         before = [tensor for tensor in tensors if tensor.is_floating_point()]
         self._mean = [moved[id(tensor)].cut(mean) for tensor, mean in zip(before, self._mean, strict=True)]
-        self._model = narrowed.host
+        self._model = shrunk.host
 
     def state(self) -> list[Tensor]:
         """Return the mean, for a checkpoint."""

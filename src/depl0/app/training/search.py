@@ -37,7 +37,7 @@ from depl0.search.calibration import MOST_BATCHES, Calibration
 from depl0.search.freezing import Freezing, freeze_network
 from depl0.search.search import Convergence, Cut, Search, SearchConfig, SearchListener
 from depl0.select.gates import select_gates
-from depl0.surgery.shrink import Narrowed
+from depl0.surgery.shrink import Shrunk
 
 _SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
 """epoch numbers that no training reaches: their batches are for calibration"""
@@ -159,10 +159,10 @@ class SearchRecorder(SearchListener):
         """Record the frozen gates."""
         record_freezing(self._session, self._gated, freezing, self._score_before)
 
-    def shrunk(self, narrowed: Narrowed) -> None:
+    def shrunk(self, shrunk: Shrunk) -> None:
         """Cut the averaged weights along with the network."""
         if self._average is not None:
-            self._average.carry_over(narrowed)
+            self._average.carry_over(shrunk)
 
     def cut(self, cut: Cut) -> None:
         """Record that the network shrank."""
