@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from depl0.app.cli.latency_table import latency_table
+from depl0.app.cli.latency_run import latency_table
 from depl0.app.runs.folder import environment
 
 GOAL, CLOSE, NEAR = 1.7, 0.03, 0.10

@@ -5,17 +5,19 @@ MkDocs calls the functions whose names begin with ``on_`` (mkdocs.yml, ``hooks``
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+if TYPE_CHECKING:
+    from depl0.app.recipes.sections import Section
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,34 +89,17 @@ def recipe_page() -> str:
     return "\n".join(parts)
 
 
-def recipe_fields(section: type) -> Iterator[tuple[str, str, str]]:
-    """Yield name, default and description of every field of a section; the description is empty if it has none."""
-    described = {name: text for base in reversed(section.__mro__) for name, text in attributes(base).items()}
-    for field in dataclasses.fields(section):
-        yield field.name, _default(field), described.get(field.name, "")
+def recipe_fields(section: type[Section]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, default and description of every field of a section."""
+    from depl0.app.recipes.toml import describe_fields
 
-
-def attributes(kind: type) -> dict[str, str]:
-    """Return what a class's docstring says of its attributes."""
-    text = inspect.cleandoc(kind.__doc__ or "")
-    found = re.search(r"^Attributes:\n(.*?)(?=^\S|\Z)", text, flags=re.DOTALL | re.MULTILINE)
-    if not found:
-        return {}
-    entries = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", found[1], flags=re.DOTALL | re.MULTILINE)
-    return {name: " ".join(entry.split()) for name, entry in entries}
+    for field in describe_fields([section.title]):
+        default = "" if field["required"] else "left out" if field["default"] == "none" else f"`{field['default']}`"
+        yield field["name"].partition(".")[2], default if default != "``" else "empty", field["description"]
 
 
 def _summary(section: type) -> str:
     return inspect.cleandoc(section.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-
-
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is dataclasses.MISSING:
-        return "" if field.default_factory is dataclasses.MISSING else f"`{field.default_factory()!r}`"
-    if field.default is None:
-        return "left out"
-    shown = list(field.default) if isinstance(field.default, tuple) else field.default
-    return f"`{str(shown).lower() if isinstance(shown, bool) else shown}`" if shown != "" else "empty"
 
 
 # -- every command -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``depl0 bench step`` as a user types it."""
+"""``depl0 paper step`` as a user types it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.runs
 
 
 def test_the_table_of_a_small_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["bench", "step", "--model", "lenet5", "--batch", "2", "--repeats", "2", "--out", str(tmp_path)]
+    command = ["paper", "step", "--model", "lenet5", "--batch", "2", "--repeats", "2", "--out", str(tmp_path)]
     assert main(command) == 0
     table = capsys.readouterr().out
     assert (tmp_path / "step.md").read_text() == table
@@ -40,5 +40,5 @@ def test_the_table_of_a_small_network(tmp_path: Path, capsys: pytest.CaptureFixt
     ids=["network", "batch", "repeats"],
 )
 def test_wrong_options_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "step", *words]) == 2
+    assert main(["paper", "step", *words]) == 2
     assert message in capsys.readouterr().err

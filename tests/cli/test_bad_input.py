@@ -18,7 +18,10 @@ from tests.torchvision_shim import import_torchvision
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
-SHORT = "prune digits --epochs 1 --finetune-epochs 0 --limit-train 128 --device cpu --set search.dense_baseline=false"
+SHORT = (
+    "prune digits --epochs 1 --finetune-epochs 0 --set data.limit_train=128 --device cpu "
+    "--set search.dense_baseline=false"
+)
 
 FIVE_CLASSES = """
 from torch import nn
@@ -39,30 +42,30 @@ def two():
         (f"{SHORT} --model nowhere.py:make", ["nowhere.py"]),
         (f"{SHORT} --data digit", ["got 'digit' instead", "did you mean digits?"]),
         (f"{SHORT} --data mnist", ["needs the folder of its files", "mnist:DIR"]),
-        (f"{SHORT} --budget 0.5 --penalty-weight 1e-6", ["--budget and --penalty-weight are both given"]),
+        (f"{SHORT} --budget 0.5 --set penalty.weight=1e-6", ["gates.budget (0.5) and penalty.weight (1e-06) are"]),
         (f"{SHORT} --budget 0", ["gates.budget must be a number above 0 and at most 1", "got 0.0"]),
         (f"{SHORT} --budget 1.5", ["gates.budget must be a number above 0 and at most 1", "got 1.5"]),
         (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs cannot be reached", "ask for at least 0.01"]),
         (f"{SHORT} --of seconds", ["--of must be one of macs, params, latency"]),
-        (f"{SHORT} --generator fcc", ["gates.generator", "fc"]),
-        (f"{SHORT} --direction sideways", ["--direction must be one of forward, backward"]),
+        (f"{SHORT} --set gates.generator=fcc", ["gates.generator", "fc"]),
+        (f"{SHORT} --set gates.direction=sideways", ["gates.direction must be one of 'forward', 'backward'"]),
         (f"{SHORT} --set search.epoch=3", ["search.epoch", "did you mean search.epochs?"]),
         (f"{SHORT} --set search.epochs", ["--set takes section.field=value"]),
         (f"{SHORT} --epochs -1", ["search.epochs"]),
         (f"{SHORT} --lr 0", ["weight_optimizer.lr"]),
         (f"{SHORT} --weights none.pt", ["weights file none.pt does not exist"]),
-        (f"{SHORT} --precision fp16", ["fp16 needs a GPU"]),
+        (f"{SHORT} --set run.precision=fp16", ["fp16 needs a GPU"]),
         (f"{SHORT} --device tpu", ["run.device"]),
         (f"{SHORT} --model five.py:make", ["scores of shape (1, 5), but the data has 10 classes"]),
         (f"{SHORT} --model five.py:two", ["the network does not run", "(1, 1, 8, 8)"]),
-        (f"{SHORT} --limit-train 5000", ["limit_train", "1,437"]),
+        (f"{SHORT} --set data.limit_train=5000", ["limit_train", "1,437"]),
         (f"{SHORT} --out five.py", ["five.py is a file"]),
         (f"{SHORT} --out .", ["is not empty and holds no run"]),
         ("eval nothing", ["nothing holds neither a run nor a compact network"]),
         ("plan resnet65", ["did you mean resnet56"]),
         ("plan resnet20 --groups some", ["some"]),
         ("recipes show resnet65-cifar10", ["no recipe called 'resnet65-cifar10'", "did you mean resnet56-cifar10"]),
-        ("data get cifar1000 d", ["must be one of cifar10, cifar100"]),
+        ("recipes download cifar1000 d", ["must be one of cifar10, cifar100"]),
     ],
 )
 def test_wrong_usage(type_command: Type, tmp_path: Path, options: str, words: list[str]) -> None:
@@ -178,7 +181,7 @@ def test_data_that_cannot_be_downloaded(type_command: Type, monkeypatch: pytest.
         raise requests.exceptions.ConnectionError
 
     monkeypatch.setattr(requests, "get", offline)
-    typed = type_command("data get cifar10 d")
+    typed = type_command("recipes download cifar10 d")
     assert typed.code == 1
     assert "offline" in typed.err and "d/cifar-10-binary.tar.gz" in typed.err
 
@@ -228,8 +231,8 @@ def make():
 
 def test_ctrl_c_saves_and_says_how_to_go_on(type_command: Type, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)  # after the first epoch it waits until it has been asked to stop
-    words = "prune digits --model slow.py:make --epochs 4 --finetune-epochs 1 --limit-train 128 --device cpu --out run"
-    words += " --set search.dense_baseline=false"
+    words = "prune digits --model slow.py:make --epochs 4 --finetune-epochs 1 --set data.limit_train=128 --device cpu "
+    words += "--out run --set search.dense_baseline=false"
     process = command(tmp_path, *words.split())
     wait_for(tmp_path / "run" / "metrics.jsonl", 1, process)
     process.send_signal(signal.SIGINT)

@@ -14,7 +14,9 @@ from tests.cli.conftest import Type
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
-TINY = "--epochs 1 --finetune-epochs 0 --limit-train 64 --device cpu --set search.dense_baseline=false --out out"
+TINY = (
+    "--epochs 1 --finetune-epochs 0 --set data.limit_train=64 --device cpu --set search.dense_baseline=false --out out"
+)
 
 
 def test_a_comparison(type_command: Type, tmp_path: Path) -> None:

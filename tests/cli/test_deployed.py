@@ -1,4 +1,4 @@
-"""``depl0 prune … --then int8``: from data to the deployed file."""
+"""``depl0 prune … --set deploy.then=int8``: from data to the deployed file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 NETWORK = Path(__file__).parents[1] / "networks" / "golden.py"
 SHORT = (
-    f"prune --model {NETWORK}:TinyDigits --data digits --budget 0.5 --groups inner --epochs 1 "
-    "--finetune-epochs 1 --limit-train 128 --batch-size 16 --device cpu --set search.dense_baseline=false --out run"
+    f"prune --model {NETWORK}:TinyDigits --data digits --budget 0.5 --set gates.groups=inner --epochs 1 "
+    "--finetune-epochs 1 --set data.limit_train=128 --batch-size 16 --device cpu "
+    "--set search.dense_baseline=false --out run"
 )
 
 
 def test_a_run_ends_in_the_deployed_file(type_command: Type, tmp_path: Path) -> None:
-    options = "--then int8 --set deploy.max_drop=100 --set deploy.calibration_images=64"
+    options = "--set deploy.then=int8 --set deploy.max_drop=100 --set deploy.calibration_images=64"
     typed = type_command(f"{SHORT} {options}")
     assert typed.code == 0, typed.err
     run = tmp_path / "run"
@@ -47,6 +48,6 @@ def test_a_run_ends_in_the_deployed_file(type_command: Type, tmp_path: Path) -> 
 
 
 def test_what_may_follow_a_run(type_command: Type, tmp_path: Path) -> None:
-    typed = type_command(f"{SHORT} --then int4")
+    typed = type_command(f"{SHORT} --set deploy.then=int4")
     assert typed.code == 2 and "recipe field deploy.then must be one of 'nothing', 'int8', got 'int4'" in typed.err
     assert not list(tmp_path.iterdir())

@@ -28,8 +28,9 @@ CHANNELS, BLOCKS = GOLDEN / "v1" / "channels", GOLDEN / "v1" / "blocks"
 def test_a_run_without_its_blocks_is_exported(type_command: Type) -> None:
     """λ is so large that every group closes; the network lives on its shortcuts."""
     typed = type_command(
-        f"prune --model {MAKE} --data digits --groups inner --penalty-weight 1 --set penalty.kind=macs "
-        "--remove-blocks --epochs 1 --finetune-epochs 1 --limit-train 128 --batch-size 16 --gate-lr 1 --device cpu "
+        f"prune --model {MAKE} --data digits --set gates.groups=inner --set penalty.weight=1 --set penalty.kind=macs "
+        "--set gates.remove_blocks=true --epochs 1 --finetune-epochs 1 --set data.limit_train=128 --batch-size 16 "
+        "--set gate_optimizer.lr=1 --device cpu "
         "--set search.dense_baseline=false --out run --quiet --json"
     )
     assert typed.code == 0, typed.err

@@ -1,4 +1,4 @@
-"""``depl0 plan``, ``depl0 recipes``, ``depl0 data`` and the help."""
+"""``depl0 plan``, ``depl0 recipes`` and the help."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_recipe_shown_reads_back(type_command: Type, name: str) -> None:
 
 def test_data_that_is_there_is_not_downloaded(type_command: Type, tmp_path: Path) -> None:
     there = write_cifar10(tmp_path / "d")
-    typed = type_command("data get cifar10 d")
+    typed = type_command("recipes download cifar10 d")
     assert typed.code == 0
     assert (tmp_path / typed.out.strip()).resolve() == there
 

@@ -21,7 +21,7 @@ from tests.torchvision_shim import import_torchvision
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
-SHORT = "prune digits --epochs 1 --finetune-epochs 1 --limit-train 128 --device cpu"
+SHORT = "prune digits --epochs 1 --finetune-epochs 1 --set data.limit_train=128 --device cpu"
 NO_DENSE = "--set search.dense_baseline=false"
 
 
@@ -34,7 +34,8 @@ def summary_of(run: Path) -> dict[str, Any]:
 
 
 def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
-    typed = type_command("prune digits --epochs 2 --finetune-epochs 1 --limit-train 256 --device cpu --out run")
+    words = "prune digits --epochs 2 --finetune-epochs 1 --set data.limit_train=256 --device cpu --out run"
+    typed = type_command(words)
     assert typed.code == 0, typed.err
     run = tmp_path / "run"
 
@@ -90,7 +91,7 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
         assert found["images"] == 360
 
     again = type_command(
-        "prune digits --epochs 2 --finetune-epochs 1 --limit-train 256 --device cpu --out run --resume"
+        "prune digits --epochs 2 --finetune-epochs 1 --set data.limit_train=256 --device cpu --out run --resume"
     )
     assert again.code == 0
     assert again.out == typed.out
@@ -141,9 +142,10 @@ def test_the_table_where_no_dense_network_was_trained(type_command: Type) -> Non
     ("options", "fields"),
     [
         ("--budget 0.4 --of params", {"gates.budget": 0.4, "gates.of": "params"}),
-        ("--penalty-weight 1e-6", {"gates.budget": None, "penalty.weight": 1e-6}),
+        ("--set penalty.weight=1e-6", {"gates.budget": None, "penalty.weight": 1e-6}),
         (
-            "--generator independent --direction backward --groups inner --gate-lr 0.01",
+            "--set gates.generator=independent --set gates.direction=backward --set gates.groups=inner "
+            "--set gate_optimizer.lr=0.01",
             {
                 "gates.generator": "independent",
                 "gates.direction": "backward",
@@ -151,7 +153,7 @@ def test_the_table_where_no_dense_network_was_trained(type_command: Type) -> Non
                 "gate_optimizer.lr": 0.01,
             },
         ),
-        ("--precision bf16 --batch-size 1000 --lr 0.02", {"run.precision": "bf16", "data.batch_size": 1000}),
+        ("--set run.precision=bf16 --batch-size 1000 --lr 0.02", {"run.precision": "bf16", "data.batch_size": 1000}),
         (
             "--set search.ema_decay=0.9 --set search.clip_norm=2 --set search.label_smoothing=0.1 "
             "--set weight_optimizer.schedule=one-cycle --set run.trackers=[]",
@@ -177,7 +179,7 @@ def test_options(type_command: Type, tmp_path: Path, options: str, fields: dict[
 
 
 def test_evaluation_is_in_the_precision_of_the_run(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type_command(f"{SHORT} {NO_DENSE} --precision bf16 --out run").code == 0
+    assert type_command(f"{SHORT} {NO_DENSE} --set run.precision=bf16 --out run").code == 0
     seen = []
     evaluate = evaluating.evaluate
     monkeypatch.setattr(
@@ -198,7 +200,7 @@ def test_a_recipe_of_ones_own(type_command: Type, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         shown.out.replace("epochs = 25", "epochs = 1").replace("epochs = 20", "epochs = 0")
     )
-    typed = type_command(f"prune mine.toml --limit-train 128 --device cpu {NO_DENSE} --out run")
+    typed = type_command(f"prune mine.toml --set data.limit_train=128 --device cpu {NO_DENSE} --out run")
     assert typed.code == 0, typed.err
     recipe = read_recipe(tmp_path / "run" / "recipe.toml")
     assert (recipe.gates.method, recipe.search.epochs) == ("l0-hc", 1)
@@ -289,7 +291,7 @@ def make(num_classes, in_channels):
 
 
 @pytest.mark.parametrize(
-    "model", ["lenet5 --set data.image_size=28", "resnet20 --groups inner", "my_net.py:make", "my_net:make"]
+    "model", ["lenet5 --set data.image_size=28", "resnet20 --set gates.groups=inner", "my_net.py:make", "my_net:make"]
 )
 def test_networks(type_command: Type, tmp_path: Path, model: str) -> None:
     (tmp_path / "my_net.py").write_text(MY_NET)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -13,9 +15,8 @@ import pytest
 
 import depl0
 from depl0.app.cli import latency, prune, report
-from depl0.app.recipes.sections import PRECISIONS, Compaction
+from depl0.app.recipes import SECTIONS
 from depl0.app.reports.report import FORMATS
-from depl0.gates.generators import Direction
 from depl0.gates.threshold import BudgetKind
 from depl0.latency.backends import BACKENDS
 from depl0.paper import cli as paper
@@ -24,7 +25,7 @@ from tests.cli.conftest import Type
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
-SLOW = {"torch", "matplotlib", "accelerate", "numpy", "transformers"}
+SLOW = {"torch", "matplotlib", "accelerate", "numpy", "pydantic", "transformers"}
 PROGRAM = """
 import sys
 from depl0.__main__ import main
@@ -40,7 +41,7 @@ sys.exit(code)
         ("--help", 0, "prune "),
         ("--version", 0, f"depl0 {depl0.__version__}\n"),
         ("prune --help", 0, "--budget FLOAT"),
-        ("bench step --help", 0, "--batch INTEGER"),
+        ("paper step --help", 0, "--batch INTEGER"),
         ("latency --help", 0, "--device"),
         ("prune --nonsense", 2, "--nonsense"),
         ("prune digits --budget half", 2, "'--budget'"),
@@ -67,9 +68,29 @@ def test_an_answer_within_half_a_second(tmp_path: Path, words: str, code: int, t
 def test_prune_lists_its_options_in_groups(type_command: Type) -> None:
     shown = type_command("prune --help").out
     titles = [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert titles == ["Arguments", "Data", "Budget", "Channels", "Training", "Run"]
-    assert shown.index("Data:") < shown.index("--data TEXT") < shown.index("Budget:") < shown.index("--budget FLOAT")
+    assert titles == ["Arguments", "Network and data", "Budget", "Training", "Run"]
+    places = [shown.index(word) for word in ("Network and data:", "--data TEXT", "Budget:", "--budget FLOAT")]
+    assert places == sorted(places)
     assert "--of [macs|params|latency]" in shown and "<" not in shown
+
+
+def test_prune_shows_at_most_twenty_options(type_command: Type) -> None:
+    shown = re.findall(r"^  (--[a-z-]+)", type_command("prune --help").out, re.MULTILINE)
+    assert len(set(shown) - {"--help"}) <= 20
+    fields = json.loads(type_command("recipes fields --json").out)
+    assert {field["name"] for field in fields} == {
+        f"{title}.{name}" for title, kind in SECTIONS.items() for name in kind.model_fields
+    }
+    assert all(field["type"] and field["description"] for field in fields)
+    only = type_command("recipes fields penalty").out
+    assert "penalty.kind: one of 'params', 'macs', 'groups', 'chain', 'groups-k2' (default: params)" in only
+    assert "search.epochs" not in only
+
+
+def test_there_are_nine_commands(type_command: Type) -> None:
+    shown = type_command("--help").out.partition("Commands:")[2]
+    commands = re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE)
+    assert commands == ["prune", "plan", "eval", "export", "report", "latency", "compare", "recipes", "paper"]
 
 
 def test_no_group_names_an_option_that_is_not_there() -> None:
@@ -80,9 +101,6 @@ def test_no_group_names_an_option_that_is_not_there() -> None:
 
 def test_the_words_of_the_options_are_those_of_the_library() -> None:
     assert get_args(BudgetKind) == prune.BUDGETS
-    assert get_args(Direction) == prune.DIRECTIONS
-    assert set(prune.COMPACTIONS) == set(get_args(Compaction))
-    assert prune.PRECISIONS == PRECISIONS
     assert tuple(BACKENDS) == latency.BACKENDS
     assert report.FORMATS == FORMATS
     assert paper.TABLES == TABLES

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from depl0.app.cli.prune import chosen_recipe, recipe_for
-from depl0.app.recipes import get
+from depl0.app.recipes import get, task_of
+from depl0.app.recipes.recipe import distill_share
 from depl0.errors import InputError
 
 
@@ -60,9 +61,10 @@ def test_the_task_of_the_command_line() -> None:
 def test_trained_networks_are_scored_unless_gates_are_asked_for() -> None:
     trained = chosen_recipe(model="resnet20", weights="w.safetensors")
     assert (trained.gates.method, trained.search.compensate) == ("reconstruction", True)
-    assert trained.finetune.schedule == "continued" and trained.distill == 0.9
-    asked: tuple[dict[str, Any], ...] = ({"generator": "lstm"}, {"direction": "backward"}, {"penalty_weight": 1e-6})
-    for options in (*asked, {"method": "dep-l0"}):
+    assert trained.finetune.schedule == "continued" and distill_share(trained, task_of(trained)) == 0.9
+    asked = ("gates.generator=lstm", "gates.direction=backward", "penalty.weight=1e-6", "gates.method=dep-l0")
+    options_for_gates: list[dict[str, Any]] = [{"set_": [field]} for field in asked]
+    for options in (*options_for_gates, {"method": "dep-l0"}):
         assert chosen_recipe(model="resnet20", weights="w.safetensors", **options).gates.method == "dep-l0"
     assert chosen_recipe(model="resnet20").gates.method == "dep-l0"
     assert chosen_recipe("resnet20-cifar10", weights="w.safetensors").gates.method == "reconstruction"

@@ -16,7 +16,7 @@ from tests.cli.conftest import Type
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
-TINY = "--epochs 1 --finetune-epochs 0 --limit-train 128 --device cpu --set search.dense_baseline=false"
+TINY = "--epochs 1 --finetune-epochs 0 --set data.limit_train=128 --device cpu --set search.dense_baseline=false"
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -101,7 +101,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, break_it, text):
     break_it(write_cifar10(tmp_path))
     with pytest.raises(DataError, match=re.escape(text)) as error:
         open_data(f"cifar10:{tmp_path}")
-    assert "depl0 data get cifar10 DIR" in error.value.hint
+    assert "depl0 recipes download cifar10 DIR" in error.value.hint
 
 
 def test_the_size_of_the_cifar100_test_file_is_its_own(tmp_path):

@@ -130,7 +130,8 @@ def test_sigterm_outside_of_training_is_no_traceback(tmp_path: Path, monkeypatch
 def test_the_options_of_the_command_are_obeyed(tmp_path: Path) -> None:
     recipe, out = tmp_path / "r.toml", tmp_path / "run"
     recipe.write_text(write_recipe(tiny_recipe(search__epochs=2, finetune__epochs=1)))
-    command = ["prune", str(recipe), "--out", str(out), "--quiet", "--checkpoint-steps", "2", "--keep", "3"]
+    command = ["prune", str(recipe), "--out", str(out), "--quiet"]
+    command += ["--set", "run.checkpoint_steps=2", "--set", "run.keep_checkpoints=3"]
     assert main(command) == 0
     kept = sorted(path.name for path in (out / "checkpoints").iterdir())
     assert kept == ["newest", "step-000000006", "step-000000008", "step-000000009"]

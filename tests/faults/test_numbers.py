@@ -35,7 +35,7 @@ def test_a_gradient_says_its_step_and_whose_it_is(tmp_path: Path) -> None:
     wrong = r"the gradient of the (weight|gate)s became (nan|inf) at step 5 \(search, epoch 2, learning rate"
     with pytest.raises(DivergedError, match=wrong) as caught:
         run(recipe, tmp_path / "run")
-    assert "--on-nan rollback" in str(caught.value)
+    assert "run.on_nan=rollback" in str(caught.value)
     assert last_good(tmp_path / "run")[0] == 4
 
 
@@ -80,12 +80,13 @@ def test_large_numbers_are_numbers() -> None:
     assert torch.stack([watch._unseen[-1]]).isfinite().all()
 
 
-@pytest.mark.parametrize("option", ["--lr", "--gate-lr"])
+@pytest.mark.parametrize("option", ["weight_optimizer.lr", "gate_optimizer.lr"])
 def test_a_learning_rate_that_explodes(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(write_recipe(tiny_recipe(search__warmup=0.0, penalty__weight=1.0)))
     out = tmp_path / "run"
-    code = main(["prune", str(recipe), "--out", str(out), option, "1e38", "--quiet", "--checkpoint-steps", "1"])
+    settings = ["--set", f"{option}=1e38", "--set", "run.checkpoint_steps=1"]
+    code = main(["prune", str(recipe), "--out", str(out), "--quiet", *settings])
     message = capsys.readouterr().err
     assert code == 1
     assert "became" in message and " step " in message and "hint: " in message

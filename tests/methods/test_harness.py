@@ -81,7 +81,8 @@ def test_a_closed_group_keeps_its_best_channel() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command(type_command: Type, tmp_path: Path, name: str) -> None:  # noqa: F811
     typed = type_command(
-        f"prune digits --method {name} --epochs 1 --finetune-epochs 1 --limit-train 128 --device cpu --quiet --json "
+        f"prune digits --method {name} --epochs 1 --finetune-epochs 1 --set data.limit_train=128 --device cpu "
+        "--quiet --json "
         "--set search.dense_baseline=false --set run.trackers=[]"
     )
     assert typed.code == 0, typed.err
@@ -102,8 +103,8 @@ def test_the_command(type_command: Type, tmp_path: Path, name: str) -> None:  # 
     ("words", "message"),
     [
         ("--method l1", "The method must be one of"),
-        ("--method fpgm --penalty-weight 1e-6", "gates.budget must be set where gates.method is 'fpgm'"),
-        ("--method l0-hc --generator fc", "gates.generator must be 'independent' where gates.method is 'l0-hc'"),
+        ("--method fpgm --set penalty.weight=1e-6", "gates.budget must be set where gates.method is 'fpgm'"),
+        ("--method l0-hc --set gates.generator=fc", "gates.generator must be 'independent' where gates.method"),
         ("--method slimming --model lenet5 --data digits --set data.image_size=28", "needs a norm"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from depl0.app.cli.deployed import deployed_table
+from depl0.app.cli.result import deployed_table
 from depl0.app.reports import deployed
 from depl0.app.reports.html import page
 from depl0.app.reports.run import Run

@@ -1,4 +1,4 @@
-"""``--compile``: one graph with the gates inside, whatever the budget does."""
+"""``run.compile``: one graph with the gates inside, whatever the budget does."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_a_compiler_the_run_is_refused_before_it_begins(
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", _uncached_compiler_search())
     with pytest.raises(InputError, match=r"finds no C\+\+ compiler") as caught:
         run(tiny_recipe(run__compile=True), tmp_path / "run")
-    assert "leave --compile out" in str(caught.value)
+    assert "set run.compile to false" in str(caught.value)
 
 
 def _uncached_compiler_search() -> Any:

@@ -74,7 +74,7 @@ def test_it_is_on_by_default_where_there_is_a_trained_network(tmp_path: Path, we
     run(tiny_recipe(model__weights=weights, distill__weight=0.0), tmp_path / "off", quiet := Noisy())
     files = {n: (tmp_path / n / "compact" / "compact.safetensors").read_bytes() for n in ("default", "asked", "off")}
     assert files["default"] == files["asked"] != files["off"]
-    assert any("--distill 0" in note for note in told.notes)
+    assert any("distill.weight = 0" in note for note in told.notes)
     assert not any("distill" in note for note in quiet.notes)
 
 

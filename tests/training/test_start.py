@@ -70,7 +70,7 @@ def test_published_weights_with_a_new_head(monkeypatch: pytest.MonkeyPatch) -> N
     found = begin(model__spec="timm:mobilenetv3_small_050.lamb_in1k", model__pretrained=True)
     assert found.notes == (
         "weights from timm (mobilenetv3_small_050.lamb_in1k) (1,000 classes); classifier is initialised for 10 "
-        "(--strict refuses this)",
+        "(model.strict = true refuses this)",
     )
     assert torch.equal(found.host.get_parameter("conv_stem.weight"), original.get_parameter("conv_stem.weight"))
     unused = begin(model__spec="timm:mobilenetv3_small_050.lamb_in1k")

@@ -8,26 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
-from depl0.app.cli.bench import write_results
-from depl0.app.cli.choice import choice, one_of
-from depl0.app.cli.help import GroupedCommand, in_groups
-from depl0.app.cli.options import with_options_of
+from depl0._util.io import write_whole
+from depl0.app.cli.compare import OUT_HELP, finish, study_folder
+from depl0.app.cli.options import JSON, QUIET, SET, GroupedCommand, choice, in_groups, one_of, with_options_of
 from depl0.app.cli.prune import GROUPS, chosen_recipe, complete
-from depl0.app.cli.study import OUT_HELP, finish, study_folder
 from depl0.app.table import FORMATS, render
 from depl0.errors import InputError
 
 app = typer.Typer(
-    help="Repeat the paper: tables, ablation, claims, time to solution.", no_args_is_help=True, rich_markup_mode=None
+    help="Reproduce the paper: tables, ablation, claims, and the speed of training with gates.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 WITHOUT_DATA, WITH_DATA = "digits", "digits,lenet5-fashion-mnist"
 
 
 @app.command("ablation", cls=in_groups(GROUPS))
-@with_options_of(
-    chosen_recipe, without=("recipe", "model", "data", "task", "weights", "penalty_weight", "method", "generator")
-)
+@with_options_of(chosen_recipe, without=("recipe", "model", "data", "task", "weights", "method"))
 def ablation_command(
     options: dict[str, Any],
     recipes: Annotated[
@@ -38,8 +36,8 @@ def ablation_command(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each generator, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="ablation"))] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, QUIET] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Prune with every generator of the paper's appendix B; tabulate mean ± spread. Run it again to resume."""
     from depl0.app.runs.progress import make_reporter
@@ -75,7 +73,7 @@ def claims_command(
     control: Annotated[
         str, typer.Option(help="The recipe field that makes a run of Dep-L0 the control W = 0.")
     ] = CONTROL,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Judge the paper's claims by finished runs: confirmed, not confirmed or open, with figures, n and spread."""
     from depl0.paper.claims.judge import judge
@@ -94,7 +92,7 @@ TABLES = ("cifar10", "cifar100", "imagenet", "runtime", "ablation")
 def tables_command(
     name: Annotated[str, typer.Argument(help=f"{', '.join(TABLES)}.", show_default=False)],
     runs: Annotated[list[Path] | None, typer.Argument(help="Folders of your runs, as further rows.")] = None,
-    format_: Annotated[str, choice("--format", FORMATS, "What to print.")] = "text",
+    format_: Annotated[str, choice("--format", FORMATS, "Output format.")] = "text",
 ) -> None:
     """Print published results, with your own runs as further rows."""
     one_of("the table", name, TABLES)
@@ -129,33 +127,72 @@ def tts_command(
     only: Annotated[
         list[str] | None, typer.Option(help="Run only this: dense, never, once, …; can be given again.")
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    set_: Annotated[list[str] | None, SET] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare the seconds of dense training with those of pruning, compacted never, once and progressively."""
     from depl0.app.recipes import catalog
     from depl0.app.runs.progress import make_reporter
     from depl0.paper.tts import ALL, bench_tts, find_members, tts_table
 
-    options = {
+    fields = {
         "model.spec": model,
         "data.spec": data,
         "search.epochs": epochs,
         "finetune.epochs": finetune_epochs,
+        "gates.budget": budget,
         "data.batch_size": batch_size,
         "data.limit_train": limit_train,
     }
-    base = complete(catalog.find(recipe), options, budget, None, set_ or [])
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads must be a whole number of at least 1, got {threads} instead.")
+    given = {name: value for name, value in fields.items() if value is not None}
+    base = complete(catalog.find(recipe), given, set_)
+    _check_positive("--threads", threads)
     chosen = find_members(only) if only else ALL
     if pairs is not None and (seed or pairs < 1):
         raise InputError(
-            f"--pairs must be a whole number of at least 1, without --seed, got {pairs} instead.",
+            f"--pairs must be an integer of at least 1, without --seed, got {pairs} instead.",
             hint="--pairs 3 takes three seeds.",
         )
     seeds = sorted(set(seed or range(base.run.seed, base.run.seed + (pairs or 1))))
     result = bench_tts(base, out, seeds=seeds, chosen=chosen, threads=threads, note=make_reporter().note)
     table = tts_table(result)
-    write_results(out, "tts", result, table)
+    _write_results(out, "tts", result, table)
     typer.echo(json.dumps(result, indent=2) if as_json else table)
+
+
+@app.command("step", cls=GroupedCommand)
+def step_command(
+    model: Annotated[list[str] | None, typer.Option(help="Network for 32x32 images; can be repeated.")] = None,
+    batch: Annotated[int, typer.Option(help="Images per step.")] = 128,
+    repeats: Annotated[int, typer.Option(help="Rounds; every variant takes one step in each.")] = 7,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch (default: its own choice).")] = None,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="Use the channels-last format.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for step.json and step.md.")] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Compare a training step with gates with the dense one: time, operators, saved activations."""
+    from depl0.app.bench.step import bench_step, step_table
+    from depl0.app.models.spec import check_spec
+
+    models = model or ["resnet56", "vgg16"]
+    for name in models:
+        check_spec(name)
+    for option, value in (("--batch", batch), ("--repeats", repeats), ("--threads", threads)):
+        _check_positive(option, value)
+    for result in bench_step(models, batch, repeats, threads, channels_last):
+        table = step_table(result)
+        if out is not None:
+            _write_results(out, "step", result, table)
+    typer.echo(json.dumps(result, indent=2) if as_json else table)
+
+
+def _check_positive(option: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise InputError(f"{option} must be an integer of at least 1, got {value} instead.")
+
+
+def _write_results(folder: Path, name: str, result: dict[str, Any], text: str) -> None:
+    """Write a measurement twice: as JSON, and as a table to read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{name}.json", (json.dumps(result, indent=2) + "\n").encode())
+    write_whole(folder / f"{name}.md", (text + "\n").encode())

@@ -1,4 +1,4 @@
-"""``depl0 bench step``: what gates add to a training step, in time, operators and memory.
+"""``depl0 paper step``: what gates add to a training step, in time, operators and memory.
 
 The step is the one that ``depl0 prune`` takes: the same optimizers, the same loss, the budget followed. All variants
 take turns in one process, so that noise affects all of them equally.

@@ -10,8 +10,8 @@ import typer
 
 from depl0 import __version__
 from depl0._util.registry import load_plugins
-from depl0.app.cli import bench, compare, data, evaluate, export, latency, plan, prune, recipes, report
-from depl0.app.cli.help import GroupedCommand, in_groups
+from depl0.app.cli import compare, evaluate, export, latency, plan, prune, recipes, report
+from depl0.app.cli.options import GroupedCommand, in_groups
 from depl0.errors import (
     DataError,
     Depl0Error,
@@ -35,25 +35,23 @@ app = typer.Typer(
 )
 TRAINING = in_groups(prune.GROUPS)
 app.command("prune", cls=TRAINING)(prune.prune_command)
-app.command("compare", cls=TRAINING)(compare.compare_command)
+app.command("plan", cls=GroupedCommand)(plan.plan_command)
 app.command("eval", cls=GroupedCommand)(evaluate.eval_command)
 app.command("export", cls=GroupedCommand)(export.export_command)
-app.command("plan", cls=GroupedCommand)(plan.plan_command)
 app.command("report", cls=GroupedCommand)(report.report_command)
 app.command("latency", cls=GroupedCommand)(latency.latency_command)
+app.command("compare", cls=TRAINING)(compare.compare_command)
 app.add_typer(recipes.app, name="recipes")
-app.add_typer(data.app, name="data")
-app.add_typer(bench.app, name="bench")
 for _name, _commands in load_plugins("depl0.commands").items():
     app.add_typer(_commands, name=_name)
 
 DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
-"""``WRONG_INPUT``: flags, files, data or a network that cannot be used; ``STOPPED``: asked to stop, and can go on (what
-sysexits.h calls a temporary failure)"""
+"""``WRONG_INPUT``: flags, files, data or a network that cannot be used; ``STOPPED``: interrupted, can be resumed (a
+temporary failure in sysexits.h)"""
 
 
 INPUT_ERRORS = (InputError, DataError, FormatError, GateError, NothingToPruneError, TraceError)
-"""what the user gave is not what it has to be; all others are failures on the way"""
+"""errors caused by invalid input; all others are failures on the way"""
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,17 +1,29 @@
-"""``depl0 compare``: several methods in the same harness."""
+"""``depl0 compare``: several methods or budgets in the same harness, and what all studies print."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depl0.app.cli.options import with_options_of
+from depl0.app.cli.options import JSON, QUIET, with_options_of
 from depl0.app.cli.prune import chosen_recipe
-from depl0.app.cli.study import OUT_HELP, finish, study_folder
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+    from depl0.app.studies.study import Result, Study
+    from depl0.app.table import Table
+
+OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); run the same command again to resume."
+WIDE = 200
+"""columns of a table that no terminal shows: lines are not broken"""
 
 
-@with_options_of(chosen_recipe, without=("penalty_weight", "method", "generator", "direction"))
+@with_options_of(chosen_recipe, without=("method",))
 def compare_command(
     options: dict[str, Any],
     methods: Annotated[
@@ -31,8 +43,8 @@ def compare_command(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="comparison"))] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, QUIET] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Run it again to resume."""
     from depl0.app.runs.progress import make_reporter
@@ -55,3 +67,41 @@ def compare_command(
         study, reporter, lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate, draw_comparison
     )
     finish(study, result, table, as_json)
+
+
+def study_folder(out: str | None, kind: str, name: str) -> Path:
+    """Return the folder of a study."""
+    return Path(out) if out else Path("runs") / f"{name}-{kind}"
+
+
+def finish(study: Study, result: Result, table: Table, as_json: bool) -> None:
+    """Print the result; end with an error if members failed."""
+    from depl0.app.runtime.engine import is_first_process
+    from depl0.app.studies.study import raise_if_failed
+
+    if is_first_process():
+        if as_json:
+            typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        else:
+            print_table(table)
+            typer.echo(f"files in {study.folder}")
+    raise_if_failed(study)
+
+
+def print_table(table: Table) -> None:
+    """Print a table on stdout, as wide as the terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    console = Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)
+    shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
+    last = len(table.columns) - 1
+    for place, column in enumerate(table.columns):
+        justify: JustifyMethod = "right" if column.is_number else "left"
+        shown.add_column(column.title, justify=justify, no_wrap=place != last, overflow="fold")
+    for row in table.shown():
+        shown.add_row(*row)
+    with console.capture() as capture:
+        console.print(shown, *table.notes, sep="\n")
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))  # rich fills lines with spaces

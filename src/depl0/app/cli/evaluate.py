@@ -1,4 +1,4 @@
-"""``depl0 eval``: what a compact network is worth, from the saved files alone."""
+"""``depl0 eval``: evaluate a compact network from its saved files alone."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.prune import read_assignments
+from depl0.app.cli.options import JSON, SET, read_assignments
 from depl0.errors import InputError
 
 
 def eval_command(
     path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
-    data: Annotated[str | None, typer.Option(help="Data to evaluate on; a run knows its own.")] = None,
-    model: Annotated[str | None, typer.Option(help="What builds the dense network; a run knows its own.")] = None,
-    task_spec: Annotated[
-        str | None, typer.Option("--task", help="What it is evaluated for; a run knows its own.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data to evaluate on (default: the run's own).")] = None,
+    model: Annotated[str | None, typer.Option(help="Dense-model factory (default: the run's own).")] = None,
+    task_spec: Annotated[str | None, typer.Option("--task", help="Task (default: the run's own).")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A recipe field, e.g. data.mean=[0.5].")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    set_: Annotated[list[str] | None, SET] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Repeat the accuracy, or the task's other metric, of a compact network from its files."""
+    """Evaluate a saved compact network."""
     from depl0.app.recipes import catalog
     from depl0.app.recipes.recipe import task_of
     from depl0.app.recipes.toml import read_recipe, with_overrides
@@ -44,7 +42,7 @@ def eval_command(
     base = resolve_paths(read_recipe(recipe_file), recipe_file.parent) if recipe_file else catalog.get("digits")
     options = {"data.spec": data, "model.spec": model, "task.spec": task_spec, "run.device": device}
     given = {name: value for name, value in options.items() if value is not None}
-    recipe = with_overrides(base, {**given, **read_assignments(set_ or [])})
+    recipe = with_overrides(base, {**given, **read_assignments(set_)})
     engine = make_engine(recipe)
     opened = open_data_for(recipe, engine.device)
     compact = load(folder, model_factory(recipe, opened)).to(engine.device)

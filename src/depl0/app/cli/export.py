@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 def export_command(
     path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
-    folder: Annotated[Path | None, typer.Argument(help="Where to write, instead of --out.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="Output path, instead of --out.")] = None,
     *,
     to: Annotated[str, typer.Option(help="onnx, pt2, safetensors, or torch (a folder).")],
     opset: Annotated[int | None, typer.Option(help="ONNX opset (default: 18).")] = None,
-    dynamic_batch: Annotated[bool, typer.Option("--dynamic-batch", help="Leave the batch size free.")] = False,
+    dynamic_batch: Annotated[bool, typer.Option("--dynamic-batch", help="Export with a dynamic batch size.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="onnx and pt2: quantise, and measure what that costs on the test set.")
+        bool, typer.Option("--int8", help="onnx and pt2: quantize, and measure the accuracy on the test set.")
     ] = False,
     max_drop: Annotated[
-        float | None, typer.Option(help="With --int8: points of the metric that may be lost (default: 1).")
+        float | None, typer.Option(help="With --int8: largest loss of the metric, in points (default: 1).")
     ] = None,
     calibration_images: Annotated[
-        int | None, typer.Option(help="With --int8: training images to measure ranges on (default: 512).", min=1)
+        int | None, typer.Option(help="With --int8: training images for calibration (default: 512).", min=1)
     ] = None,
-    data: Annotated[str | None, typer.Option(help="With --int8: where the run's data is, if it has moved.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The file or folder (default: NAME.onnx, NAME-torch, …).")] = None,
-    model: Annotated[str | None, typer.Option(help="What builds the dense network; a run knows its own.")] = None,
+    data: Annotated[str | None, typer.Option(help="With --int8: the run's data, if it has moved.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file or folder (default: NAME.onnx, NAME-torch, …).")] = None,
+    model: Annotated[str | None, typer.Option(help="Dense-model factory (default: the run's own).")] = None,
     shape: Annotated[
         str | None, typer.Option(help="Shape of one input, e.g. 3,224,224, if the folder lacks it.")
     ] = None,
@@ -41,7 +41,7 @@ def export_command(
         str | None, typer.Option(help="torch only: upload the folder to the Hugging Face Hub as OWNER/NAME.")
     ] = None,
 ) -> None:
-    """Write a compact network as one file or folder, and keep it only if another process gets the same from it."""
+    """Write a compact network as one file or folder, verified in a separate process before it is kept."""
     from depl0.app.deploy.int8 import Options, export_int8
     from depl0.app.deploy.source import open_source
     from depl0.export import Request, names, target, write_checked  # torch.onnx is slow to import

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.choice import choice
+from depl0.app.cli.options import JSON, choice
 from depl0.errors import InputError
 
 BACKENDS = ("eager", "compile", "onnxruntime")
@@ -22,29 +22,36 @@ def latency_command(
         ),
     ],
     batch: Annotated[str, typer.Option(help="Batch sizes, e.g. 1,32.")] = "1",
-    threads: Annotated[int, typer.Option(help="Threads; 0: as torch is set.", min=0)] = 0,
+    threads: Annotated[int, typer.Option(help="Threads; 0: torch's setting.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     backend: Annotated[str, typer.Option(help=f"Some of {','.join(BACKENDS)}.")] = ",".join(BACKENDS),
     budget: Annotated[
-        float | None, typer.Option(help="A model only: cut it, untrained, to this share, to know its speed beforehand.")
+        float | None,
+        typer.Option(help="Models only: prune it, untrained, to this share, to predict its speed."),
     ] = None,
-    of: Annotated[str, choice("--of", ("macs", "params", "latency"), "What the budget counts.")] = "macs",
+    of: Annotated[str, choice("--of", ("macs", "params", "latency"), "Cost that the budget is a share of.")] = "macs",
     round_to: Annotated[str, typer.Option(help="With --budget: multiples of channels to compare, e.g. 1,8,16.")] = "1",
     groups: Annotated[str, typer.Option(help="With --budget: all or inner.")] = "all",
     built_small: Annotated[
-        bool, typer.Option("--built-small", help="Compare with a network built small from the start, too.")
+        bool, typer.Option("--built-small", help="Also time a network built small from the start.")
     ] = False,
-    model: Annotated[str | None, typer.Option(help="What built the dense network; a run knows its own.")] = None,
+    model: Annotated[str | None, typer.Option(help="Dense-model factory (default: the run's own).")] = None,
     image_size: Annotated[int, typer.Option(help="Height and width of the images.")] = 0,
     channels: Annotated[int, typer.Option(help="Channels of the images.")] = 3,
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
-    seconds: Annotated[float, typer.Option(help="Most time for each comparison.")] = 10.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seconds: Annotated[float, typer.Option(help="Time limit per comparison (s).")] = 10.0,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Time a network in PyTorch, torch.compile and ONNX Runtime; with its dense form, if it is a compact one."""
-    from depl0.app.cli.latency_run import device_called, measured, threads_set
-    from depl0.app.cli.latency_subject import Sizes, model_subject, run_subject
-    from depl0.app.cli.latency_table import latency_table
+    from depl0.app.cli.latency_run import (
+        Sizes,
+        device_called,
+        latency_table,
+        measured,
+        model_subject,
+        run_subject,
+        threads_set,
+    )
 
     batches, backends = _numbers("--batch", batch), _backends(backend)
     place, path = device_called(device), Path(subject)

@@ -1,13 +1,25 @@
-"""Options that several commands share: they are the parameters of one function, and are written once."""
+"""How options are declared, shared by several commands, checked and shown in the help."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import typer
+from typer.core import TyperCommand
+
+from depl0._util.registry import did_you_mean
+from depl0.errors import InputError
+
 Command = Callable[..., None]
+TYPES = {"str": "TEXT", "int": "INTEGER", "float": "FLOAT", "path": "PATH"}
+"""what some versions of typer write, and what command lines have always called it"""
+QUIET = typer.Option("--quiet", help="Print only the result.")
+JSON = typer.Option("--json", help="Print the result as JSON.")
+SET = typer.Option("--set", help="Any recipe field: section.field=value (depl0 recipes fields lists them).")
 
 
 def with_options_of(source: Callable[..., Any], without: Collection[str] = ()) -> Callable[[Command], Command]:
@@ -34,9 +46,84 @@ def with_options_of(source: Callable[..., Any], without: Collection[str] = ()) -
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters with their annotations evaluated; what is returned may be of a type not imported yet."""
+    """Return the parameters with their annotations evaluated; the return type may not be imported yet."""
     found = inspect.signature(function).parameters
     return {
         name: parameter.replace(annotation=eval(parameter.annotation, function.__globals__))
         for name, parameter in found.items()
     }
+
+
+def one_of(what: str, value: str, choices: Sequence[str]) -> str:
+    """Return the value if it is one of the choices; refuse it by name otherwise."""
+    if value not in choices:
+        raise InputError(
+            f"{what} must be one of {', '.join(choices)}, got {value!r} instead.", hint=did_you_mean(value, choices)
+        )
+    return value
+
+
+def choice(flag: str, choices: Sequence[str], help_: str) -> Any:
+    """Return an option that takes one of a few words: its help lists them, and a shell completes them.
+
+    A wrong word is refused while the command line is read, before anything slow is imported.
+    """
+
+    def check(value: str | None) -> str | None:
+        return value if value is None else one_of(flag, value, choices)
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in choices if word.startswith(incomplete)]
+
+    return typer.Option(flag, metavar=f"[{'|'.join(choices)}]", help=help_, callback=check, autocompletion=complete)
+
+
+def read_assignments(assignments: list[str] | None) -> dict[str, str]:
+    """Return the fields that ``--set`` was given."""
+    fields = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise InputError(f"--set takes section.field=value, got {assignment!r} instead.")
+        fields[name.strip()] = value.strip()
+    return fields
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options by what they are for."""
+
+    groups: Mapping[str, Sequence[str]] = {}
+    """titles, and the parameters below each; parameters that are in none come last"""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, and the options group after group."""
+        others = "Run" if self.groups else "Options"
+        group_of = {name: title for title, names in self.groups.items() for name in names}
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *self.groups, others)}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            is_argument = parameter.param_type_name == "argument"
+            title = "Arguments" if is_argument else group_of.get(str(parameter.name), others)
+            sections[title].append((_plain_types(record[0]), record[1]))
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def in_groups(groups: Mapping[str, Sequence[str]]) -> type[GroupedCommand]:
+    """Return the class of a command with these groups of options."""
+    return type("Grouped", (GroupedCommand,), {"groups": groups})
+
+
+def _plain_types(flags: str) -> str:
+    """Return a line of help with the usual names of types.
+
+    >>> _plain_types("--lr <float>"), _plain_types("--set <list[str]>")
+    ('--lr FLOAT', '--set TEXT')
+    """
+    return re.sub(
+        r"<(?:list\[)?(\w+)(?: range)?\]?>", lambda found: TYPES.get(found[1].lower(), found[1].upper()), flags
+    )

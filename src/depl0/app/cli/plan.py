@@ -1,4 +1,4 @@
-"""``depl0 plan``: what can be pruned of a network, and why not the rest."""
+"""``depl0 plan``: what can be pruned of a network, and why the rest cannot."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from depl0.app.cli.options import JSON
+
 
 def plan_command(
     model: Annotated[str, typer.Argument(help="resnet56, torchvision:…, timm:…, package.module:make or file.py:make.")],
@@ -14,7 +16,7 @@ def plan_command(
     channels: Annotated[int, typer.Option(help="Channels of the images.")] = 3,
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
     groups: Annotated[str, typer.Option(help="all or inner.")] = "all",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print, layer by layer, what can be pruned of a network, and why the rest cannot."""
     import torch

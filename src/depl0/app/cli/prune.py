@@ -8,38 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depl0.app.cli.choice import choice
-from depl0.app.cli.options import with_options_of
+from depl0.app.cli.options import QUIET, SET, choice, read_assignments, with_options_of
 from depl0.errors import InputError
 
 if TYPE_CHECKING:
     from depl0.app.recipes.recipe import Recipe
 
+QUICK = {"search.epochs": 0, "finetune.epochs": 0, "search.compensate": True}
+"""what ``--quick`` sets, besides the method"""
 QUICK_METHOD = "reconstruction"
-"""how channels are chosen where nothing is trained"""
-
-
+LEARNED_FIELDS = ("gates.generator", "gates.direction", "gates.conditioning", "gate_optimizer.lr", "penalty.weight")
+"""fields that only learned gates have: to set one is to ask for them"""
 BUDGETS = ("macs", "params", "latency")
-DIRECTIONS = ("forward", "backward")
-COMPACTIONS = ("progressive", "once", "never")
-PRECISIONS = ("fp32", "bf16", "fp16")
-ON_NAN = ("stop", "rollback")
 GROUPS = {
-    "Data": ("model", "weights", "pretrained", "strict", "data", "task", "limit_train", "workers"),
-    "Budget": ("budget", "of", "round_to", "penalty_weight", "groups", "remove_blocks"),
-    "Channels": ("method", "generator", "direction", "conditioning", "gate_lr", "quick", "compensate"),
-    "Training": (
-        "epochs",
-        "finetune_epochs",
-        "batch_size",
-        "lr",
-        "distill",
-        "compact",
-        "precision",
-        "on_nan",
-        "sync_bn",
-        "compile_",
-    ),
+    "Network and data": ("model", "weights", "pretrained", "data", "task"),
+    "Budget": ("budget", "of", "round_to", "method", "quick"),
+    "Training": ("epochs", "finetune_epochs", "batch_size", "lr", "seed", "device", "set_"),
 }
 """the options of a training as help lists them; all others are those of a run"""
 
@@ -48,8 +32,7 @@ def chosen_recipe(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A recipe's name or TOML file (depl0 recipes lists them); "
-            "without one: digits, or custom where --model or --data is given."
+            help="Recipe name or TOML file, see depl0 recipes (default: digits, or custom with --model or --data)."
         ),
     ] = None,
     model: Annotated[
@@ -69,132 +52,53 @@ def chosen_recipe(
     pretrained: Annotated[
         bool | None, typer.Option("--pretrained", help="Start from the weights that timm or torchvision publish.")
     ] = None,
-    strict: Annotated[
-        bool | None, typer.Option("--strict", help="Refuse weights for another number of classes.")
-    ] = None,
-    budget: Annotated[float | None, typer.Option(help="Share of the cost that may be left, e.g. 0.5.")] = None,
-    of: Annotated[str | None, choice("--of", BUDGETS, "What the budget counts.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Share of the cost to keep, e.g. 0.5.")] = None,
+    of: Annotated[str | None, choice("--of", BUDGETS, "Cost that the budget is a share of.")] = None,
     round_to: Annotated[
         str | None,
-        typer.Option(help="Keep a multiple of so many channels, e.g. 8, or all of a group; auto: what pays here."),
+        typer.Option(help="Keep a multiple of this many channels per group, e.g. 8; auto: benchmark this device."),
     ] = None,
-    penalty_weight: Annotated[float | None, typer.Option(help="The paper's fixed λ, instead of a budget.")] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="dep-l0, l0-hc, reconstruction, l1-norm, fpgm, slimming, taylor, hrank, sfp or random: "
-            "what chooses channels."
+            help="Pruning method: dep-l0, l0-hc, reconstruction, l1-norm, fpgm, slimming, taylor, hrank, sfp or random."
         ),
-    ] = None,
-    remove_blocks: Annotated[
-        bool | None, typer.Option("--remove-blocks", help="Remove layers whose output has become constant.")
-    ] = None,
-    generator: Annotated[str | None, typer.Option(help="Gate generator: fc, independent, fc-relu, …")] = None,
-    direction: Annotated[str | None, choice("--direction", DIRECTIONS, "Order of the groups.")] = None,
-    conditioning: Annotated[str | None, typer.Option(help="What the generator reads: log_alpha or gates.")] = None,
-    groups: Annotated[str | None, typer.Option(help="all or inner.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
-    finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images of a training step, over all processes.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
-    gate_lr: Annotated[float | None, typer.Option(help="Learning rate of the gates.")] = None,
-    distill: Annotated[
-        float | None,
-        typer.Option(help="The dense network's share of the loss (default: 0.9 where --weights are given; 0: none)."),
-    ] = None,
-    compensate: Annotated[
-        bool | None,
-        typer.Option("--compensate/--no-compensate", help="Fit the layers behind a cut to what they read."),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Train nothing: score, cut and compensate a trained network, in minutes."),
+        typer.Option("--quick", help="No training: score, prune and compensate a trained network, in minutes."),
     ] = False,
-    then: Annotated[
-        str | None, typer.Option(help="What follows: int8 writes the deployed file and measures all variants.")
-    ] = None,
-    compact: Annotated[
-        str | None,
-        choice("--compact", COMPACTIONS, "When closed channels are cut out: during the search, after it, or never."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the search.")] = None,
+    finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per training step, over all processes.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the weights.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
-    precision: Annotated[str | None, choice("--precision", PRECISIONS, "Numbers of the training steps.")] = None,
-    limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
-    checkpoint_steps: Annotated[int | None, typer.Option(help="Steps between two checkpoints.")] = None,
-    checkpoint_minutes: Annotated[
-        float | None, typer.Option(help="Minutes between two checkpoints (default: 10); 0: after every epoch.")
-    ] = None,
-    keep: Annotated[int | None, typer.Option(help="How many of the newest checkpoints are kept.")] = None,
-    on_nan: Annotated[
-        str | None,
-        choice("--on-nan", ON_NAN, "On non-finite values: stop, or go back to a checkpoint and halve the rates."),
-    ] = None,
-    sync_bn: Annotated[
-        bool | None, typer.Option("--sync-bn/--no-sync-bn", help="Batch norms see the batch of all processes.")
-    ] = None,
-    compile_: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Run training steps through torch.compile.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that read images; left out: as many as cores are free.", min=0)
-    ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any recipe field: section.field=value.")] = None,
+    set_: Annotated[list[str] | None, SET] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
-    if quick:
-        method, epochs, finetune_epochs = method or QUICK_METHOD, epochs or 0, finetune_epochs or 0
-        compensate = True if compensate is None else compensate
-    own = recipe_for(model, data, recipe, trained=bool(weights or pretrained))
-    if method is None and any(o is not None for o in (generator, direction, conditioning, gate_lr, penalty_weight)):
-        method = _learned(own)  # these are about learned gates
-    chosen = complete(
-        own,
-        {
-            "model.spec": model,
-            "data.spec": data,
-            "task.spec": task,
-            "model.weights": weights,
-            "model.pretrained": pretrained,
-            "model.strict": strict,
-            "gates.of": of,
-            "gates.round_to": round_to,
-            "gates.method": method,
-            "gates.remove_blocks": remove_blocks,
-            "gates.generator": generator,
-            "gates.direction": direction,
-            "gates.conditioning": conditioning,
-            "gates.groups": groups,
-            "search.epochs": epochs,
-            "finetune.epochs": finetune_epochs,
-            "data.batch_size": batch_size,
-            "weight_optimizer.lr": lr,
-            "gate_optimizer.lr": gate_lr,
-            "distill.weight": distill,
-            "search.compensate": compensate,
-            "deploy.then": then,
-            "search.cut": compact,
-            "run.seed": seed,
-            "run.device": device,
-            "run.precision": precision,
-            "data.limit_train": limit_train,
-            "data.workers": workers,
-            "run.checkpoint_steps": checkpoint_steps,
-            "run.checkpoint_minutes": checkpoint_minutes,
-            "run.keep_checkpoints": keep,
-            "run.on_nan": on_nan,
-            "run.sync_bn": sync_bn,
-            "run.compile": compile_,
-        },
-        budget,
-        penalty_weight,
-        set_ or [],
-    )
+    fields = {
+        "model.spec": model,
+        "data.spec": data,
+        "task.spec": task,
+        "model.weights": weights,
+        "model.pretrained": pretrained,
+        "gates.budget": budget,
+        "gates.of": of,
+        "gates.round_to": round_to,
+        "gates.method": method or (QUICK_METHOD if quick else None),
+        "search.epochs": epochs,
+        "finetune.epochs": finetune_epochs,
+        "data.batch_size": batch_size,
+        "weight_optimizer.lr": lr,
+        "run.seed": seed,
+        "run.device": device,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    base = recipe_for(model, data, recipe, trained=bool(weights or pretrained))
+    chosen = complete(base, {**(QUICK if quick else {}), **given}, set_)
     if quick and not chosen.model.starts_trained:
-        raise InputError(
-            "--quick needs a network that was trained already.",
-            hint="give --weights FILE or --pretrained.",
-        )
+        raise InputError("--quick needs a trained network.", hint="give --weights FILE or --pretrained.")
     return chosen
 
 
@@ -203,12 +107,11 @@ def prune_command(
     options: dict[str, Any],
     out: Annotated[str | None, typer.Option(help="Folder of the run (default: runs/NAME).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: Annotated[bool, QUIET] = False,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
-    """Train a network with gates, cut the closed channels out, fine-tune what is left, and report the result."""
-    from depl0.app.cli.deployed import check_deployable, deploy, deployed_table
-    from depl0.app.cli.result import result_table
+    """Train a network with gates, remove the closed channels, fine-tune what is left, and report the result."""
+    from depl0.app.cli.result import check_deployable, deploy, deployed_table, result_table
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.engine import is_first_process
     from depl0.app.training.prune import prune
@@ -243,41 +146,21 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
     return own.replace(name="-".join(words))
 
 
-def _learned(recipe: Recipe) -> str | None:
-    """Return the method that learns gates where a recipe's own scores channels."""
+def complete(recipe: Recipe, given: dict[str, Any], assignments: list[str] | None) -> Recipe:
+    """Change a recipe as the command line says; ``--set`` has the last word.
+
+    A method brings a generator that it allows, and fields of learned gates bring a method that learns them.
+    """
     from depl0.app.methods import METHODS, Scored
-
-    return "dep-l0" if isinstance(METHODS[recipe.gates.method], Scored) else None
-
-
-def complete(
-    recipe: Recipe,
-    options: dict[str, Any],
-    budget: float | None,
-    penalty_weight: float | None,
-    assignments: list[str],
-) -> Recipe:
-    """Change a recipe as the command line says: budget and λ exclude each other; ``--set`` has the last word."""
     from depl0.app.recipes.recipe import for_method
     from depl0.app.recipes.toml import with_overrides
 
-    if budget is not None and penalty_weight is not None:
-        raise InputError("--budget and --penalty-weight are both given; exactly one may be.")
-    options = {**options, "gates.budget": budget, "penalty.weight": penalty_weight}
-    overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if "gates.method" in overrides:
-        overrides = {**for_method(recipe, overrides["gates.method"]), **overrides}
-    elif overrides.get("gates.generator", "independent") != "independent" and recipe.gates.method == "l0-hc":
-        overrides["gates.method"] = "dep-l0"
-    return with_overrides(recipe, {**overrides, **read_assignments(assignments)})
-
-
-def read_assignments(assignments: list[str]) -> dict[str, str]:
-    """Read what ``--set`` was given."""
-    fields = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise InputError(f"--set takes section.field=value, got {assignment!r} instead.")
-        fields[name.strip()] = value.strip()
-    return fields
+    fields = {**given, **read_assignments(assignments)}
+    if "gates.method" in given:
+        fields = {**for_method(recipe, given["gates.method"]), **fields}
+    elif "gates.method" not in fields:
+        scored = isinstance(METHODS[recipe.gates.method], Scored)
+        depends = recipe.gates.method == "l0-hc" and fields.get("gates.generator", "independent") != "independent"
+        if depends or (scored and any(name in fields for name in LEARNED_FIELDS)):
+            fields["gates.method"] = "dep-l0"
+    return with_overrides(recipe, fields)

@@ -1,19 +1,22 @@
-"""``depl0 recipes``: the recipes there are, and what they say."""
+"""``depl0 recipes``: the recipes, their fields, and the data sets that can be downloaded for them."""
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
-from depl0.app.cli.help import GroupedCommand
+from depl0.app.cli.options import JSON, GroupedCommand
 
-app = typer.Typer(help="List the recipes, or show one.", invoke_without_command=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List recipes and their fields; download data.", invoke_without_command=True, rich_markup_mode=None
+)
 
 
 @app.callback()
 def list_command(context: typer.Context) -> None:
-    """List the recipes."""
+    """List recipes and their fields; download data."""
     if context.invoked_subcommand is not None:
         return
     from depl0.app.recipes import catalog
@@ -24,9 +27,44 @@ def list_command(context: typer.Context) -> None:
 
 
 @app.command("show", cls=GroupedCommand)
-def show_command(name: Annotated[str, typer.Argument(help="A recipe's name or TOML file.")]) -> None:
+def show_command(name: Annotated[str, typer.Argument(help="Recipe name or TOML file.")]) -> None:
     """Print a recipe as TOML, complete."""
     from depl0.app.recipes import catalog
     from depl0.app.recipes.toml import write_recipe
 
     typer.echo(write_recipe(catalog.find(name)), nl=False)
+
+
+@app.command("fields", cls=GroupedCommand)
+def fields_command(
+    section: Annotated[str | None, typer.Argument(help="Only this section, e.g. search.")] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """List every recipe field that --set can change, with its type and default."""
+    from textwrap import fill
+
+    from depl0._util.registry import unknown
+    from depl0.app.recipes.sections import SECTIONS
+    from depl0.app.recipes.toml import describe_fields
+
+    if section is not None and section not in SECTIONS:
+        raise unknown("section", section, SECTIONS)
+    found = describe_fields([section] if section is not None else list(SECTIONS))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for field in found:
+        default = "required" if field["required"] else f"default: {field['default']}"
+        typer.echo(f"{field['name']}: {field['type']}" + ("" if field["default"] == "none" else f" ({default})"))
+        typer.echo(fill(field["description"], 100, initial_indent="    ", subsequent_indent="    "))
+
+
+@app.command("download", cls=GroupedCommand)
+def download_command(
+    name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
+    directory: Annotated[str, typer.Argument(help="Destination folder.")],
+) -> None:
+    """Download a data set, verify it, and unpack it."""
+    from depl0.app.data.download import get
+
+    typer.echo(get(name, directory))

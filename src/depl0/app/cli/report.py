@@ -1,4 +1,4 @@
-"""``depl0 report``: what a run has learned, to look at."""
+"""``depl0 report``: a run as a page with figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.choice import choice
+from depl0.app.cli.options import choice
 from depl0.errors import InputError
 
 FORMATS = ("html", "md", "json")
@@ -18,7 +18,7 @@ def report_command(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to (html: the run's own, or report/ for several runs).")
     ] = None,
-    format_: Annotated[str, choice("--format", FORMATS, "What to write.")] = "html",
+    format_: Annotated[str, choice("--format", FORMATS, "Output format.")] = "html",
 ) -> None:
     """Write report.html and figures; or print the report as Markdown or JSON."""
     from depl0.app.reports.report import as_text, write_report

@@ -53,7 +53,7 @@ class Layout:
     @property
     def get(self) -> str:
         """How to get the files."""
-        return f"`depl0 data get {self.name} DIR` downloads them; then use {self.name}:DIR."
+        return f"`depl0 recipes download {self.name} DIR` downloads them; then use {self.name}:DIR."
 
 
 CIFAR10 = Layout(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,26 +149,27 @@ def _unknown(key: str) -> InputError:
     return InputError(f"recipe has no field or section {key}.", hint=question(meant) or advice)
 
 
-def field_rows() -> list[tuple[str, str, str, str]]:
-    """Return name, type, default and description of every field that ``--set`` can change."""
+def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
+    """Return name, type, default and description of every field in some sections.
+
+    >>> describe_fields(["penalty"])[0]["name"], describe_fields(["penalty"])[2]["default"]
+    ('penalty.weight', 'count')
+    """
     return [
-        (
-            f"{title}.{name}",
-            words_for(field).removesuffix(", or left out"),
-            "required" if field.is_required() else "" if field.default is None else shown_value(field.default),
-            " ".join((field.description or "").split()),
-        )
-        for title, kind in SECTIONS.items()
-        for name, field in kind.model_fields.items()
+        {
+            "name": f"{title}.{name}",
+            "type": words_for(field).removesuffix(", or left out"),
+            "required": field.is_required(),
+            "default": "none" if field.is_required() else _as_text(field.default),
+            "description": " ".join((field.description or "").split()),
+        }
+        for title in titles
+        for name, field in SECTIONS[title].model_fields.items()
     ]
 
 
-def shown_value(value: object) -> str:
-    """Return a value as it is written in TOML.
-
-    >>> shown_value(("tensorboard",)), shown_value(False), shown_value("fc")
-    ("['tensorboard']", 'false', 'fc')
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+def _as_text(value: object) -> str:
+    """Return a value as ``--set`` takes it."""
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -48,7 +48,7 @@ def read_deployed(run: Run) -> dict[str, Any] | None:
         content.shallow(found)
         _DEPLOYED(found, "")
     except (OSError, ValueError, RecursionError, io.TooLarge, content.Wrong) as error:
-        raise InputError(f"{path} is damaged: {error}.", hint="remove it, and run --then int8 again.") from error
+        raise InputError(f"{path} is damaged: {error}.", hint="remove it, and deploy the run again.") from error
     return dict(found)
 
 

@@ -85,7 +85,7 @@ def _check_device(device: str, precision: str) -> None:
         raise InputError("device is mps, but torch sees no such device.", hint="use --device cpu, or auto.")
     has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
     if precision == "fp16" and (kind == "cpu" or not has_accelerator):
-        raise InputError("precision fp16 needs a GPU; the device is cpu.", hint="use --precision bf16, or fp32.")
+        raise InputError("precision fp16 needs a GPU; the device is cpu.", hint="set run.precision to bf16 or fp32.")
 
 
 def _check_trackers(trackers: tuple[str, ...]) -> None:

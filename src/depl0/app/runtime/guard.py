@@ -54,8 +54,9 @@ def diverged(message: str) -> DivergedError:
     """Return the error of a training that has diverged."""
     return DivergedError(
         message,
-        hint="the last good checkpoint is intact. Go on from there with half the learning rates: --resume --on-nan "
-        "rollback. Or lower the learning rate (--lr, --gate-lr) or set search.clip_norm, and start again.",
+        hint="the last good checkpoint is intact. Go on from there with half the learning rates: --resume --set "
+        "run.on_nan=rollback. Or lower the learning rates (weight_optimizer.lr, gate_optimizer.lr), or set "
+        "search.clip_norm, and start again.",
     )
 
 

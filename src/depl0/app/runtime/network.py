@@ -130,7 +130,7 @@ def _check_compiler() -> None:
     except InvalidCxxCompiler as error:
         raise InputError(
             "run.compile is on, but torch.compile finds no C++ compiler for this device.",
-            hint="install one (g++ or clang++) and name it in CXX, or leave --compile out.",
+            hint="install one (g++ or clang++) and name it in CXX, or set run.compile to false.",
         ) from error
 
 
@@ -162,7 +162,7 @@ def check_norms(model: nn.Module, engine: Accelerator) -> None:
     if engine.num_processes > 1 and engine.device.type != "cuda":
         raise InputError(
             f"batch norm can only be synchronised between GPUs, but the processes train on {engine.device.type}.",
-            hint="leave --sync-bn out.",
+            hint="set run.sync_bn to false.",
         )
     _batch_norms(model)
 
@@ -175,7 +175,7 @@ def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
         if type(module).forward is not _BatchNorm.forward:
             raise InputError(
                 f"batch norm cannot be synchronised: {name} is a {type(module).__name__}, which overrides forward.",
-                hint="leave --sync-bn out.",
+                hint="set run.sync_bn to false.",
             )
         norms.append(module)
     return norms

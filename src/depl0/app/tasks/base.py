@@ -50,7 +50,7 @@ class Task(abc.ABC):
         """Return the loss against the dense network's outputs on the same batch, the mean over the batch."""
         raise InputError(
             f"{type(self).__name__} does not say how a network learns from another one's outputs.",
-            hint="give the task a method distill(outputs, wanted, temperature), or leave --distill out.",
+            hint="give the task a method distill(outputs, wanted, temperature), or leave distill.weight out.",
         )
 
     @property

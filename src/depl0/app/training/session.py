@@ -178,7 +178,7 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
     if number > MAX_ROLLBACKS:
         raise DivergedError(
             f"{trouble.message} The run has already been rolled back {MAX_ROLLBACKS} times.",
-            hint="start again with lower learning rates (--lr, --gate-lr), or set search.clip_norm.",
+            hint="lower weight_optimizer.lr and gate_optimizer.lr, or set search.clip_norm, and start again.",
         ) from trouble
     event = {
         "event": "rollback",

@@ -96,7 +96,7 @@ def _loaded(source: str, host: nn.Module, head: NewHead | None) -> InitialNetwor
         return InitialNetwork(host, True)
     layers = ", ".join(head.layers)
     was = "no head" if head.before is None else f"{head.before:,} classes"
-    note = f"weights from {source} ({was}); {layers} is initialised for {head.now:,} (--strict refuses this)"
+    note = f"weights from {source} ({was}); {layers} is initialised for {head.now:,} (model.strict = true refuses this)"
     return InitialNetwork(host, False, (note,))
 
 
