@@ -25,7 +25,7 @@ from tests.cli.conftest import Type
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
-SLOW = {"torch", "matplotlib", "accelerate", "numpy", "pydantic", "transformers"}
+SLOW = {"torch", "matplotlib", "accelerate", "numpy", "transformers"}
 PROGRAM = """
 import sys
 from depl0.__main__ import main
