@@ -235,17 +235,17 @@ def test_folder_of_another_network(folder: Path) -> None:
 
     refused(
         folder,
-        r"another network: stem\.weight had shape \(8, 3, 3, 3\) there and has shape \(9, 3, 3, 3\) .*\nhint: ",
+        r"another network: stem\.weight was of shape \(8, 3, 3, 3\) there and is of shape \(9, 3, 3, 3\) .*\nhint: ",
         Wider,
     )
-    refused(folder, r"another network: head\.weight had shape \(4, 8\) there and has shape \(4, 6\)", NoNorm)
+    refused(folder, r"another network: head\.weight was of shape \(4, 8\) there and is of shape \(4, 6\)", NoNorm)
 
     class More(Residual):
         def __init__(self) -> None:
             super().__init__()
             self.extra = nn.Linear(2, 3)
 
-    refused(folder, r"factory\(\) built extra\.weight with shape \(3, 2\), which was not there", More)
+    refused(folder, r"extra\.weight was missing there and is of shape \(3, 2\) in what factory\(\) built", More)
 
 
 def test_wrong_factories(folder: Path) -> None:

@@ -21,7 +21,7 @@ from depl0.analysis.rules.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.rules.pointwise import pointwise_rule
 from depl0.analysis.rules.rulebook import COMPUTED_WEIGHT, RULES, unknown_rule, value_sized_rule
 from depl0.analysis.selection import GroupChoice, select
-from depl0.analysis.zeros import Sites, place_sites
+from depl0.analysis.zeros import place_sites
 from depl0.errors import NothingToPruneError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Analysis:
     def _mark_unread(self) -> None:
         """Channels on which no gate would have any effect are unprunable."""
         labels, axes = self.state.labels, self.state.axes
-        gated = {root for axis in self.sites.axes for root in labels.roots(axes[axis]).tolist()}
+        gated = {root for axis in self.sites for root in labels.roots(axes[axis]).tolist()}
         for axis_labels in axes.values():
             for root in set(labels.roots(axis_labels).tolist()) - gated:
                 labels.mark_unprunable(torch.tensor([root]), Reason("no layer reads these channels"))
@@ -127,7 +127,7 @@ def _mark_written_views(
 # -- numbering -----------------------------------------------------------------------------------------------------
 
 
-def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: GroupChoice) -> Plan:
+def _number(state: Propagation, graphs: list[Graph], sites: dict[Axis, str], choice: GroupChoice) -> Plan:
     labels = state.labels
     roots = {axis: labels.roots(axis_labels) for axis, axis_labels in state.axes.items()}
     outputs = _output_axes(state)
@@ -158,7 +158,7 @@ def _number(state: Propagation, graphs: list[Graph], sites: Sites, choice: Group
         groups=tuple(groups),
         layers=_reports(state, {layer: _report(layer, roots[axis], gate_of, why) for layer, axis in outputs.items()}),
         axes=axes,
-        sites={axis: layer for axis, layer in sites.axes.items() if axis in axes},
+        sites={axis: layer for axis, layer in sites.items() if axis in axes},
         uses=tuple(use for use in state.layers if use.mode == "evaluation"),
         norm_after=_norms_after_layers(graphs),
         replacements=_replacements(state, axes, set(gate_of)),

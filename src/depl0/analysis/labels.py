@@ -74,6 +74,11 @@ class Labels:
             if reason is not None:
                 self._unprunable.setdefault(root, reason)
 
+    def join_rows(self, rows: Tensor) -> None:
+        """Say that the channels in one column of a matrix of labels are one channel, for every column."""
+        for row in rows[1:]:
+            self.join(rows[0], row)
+
     def mark_unprunable(self, labels: Tensor, reason: Reason) -> None:
         """Say that these channels can never be removed. The first reason given stays."""
         for label in set(labels.tolist()):

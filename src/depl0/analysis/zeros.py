@@ -8,16 +8,15 @@ reader's own input weights, which is always exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from depl0.analysis.labels import Channels, Normed, Reason, Stored
-from depl0.analysis.propagate import Axis, Propagation, tensor_inputs
+from depl0.analysis.propagate import Axis, ModuleCall, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
-from depl0.analysis.rules.layers import recurrent_calls, units_can_go
+from depl0.analysis.rules.layers import recurrent_calls, units_removable
 from depl0.analysis.rules.moves import silencing_axes, stored_axes
 from depl0.analysis.rules.operators import (
     IDENTITIES,
@@ -40,118 +39,104 @@ _KEEPS_ZEROS = (
 )  # fmt: skip
 
 
-@dataclass
-class Sites:
-    """The axes that gates multiply: outputs of affines, and inputs of layers that nothing else could silence."""
-
-    axes: dict[Axis, str] = field(default_factory=dict)
-    """axis -> layer; in the order in which they were found"""
-
-
-def place_sites(state: Propagation, graphs: list[Graph]) -> Sites:
-    """Find, for every dense reader of every graph, the affines that can silence its closed channels."""
-    sites = Sites()
+def place_sites(state: Propagation, graphs: list[Graph]) -> dict[Axis, str]:
+    """Return the axes that gates multiply, each with its layer, in the order in which they are found."""
+    sites: dict[Axis, str] = {}
     for graph in graphs:
-        sources: dict[fx.Node, list[fx.Node] | None] = {}
-        silenceable: dict[fx.Node, bool] = {}
-        for node in graph.nodes:  # execution order: inputs before outputs
-            found = sources[node] = _zero_sources(state, node, silenceable)
-            silenceable[node] = found is not None and all(silenceable[source] for source in found)
-        marked: set[fx.Node] = set()
-        for node in graph.nodes:
-            if operator_name(node) in RECURRENT:
-                _gate_recurrent(state, graph, node, sources, silenceable, marked, sites)
-            parts = layer_parts(node)
-            if parts is None or parts.in_dim is None:
-                continue
-            weight, source = state.values.get(parts.weight), parts.input
-            value = state.values[source]
-            if not isinstance(value, Channels) or not isinstance(weight, (Stored, Normed)):
-                continue
-            if silenceable[source]:
-                _mark(source, sources, marked)
-            elif isinstance(weight, Normed) and weight.dim == parts.in_dim and weight.length is not None:
-                sites.axes.setdefault((weight.length, parts.in_dim), graph.layer[node])
-            elif isinstance(weight, Normed):
-                state.labels.mark_unprunable(value.labels, Reason("nothing before a normed weight can silence them"))
-            else:
-                sites.axes.setdefault((weight.name, parts.in_dim), graph.layer[node])
-        for node in graph.nodes:
-            call = state.module_calls.get(node)
-            if call is not None:
-                for axis in call.inner_axes:
-                    sites.axes.setdefault(axis, call.path)
-                given = state.values[call.source]
-                if silenceable[call.source]:
-                    _mark(call.source, sources, marked)
-                elif isinstance(call.otherwise, Reason):
-                    state.mark_unprunable(given, call.otherwise)
-                elif isinstance(given, Channels):
-                    sites.axes.setdefault(call.otherwise, call.path)
-            scores = state.score_calls.get(node)
-            if scores is not None and scores.summed:
-                _silence_one_of(state, graph, scores.summed, sources, silenceable, marked)
-        for node in graph.nodes:
-            if node in marked:
-                for axis in _affine_axes(state, node):
-                    sites.axes.setdefault(axis, graph.layer[node])
+        _Silencer(state, graph, sites).run()
     return sites
 
 
-def _gate_recurrent(
-    state: Propagation,
-    graph: Graph,
-    node: fx.Node,
-    sources: dict[fx.Node, list[fx.Node] | None],
-    silenceable: dict[fx.Node, bool],
-    marked: set[fx.Node],
-    sites: Sites,
-) -> None:
-    """Silence what a recurrent layer reads, its own units at the weights that read them."""
-    calls = recurrent_calls(state, node)
-    if not calls:
-        return
-    source, layer = arguments(node)["input"], graph.layer[node]
-    directions = 2 if arguments(node)["bidirectional"] else 1
-    if units_can_go(state, node):
-        for name in (*(call.hidden for call in calls), *(call.inputs for call in calls[directions:])):
-            sites.axes.setdefault((name, 1), layer)
-    if not isinstance(state.values.get(source), Channels):
-        return
-    if silenceable[source]:
-        _mark(source, sources, marked)
-        return
-    for call in calls[:directions]:
-        sites.axes.setdefault((call.inputs, 1), layer)
+class _Silencer:
+    """Finds, for every dense reader of one graph, the affines that can silence its closed channels."""
 
+    def __init__(self, state: Propagation, graph: Graph, sites: dict[Axis, str]) -> None:
+        self.state, self.graph, self.sites = state, graph, sites
+        self.marked: set[fx.Node] = set()
+        self.sources: dict[fx.Node, list[fx.Node] | None] = {}
+        self.silenceable: dict[fx.Node, bool] = {}
+        for node in graph.nodes:  # execution order: inputs before outputs
+            found = self.sources[node] = _zero_sources(state, node, self.silenceable)
+            self.silenceable[node] = found is not None and all(self.silenceable[source] for source in found)
 
-def _silence_one_of(
-    state: Propagation,
-    graph: Graph,
-    tensors: tuple[fx.Node, ...],
-    sources: dict[fx.Node, list[fx.Node] | None],
-    silenceable: dict[fx.Node, bool],
-    marked: set[fx.Node],
-) -> None:
-    """Silence one of several tensors that are multiplied and then summed over channels."""
-    found = next((tensor for tensor in tensors if silenceable[tensor]), None)
-    if found is not None:
-        _mark(found, sources, marked)
-        return
-    for tensor in tensors:
-        reason = Reason("are summed over, and cannot be made zero", graph.layer[tensor])
-        state.mark_unprunable(state.values[tensor], reason)
+    def run(self) -> None:
+        """Place the sites of layers, of modules that are analysed as a whole, and of all affines on the way to them."""
+        for node in self.graph.nodes:
+            if operator_name(node) in RECURRENT:
+                self._recurrent(node)
+            self._layer(node)
+        for node in self.graph.nodes:
+            if node in self.state.module_calls:
+                self._module(self.state.module_calls[node])
+            scores = self.state.score_calls.get(node)
+            if scores is not None and scores.summed:
+                self._one_of(scores.summed)
+        for node in self.graph.nodes:
+            if node in self.marked:
+                for axis in _affine_axes(self.state, node):
+                    self.sites.setdefault(axis, self.graph.layer[node])
 
+    def _silence(self, start: fx.Node) -> bool:
+        """Mark every affine on the way back from a tensor, each once; tell whether that silences it."""
+        if not self.silenceable[start]:
+            return False
+        stack = [start]
+        while stack:
+            node = stack.pop()
+            if node not in self.marked:
+                self.marked.add(node)
+                stack.extend(self.sources[node] or [])
+        return True
 
-def _mark(start: fx.Node, sources: dict[fx.Node, list[fx.Node] | None], marked: set[fx.Node]) -> None:
-    """Mark every affine on the way back from ``start``. Every node is visited once, so this stays linear."""
-    stack = [start]
-    while stack:
-        node = stack.pop()
-        if node in marked:
-            continue
-        marked.add(node)
-        stack.extend(sources[node] or [])
+    def _layer(self, node: fx.Node) -> None:
+        """Silence what a layer reads, at its own input weights where nothing before it can."""
+        parts = layer_parts(node)
+        if parts is None or parts.in_dim is None:
+            return
+        weight, value = self.state.values.get(parts.weight), self.state.values[parts.input]
+        if not isinstance(value, Channels) or not isinstance(weight, (Stored, Normed)) or self._silence(parts.input):
+            return
+        if isinstance(weight, Stored):
+            self.sites.setdefault((weight.name, parts.in_dim), self.graph.layer[node])
+        elif weight.dim == parts.in_dim and weight.length is not None:
+            self.sites.setdefault((weight.length, parts.in_dim), self.graph.layer[node])
+        else:
+            reason = Reason("nothing before a normed weight can silence them")
+            self.state.labels.mark_unprunable(value.labels, reason)
+
+    def _recurrent(self, node: fx.Node) -> None:
+        """Silence what a recurrent layer reads, its own units at the weights that read them."""
+        calls = recurrent_calls(self.state, node)
+        if not calls:
+            return
+        source, layer = arguments(node)["input"], self.graph.layer[node]
+        directions = 2 if arguments(node)["bidirectional"] else 1
+        if units_removable(self.state, node):
+            for name in (*(call.hidden for call in calls), *(call.inputs for call in calls[directions:])):
+                self.sites.setdefault((name, 1), layer)
+        if isinstance(self.state.values.get(source), Channels) and not self._silence(source):
+            for call in calls[:directions]:
+                self.sites.setdefault((call.inputs, 1), layer)
+
+    def _module(self, call: ModuleCall) -> None:
+        """Silence what a module reads that is analysed as a whole."""
+        for axis in call.inner_axes:
+            self.sites.setdefault(axis, call.path)
+        given = self.state.values[call.source]
+        if self._silence(call.source):
+            return
+        if isinstance(call.otherwise, Reason):
+            self.state.mark_unprunable(given, call.otherwise)
+        elif isinstance(given, Channels):
+            self.sites.setdefault(call.otherwise, call.path)
+
+    def _one_of(self, tensors: tuple[fx.Node, ...]) -> None:
+        """Silence one of several tensors that are multiplied and then summed over channels."""
+        if any(self._silence(tensor) for tensor in tensors):
+            return
+        for tensor in tensors:
+            reason = Reason("are summed over, and cannot be made zero", self.graph.layer[tensor])
+            self.state.mark_unprunable(self.state.values[tensor], reason)
 
 
 def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:

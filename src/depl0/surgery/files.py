@@ -31,18 +31,39 @@ from depl0.surgery.record import CompactRecord, apply_record, record_of, remembe
 
 FORMAT = "depl0-compact"
 VERSION = 1
+_FACTORY = "pass the function that builds the network which was pruned, with the same arguments."
 
 
 def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
-    """Write a compact network to a folder as ``compact.json`` and ``compact.safetensors``."""
+    """Write a compact network to a folder as ``compact.json`` and ``compact.safetensors``.
+
+    Args:
+        compact: what ``extract`` or a search returned, before or after fine-tuning.
+        folder: where to write; made if it does not exist. Files that are there already are replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: if ``compact`` is no compact network, or ``folder`` is a file.
+
+    Example:
+        >>> import tempfile, depl0
+        >>> make = lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> gated = depl0.attach(make(), torch.zeros(1, 3))
+        >>> gated.fix_gates(torch.arange(8) % 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     loaded = load(save(gated.extract(), folder), make)
+        >>> loaded[0]
+        Linear(in_features=3, out_features=4, bias=True)
+    """
     record = record_of(compact) if isinstance(compact, nn.Module) else None
     if record is None:
         raise InputError(
             f"Expected a compact network, got {type(compact).__name__} instead.",
             hint="pass what gated.extract() returned, before or after fine-tuning.",
         )
-    tensors = _own_tensors(compact)
-    values = write_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    values = _serialised(compact)
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
     if record.probe is not None:
         header["proof"]["outputs"] = _outputs_to_prove(compact, record)
@@ -59,13 +80,20 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
 
 def file_size(model: nn.Module) -> int:
     """Return the bytes of a network's values, dense or compact, as a safetensors file."""
-    return len(write_safetensors({name: t.detach().cpu().contiguous() for name, t in _own_tensors(model).items()}))
+    return len(_serialised(model))
 
 
 def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.Module:
-    """Rebuild a compact network: ``factory()`` gives the dense network, which is cut and filled.
+    """Rebuild a compact network, in evaluation mode, from what :func:`save` wrote.
 
-    It is in evaluation mode, like what ``extract`` returns; ``train()`` goes on with training.
+    Args:
+        folder: the folder that ``save`` returned.
+        factory: builds the dense network that was pruned; it is cut, filled with the saved values and verified.
+
+    Raises:
+        FormatError: if the folder is damaged, of a newer format, or of another network than ``factory`` builds, or if
+            the loaded network gives other outputs than the saved one.
+        InputError: if ``factory`` does not return a network.
     """
     source = Path(folder)
     if not callable(factory):
@@ -106,7 +134,7 @@ def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -
         raise FormatError(
             f"the network that was loaded from {source} does not run on the input that it was saved with: "
             f"{type(error_raised).__name__} {first_line(error_raised)}",
-            hint="pass the function that builds the network which was pruned, with the same arguments.",
+            hint=_FACTORY,
         ) from error_raised
     if not error <= PROBES:
         raise FormatError(
@@ -163,6 +191,10 @@ def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if names.get(name, name) == name}
 
 
+def _serialised(model: nn.Module) -> bytes:
+    return write_safetensors({name: t.detach().cpu().contiguous() for name, t in _own_tensors(model).items()})
+
+
 def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
     expected = _own_tensors(model)
     for name in [*expected, *values]:
@@ -195,21 +227,16 @@ def _parse_values(values: bytes, source: Path) -> dict[str, Tensor]:
 
 def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -> None:
     found = state_shapes(model)
-    for name, shape in record.dense_shapes.items():
-        if found.get(name) != shape:
-            has = f"has shape {found[name]}" if name in found else "is missing"
+    for name in [*record.dense_shapes, *found]:
+        had, has = (
+            f"of shape {shapes[name]}" if name in shapes else "missing" for shapes in (record.dense_shapes, found)
+        )
+        if had != has:
             raise FormatError(
                 f"the folder {source} holds a compact {record.network}, but for another network: "
-                f"{name} had shape {shape} there and {has} in what factory() built.",
-                hint="pass the function that builds the network which was pruned, with the same arguments.",
+                f"{name} was {had} there and is {has} in what factory() built.",
+                hint=_FACTORY,
             )
-    extra = next((name for name in found if name not in record.dense_shapes), None)
-    if extra is not None:
-        raise FormatError(
-            f"the folder {source} holds a compact {record.network}, but for another network: factory() built "
-            f"{extra} with shape {found[extra]}, which was not there.",
-            hint="pass the function that builds the network which was pruned, with the same arguments.",
-        )
 
 
 # -- header --------------------------------------------------------------------------------------------------------
@@ -351,6 +378,3 @@ def _read(path: Path, limit: int) -> bytes:
         raise FormatError(f"{path} does not exist.", hint="pass a folder that depl0.save wrote.") from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-__all__ = ["FORMAT", "VERSION", "check_saved", "load", "read_record", "save"]

@@ -19,6 +19,7 @@ from depl0.analysis.rules.operators import (
     NORMS_OVER_LAST,
     RECURRENT,
     TRANSPOSED,
+    LayerParts,
     is_transposed,
     layer_parts,
     loses_places,
@@ -61,53 +62,62 @@ def _why_computed(state: Propagation, layer: str) -> str:
     return COMPUTED_WEIGHT
 
 
-@rule(*CONVOLUTIONS, *TRANSPOSED)
-def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given = arguments(node)
-    x, weight, bias = given["input"], given["weight"], given["bias"]
-    spatial = len(shape_of(weight)) - 2
-    name = weight_name(state, weight, spatial + 2)
-    bias_name = stored_name(state, bias, 1)
-    channel_dim = len(shape_of(x)) - 1 - spatial
-    if name is None or (bias is not None and bias_name is None):
+def _dense_layer(
+    state: Propagation, graph: Graph, node: fx.Node, parts: LayerParts, dims: tuple[int, int], macs_per_pair: int
+) -> Value:
+    """Bind a layer whose every output reads every input; ``dims`` are where channels are in its input and output."""
+    name = weight_name(state, parts.weight, len(shape_of(parts.weight)))
+    assert name is not None and parts.in_dim is not None
+    layer, bias_name = layer_name(name), stored_name(state, parts.bias, 1)
+    incoming = state.channels_at(parts.input, dims[0], layer)
+    outgoing = state.labels.mint(shape_of(node)[dims[1]], layer)
+    bind_weight(state, parts.weight, {parts.out_dim: outgoing, parts.in_dim: incoming}, layer)
+    if bias_name is not None:
+        state.bind(bias_name, {0: outgoing}, 1, layer)
+    axes, sizes = ((name, parts.out_dim), (name, parts.in_dim)), (len(outgoing), len(incoming))
+    state.layers.append(LayerUse(layer, *axes, *sizes, macs_per_pair, graph.mode, graph.layer[node]))
+    return state.output_of(outgoing, dims[1], layer)
+
+
+def _refused_weight(state: Propagation, graph: Graph, node: fx.Node, parts: LayerParts, channel_dim: int) -> Value:
+    """Refuse a convolution or linear layer whose weight or bias is no stored parameter; None if they are."""
+    name = weight_name(state, parts.weight, len(shape_of(parts.weight)))
+    if name is None or (parts.bias is not None and stored_name(state, parts.bias, 1) is None):
         return _refuse_weights(state, graph, node, channel_dim, _why_computed(state, graph.layer[node]))
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
-    layer = layer_name(name)
-    transposed = is_transposed(node)
-    groups, called = int(given["groups"]), (graph.mode, graph.layer[node])
-    kernel = positions(shape_of(weight)[1:], 0)
-    places = positions(shape_of(x if transposed else node), channel_dim)
-    out_channels, weight_shape = shape_of(node)[channel_dim], shape_of(weight)
-    incoming = state.channels_at(x, channel_dim, layer)
+    return None
+
+
+@rule(*CONVOLUTIONS, *TRANSPOSED)
+def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    given, parts = arguments(node), layer_parts(node)
+    assert parts is not None
+    shape, transposed, groups = shape_of(parts.weight), is_transposed(node), int(given["groups"])
+    channel_dim = len(shape_of(parts.input)) + 1 - len(shape)
+    refused = _refused_weight(state, graph, node, parts, channel_dim)
+    if refused is not None:
+        return refused
+    macs = positions(shape[1:], 0) * positions(shape_of(parts.input if transposed else node), channel_dim)
     if groups == 1:
-        out_dim, in_dim = (1, 0) if transposed else (0, 1)
-        outgoing = state.labels.mint(out_channels, layer)
-        bind_weight(state, weight, {out_dim: outgoing, in_dim: incoming}, layer)
-        state.layers.append(
-            LayerUse(layer, (name, out_dim), (name, in_dim), len(outgoing), len(incoming), kernel * places, *called)
-        )
+        return _dense_layer(state, graph, node, parts, (channel_dim, channel_dim), macs)
+    name, bias_name = str(weight_name(state, parts.weight, len(shape))), stored_name(state, parts.bias, 1)
+    if not _is_own_weight(state, name, _ConvNd):
+        return _refuse_weights(state, graph, node, channel_dim, "a grouped convolution that is no nn.Conv module")
+    layer, called, out_channels = layer_name(name), (graph.mode, graph.layer[node]), shape_of(node)[channel_dim]
+    incoming = state.channels_at(parts.input, channel_dim, layer)
+    groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group)
+    if loses_places(node):
+        state.labels.join_rows(groups_in)
+        outgoing = state.labels.mint(out_channels // groups, layer).repeat(groups)
+        bind_weight(state, parts.weight, {0: outgoing, 1: groups_in[0]}, layer)
+        use = LayerUse(layer, (name, 0), (name, 1), out_channels, groups_in.shape[1], macs, *called, groups)
     else:
-        if not _is_own_weight(state, name, _ConvNd):
-            return _refuse_weights(state, graph, node, channel_dim, "a grouped convolution that is no nn.Conv module")
-        groups_in = incoming.reshape(groups, -1)  # (groups, inputs of a group)
-        if loses_places(node):
-            for row in range(1, groups):
-                state.labels.join(groups_in[0], groups_in[row])
-            outgoing = state.labels.mint(out_channels // groups, layer).repeat(groups)
-            bind_weight(state, weight, {0: outgoing, 1: groups_in[0]}, layer)
-            sizes = (out_channels, groups_in.shape[1], kernel * places)
-            state.layers.append(LayerUse(layer, (name, 0), (name, 1), *sizes, *called, groups))
-            if bias_name is not None:
-                state.bind(bias_name, {0: outgoing}, 1, layer)
-            return state.output_of(outgoing, channel_dim, layer)
-        for column in range(1, groups_in.shape[1]):
-            state.labels.join(groups_in[:, 0], groups_in[:, column])
+        state.labels.join_rows(groups_in.t())
         outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)
-        bind_weight(state, weight, {0: incoming if transposed else outgoing}, layer)
-        state.layers.append(
-            LayerUse(layer, (name, 0), None, weight_shape[0], 1, kernel * places * weight_shape[1], *called)
-        )
+        bind_weight(state, parts.weight, {0: incoming if transposed else outgoing}, layer)
+        use = LayerUse(layer, (name, 0), None, shape[0], 1, macs * shape[1], *called)
+    state.layers.append(use)
     if bias_name is not None:
         state.bind(bias_name, {0: outgoing}, 1, layer)
     return state.output_of(outgoing, channel_dim, layer)
@@ -115,22 +125,13 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule("linear")
 def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given = arguments(node)
-    x, weight, bias = given["input"], given["weight"], given["bias"]
-    name, bias_name = weight_name(state, weight, 2), stored_name(state, bias, 1)
-    if name is None or (bias is not None and bias_name is None):
-        return _refuse_weights(state, graph, node, -1, _why_computed(state, graph.layer[node]))
-    if name not in state.parameters:
-        return _refuse_weights(state, graph, node, -1, "the layer's weight is a buffer, not a parameter")
-    layer, last = layer_name(name), len(shape_of(x)) - 1
-    incoming = state.channels_at(x, last, layer)
-    outgoing = state.labels.mint(shape_of(node)[last], layer)
-    bind_weight(state, weight, {0: outgoing, 1: incoming}, layer)
-    if bias_name is not None:
-        state.bind(bias_name, {0: outgoing}, 1, layer)
-    places, called = positions(shape_of(x), last), (graph.mode, graph.layer[node])
-    state.layers.append(LayerUse(layer, (name, 0), (name, 1), len(outgoing), len(incoming), places, *called))
-    return state.output_of(outgoing, last, layer)
+    parts = layer_parts(node)
+    assert parts is not None
+    refused = _refused_weight(state, graph, node, parts, -1)
+    if refused is not None:
+        return refused
+    last = len(shape_of(parts.input)) - 1
+    return _dense_layer(state, graph, node, parts, (last, last), positions(shape_of(parts.input), last))
 
 
 @rule("_weight_norm")
@@ -152,15 +153,8 @@ def stored_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     plain = (parts.bias is None or bias_name is not None) and given.get("alpha", 1) == given.get("beta", 1) == 1
     if name is None or name not in state.parameters or not plain or len(shape_of(parts.input)) < 2:
         return unknown_rule(state, graph, node)
-    layer, last = layer_name(name), len(shape_of(parts.input)) - 1
-    incoming = state.channels_at(parts.input, last, layer)
-    outgoing = state.labels.mint(shape_of(node)[last], layer)
-    state.bind(name, {0: incoming, 1: outgoing}, 2, layer)
-    if bias_name is not None:
-        state.bind(bias_name, {0: outgoing}, 1, layer)
-    places, called = positions(shape_of(parts.input), last), (graph.mode, graph.layer[node])
-    state.layers.append(LayerUse(layer, (name, 1), (name, 0), len(outgoing), len(incoming), places, *called))
-    return state.output_of(outgoing, last, layer)
+    last = len(shape_of(parts.input)) - 1
+    return _dense_layer(state, graph, node, parts, (last, last), positions(shape_of(parts.input), last))
 
 
 @rule("batch_norm", "instance_norm")
@@ -194,9 +188,7 @@ def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if groups == 1 or len(known) != 2 or not all(_is_own_weight(state, name, nn.GroupNorm) for name in known):
         return refuse_layer(state, graph, node, "a norm over all channels")
     incoming = state.channels_at(given["input"], 1, layer)
-    grouped = incoming.reshape(groups, -1)
-    for column in range(1, grouped.shape[1]):
-        state.labels.join(grouped[:, 0], grouped[:, column])
+    state.labels.join_rows(incoming.reshape(groups, -1).t())
     for name in known:
         state.bind(name, {0: incoming}, 1, layer)
     return state.output_of(incoming, 1, layer)
@@ -238,27 +230,11 @@ def _norm_over_last(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 @rule("einsum")
 def _einsum(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """A product with a stored weight, summed over one dimension, is a linear layer."""
-    product = product_of(node)
+    product, parts = product_of(node), layer_parts(node)
     name = None if product is None else stored_name(state, product.weight, len(shape_of(product.weight)))
-    if product is None or name is None or name not in state.parameters:
+    if product is None or parts is None or name not in state.parameters:
         return unknown_rule(state, graph, node)
-    layer, shape = layer_name(name), shape_of(product.weight)
-    incoming = state.channels_at(product.input, product.input_dim, layer)
-    outgoing = state.labels.mint(shape[product.weight_out], layer)
-    state.bind(name, {product.weight_in: incoming, product.weight_out: outgoing}, len(shape), layer)
-    state.layers.append(
-        LayerUse(
-            layer,
-            (name, product.weight_out),
-            (name, product.weight_in),
-            len(outgoing),
-            len(incoming),
-            product.macs_per_pair,
-            graph.mode,
-            graph.layer[node],
-        )
-    )
-    return state.output_of(outgoing, product.output_dim, layer)
+    return _dense_layer(state, graph, node, parts, (product.input_dim, product.output_dim), product.macs_per_pair)
 
 
 @rule(*RECURRENT)
@@ -276,7 +252,7 @@ def _recurrent(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     assert isinstance(module, nn.RNNBase)
     last, steps = len(shape_of(x)) - 1, positions(shape_of(x), len(shape_of(x)) - 1)
     incoming, directions = state.channels_at(x, last, layer), 2 if module.bidirectional else 1
-    units = state.labels.mint(module.hidden_size, layer) if units_can_go(state, node) else None
+    units = state.labels.mint(module.hidden_size, layer) if units_removable(state, node) else None
     reason = Reason("the state of a recurrent layer", layer)
     for place, call in enumerate(calls):
         rows = (
@@ -340,7 +316,7 @@ def recurrent_calls(state: Propagation, node: fx.Node) -> list[RecurrentCall]:
     ]
 
 
-def units_can_go(state: Propagation, node: fx.Node) -> bool:
+def units_removable(state: Propagation, node: fx.Node) -> bool:
     """Tell whether hidden units can be removed: not where outputs are projected, or the first state is given.
 
     That state has a size of its own, which no layer would follow.

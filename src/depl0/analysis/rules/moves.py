@@ -162,9 +162,8 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if len(value.labels) % count or len(value.labels) == count:
         return spread(node, refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
     rows = value.labels.reshape(count, -1)
-    for row in range(1, count):
-        state.labels.join(rows[0], rows[row])
-    return [Channels(dim, rows[row]) for row in range(count)]
+    state.labels.join_rows(rows)
+    return [Channels(dim, row) for row in rows]
 
 
 @rule("glu")
@@ -175,7 +174,7 @@ def _glu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if not isinstance(value, Channels) or value.dim != dim:
         return same(state, source, graph.layer[node])
     halves = value.labels.reshape(2, -1)
-    state.labels.join(halves[0], halves[1])
+    state.labels.join_rows(halves)
     return state.output_of(halves[0], dim, graph.layer[node])
 
 
@@ -188,8 +187,7 @@ def _channel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     parts = value.labels.reshape(int(given["groups"]), -1)
     if value.dim != 1 or parts.shape[1] == 1:
         return refuse_layer(state, graph, node, "a shuffle of channels one by one")
-    for row in range(1, len(parts)):
-        state.labels.join(parts[0], parts[row])
+    state.labels.join_rows(parts)
     return Channels(1, parts.t().flatten())
 
 
@@ -208,8 +206,7 @@ def _pixel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if operator_name(node) == "pixel_unshuffle":
         return Channels(value.dim, value.labels.repeat_interleave(wanted // len(value.labels)))
     parts = value.labels.reshape(wanted, -1)
-    for column in range(1, parts.shape[1]):
-        state.labels.join(parts[:, 0], parts[:, column])
+    state.labels.join_rows(parts.t())
     return state.output_of(parts[:, 0], value.dim, graph.layer[node])
 
 

@@ -118,9 +118,7 @@ def _tie_blocks(state: Propagation, labels: Tensor, cut: _Cut) -> bool:
     size = math.gcd(len(labels), *(number for part in cut.counted for number in part))
     if size == 1:
         return False
-    blocks = labels.reshape(-1, size)
-    for row in range(1, len(blocks)):
-        state.labels.join(blocks[0], blocks[row])
+    state.labels.join_rows(labels.reshape(-1, size))
     return True
 
 

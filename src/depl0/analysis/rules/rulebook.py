@@ -93,17 +93,14 @@ def spread(node: fx.Node, value: Value) -> Value:
 
 def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """What meets a tensor whose size depends on values is unprunable."""
-    value = refuse_layer(state, graph, node, "its size depends on the values of a tensor")
-    outputs = node.meta.get("val")
-    if isinstance(outputs, (list, tuple)):
-        return spread(node, value)
-    return value if isinstance(outputs, Tensor) else None
+    return _refused(state, graph, node, "its size depends on the values of a tensor")
 
 
 def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """What goes into an operator that is not understood is unprunable."""
-    value = refuse_layer(state, graph, node, f"operator {operator_name(node)} is not understood")
-    outputs = node.meta.get("val")
-    if isinstance(outputs, (list, tuple)):
-        return spread(node, value)
-    return value if isinstance(outputs, Tensor) else None
+    return _refused(state, graph, node, f"operator {operator_name(node)} is not understood")
+
+
+def _refused(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
+    value = refuse_layer(state, graph, node, text)
+    return spread(node, value) if isinstance(node.meta.get("val"), (list, tuple, Tensor)) else None
