@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from depl0.analysis.bounds import Bounds
+from depl0.analysis.branches import Bounds
 from depl0.errors import Depl0Error
 from depl0.host.inputs import ExampleInputs
 
@@ -48,7 +48,7 @@ class Accepted:
 def accepted_cases(run: Run, example: ExampleInputs, bounds: Bounds) -> Accepted:
     """Run a network on the examples, and on whatever else it accepts. Only the examples must run.
 
-    ``bounds`` are numbers that its code compares sizes with (:mod:`depl0.analysis.bounds`): batches and sizes on both
+    ``bounds`` are numbers that its code compares sizes with (:mod:`depl0.analysis.branches`): batches and sizes on both
     sides of them are offered.
     """
     offers = _Offers(run)

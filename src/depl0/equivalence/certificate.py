@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.precision import as_precise_as_possible
-from depl0.analysis.bounds import compared_sizes
+from depl0.analysis.branches import compared_sizes
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, accepted_cases, similar_cases

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depl0.analysis.bounds import compared_sizes
-from depl0.analysis.paths import Path
+from depl0.analysis.branches import compared_sizes, recorded_path
 from depl0.analysis.recording import Graph, record
 from depl0.equivalence.cases import Accepted, Case, accepted_cases
 from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
@@ -73,9 +72,9 @@ def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tupl
     must_run = 1 + len(example.others)
 
     def run(case: ExampleInputs) -> Any:
-        with Path() as path:
+        with recorded_path(tried) as steps:
             outputs = run_checked(tried, case) if len(paths) < must_run else case.call(tried)
-        paths.append(path.steps)
+        paths.append(steps)
         return outputs
 
     with untouched(host), torch.no_grad():

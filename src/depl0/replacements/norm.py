@@ -58,7 +58,7 @@ class NormSpec:
 
 @final
 class CountedNorm(nn.Module):
-    """A norm over channels some of which are gone; it counts them as the zeros that they were."""
+    """A norm over channels some of which were removed; it counts them as the zeros that they were."""
 
     def __init__(self, norm: nn.Module, spec: NormSpec) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class CountedNorm(nn.Module):
         self.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise as the dense network did with zeros in place of what is gone."""
+        """Normalise as the dense network did with zeros in place of what was removed."""
         spec = self.spec
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         scale, shift = (self._along_channels(name, x.dim()) for name in (spec.scale, spec.shift))

@@ -1,13 +1,12 @@
 """Convolutions that standardise their filters (weight standardisation: NFNet, BiT), and what is left of them when cut.
 
 A filter is standardised over all of its weights. Without some of its inputs its mean and variance would be others, so a
-cut convolution is another class, :class:`StandardisedConv2d`, for which the weights that are gone still count.
+cut convolution is another class, :class:`StandardisedConv2d`, for which the removed weights still count.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -15,12 +14,12 @@ from typing import Any, ClassVar, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.overrides import TorchFunctionMode
 
 from depl0.analysis.labels import Normed
 from depl0.analysis.propagate import Axis, Propagation, ReplacedModule
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.rules.operators import CONVOLUTIONS
+from depl0.host.calls import Call, CallRecorder
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, replace_module
 
 
@@ -56,10 +55,10 @@ class StandardisedConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Standardise the filters and convolve."""
         weight = self.weight.flatten(1)  # (filters, weights)
-        gone, sums, squares = self.total - weight.shape[1], self.removed[:, :1], self.removed[:, 1:]
+        missing, sums, squares = self.total - weight.shape[1], self.removed[:, :1], self.removed[:, 1:]
         mean = (weight.sum(1, keepdim=True) + sums) / self.total
         weight = weight - mean
-        variance = weight.square().sum(1, keepdim=True) + squares - 2 * mean * sums + gone * mean.square()
+        variance = weight.square().sum(1, keepdim=True) + squares - 2 * mean * sums + missing * mean.square()
         weight = weight * torch.rsqrt(variance / self.total + self.standardisation.eps) * self.standardisation.factor
         if self.standardisation.gain is not None:
             weight = weight * getattr(self, self.standardisation.gain).flatten(1)
@@ -73,23 +72,6 @@ def rebuild_standardised(network: nn.Module, path: str, given: dict[str, Any]) -
     conv = network.get_submodule(path)
     assert isinstance(conv, nn.Conv2d)
     replace_module(network, path, StandardisedConv2d(conv, Standardisation(**given)))
-
-
-class _Watch(TorchFunctionMode):
-    """Notes the calls of batch norm and convolution."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norms: list[inspect.BoundArguments] = []
-        self.inputs: list[Tensor] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.batch_norm:
-            self.norms.append(inspect.signature(F.batch_norm).bind(*args, **kwargs))
-        elif func is torch.conv2d:
-            self.inputs.append(args[0] if args else kwargs["input"])
-        return func(*args, **kwargs)
 
 
 def standardisation_of(module: nn.Module) -> Standardisation | None:
@@ -113,9 +95,10 @@ def standardisation_of(module: nn.Module) -> Standardisation | None:
         with torch.no_grad():
             for name in _others(probe):
                 probe.get_parameter(name).fill_(1.0)  # what the gain is multiplied by is then seen
-            with _Watch() as watch:
+            calls: list[Call] = []
+            with CallRecorder(probe, before=calls.append):
                 wanted = probe(x)
-        found = _read(probe, watch, x)
+        found = _read(probe, calls, x)
         if found is None:
             return None
         with torch.no_grad():
@@ -125,16 +108,17 @@ def standardisation_of(module: nn.Module) -> Standardisation | None:
     return found if close else None
 
 
-def _read(module: nn.Conv2d, watch: _Watch, x: Tensor) -> Standardisation | None:
-    if len(watch.norms) != 1 or len(watch.inputs) != 1 or watch.inputs[0] is not x:
+def _read(module: nn.Conv2d, calls: list[Call], x: Tensor) -> Standardisation | None:
+    norms = [call.arguments for call in calls if call.function is F.batch_norm]
+    inputs = [call.arguments["input"] for call in calls if call.name == "conv2d"]
+    if len(norms) != 1 or len(inputs) != 1 or inputs[0] is not x:
         return None
-    watch.norms[0].apply_defaults()
-    given = watch.norms[0].arguments
-    filters, scale, eps = given["input"], given["weight"], given["eps"]
-    others = _others(module)
-    if tuple(filters.shape) != (1, module.out_channels, module.weight[0].numel()) or not given["training"]:
+    [given], others = norms, _others(module)
+    filters, scale, eps = given["input"], given.get("weight"), given.get("eps", 1e-5)
+    if tuple(filters.shape) != (1, module.out_channels, module.weight[0].numel()) or not given.get("training"):
         return None
-    if given["bias"] is not None or given["running_mean"] is not None or len(others) != (scale is not None):
+    unknown = given.get("bias") is not None or given.get("running_mean") is not None
+    if unknown or len(others) != (scale is not None):
         return None
     if scale is None:
         return Standardisation(float(eps), 1.0, None)

@@ -1,7 +1,8 @@
-"""Numbers that a network's code compares sizes with: ``if x.shape[0] > 16`` has another path for larger batches.
+"""Branches in a network's code: ``if x.shape[0] > 16`` has another path for larger batches.
 
-Only what is run can be recorded and compared, and no example takes every branch. The code says where they begin, so
-inputs on the other side of such a number can be tried as well.
+Only what is run can be recorded and compared, and no example takes every branch. The code says with which numbers it
+compares sizes, so inputs on the other side of such a number can be tried as well; and :func:`recorded_path` tells
+which way an input goes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from depl0.host.calls import Call, CallRecorder
 
 _SIZES = re.compile(r"\.shape\b|\.size\(|\blen\(")
 _NUMBER_OF_DIMENSIONS = re.compile(r"\blen\([\w.]+(\.shape|\.size\(\))\)")
@@ -126,3 +131,27 @@ def _value(node: ast.AST, module: nn.Module) -> int | None:
         value = vars(module).get(node.attr)
         return value if type(value) is int else None
     return None
+
+
+_SIZES_AND_MODES = {"__get__", "size", "dim", "__repr__", "__hash__", "numel", "stride", "is_floating_point",
+                    "_set_grad_enabled"}  # fmt: skip
+
+
+@contextmanager
+def recorded_path(network: nn.Module) -> Iterator[list[tuple[Any, ...]]]:
+    """Give a list that fills with the functions of torch that are called, in order; sizes and indices do not count."""
+    steps: list[tuple[Any, ...]] = []
+
+    def note(call: Call) -> None:
+        if call.name not in _SIZES_AND_MODES:
+            steps.append((call.name, *map(_argument, pytree.tree_leaves((call.args, dict(call.kwargs))))))
+
+    with CallRecorder(network, before=note):
+        yield steps
+
+
+def _argument(leaf: Any) -> Any:
+    """Return what distinguishes an argument: its value where that is no size."""
+    if isinstance(leaf, Tensor):
+        return leaf.dim()
+    return leaf if isinstance(leaf, (float, str, bool)) or leaf is None else type(leaf).__name__
