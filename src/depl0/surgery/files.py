@@ -50,12 +50,11 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     Example:
         >>> import tempfile, depl0
         >>> make = lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> gated = depl0.attach(make(), torch.zeros(1, 3))
-        >>> gated.fix_gates(torch.arange(8) % 2)
+        >>> compact = depl0.attach(make(), torch.zeros(1, 3)).extract()
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     loaded = load(save(gated.extract(), folder), make)
+        ...     loaded = load(save(compact, folder), make)
         >>> loaded[0]
-        Linear(in_features=3, out_features=4, bias=True)
+        Linear(in_features=3, out_features=8, bias=True)
     """
     record = record_of(compact) if isinstance(compact, nn.Module) else None
     if record is None:
