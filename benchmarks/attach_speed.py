@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import depl0
+from depl0.app.models import build
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -45,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print(f"{'network':<24} {'channels':>8} {'attach':>8} {'extract':>8} {'seconds':>8} {'ms/channel':>10}")
-    measure("ResNet-50", depl0.app.models.build("resnet50"))
+    measure("ResNet-50", build("resnet50"))
     from tests.torchvision_shim import import_torchvision
 
     models = import_torchvision().models

@@ -9,14 +9,13 @@ Writes OUT/closures.md and OUT/closures.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
+from common import options, provenance
 
 import depl0
 from depl0.app.models import build
@@ -87,9 +86,7 @@ def row(runs: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Run every arm with every preset, and write both files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    out: Path = parser.parse_args().out
+    out: Path = options(__doc__).parse_args().out
     runs, rows = [], []
     for preset in ("paper", "reference"):
         for arm in ARMS:
@@ -97,12 +94,10 @@ def main() -> None:
             runs += found
             rows.append(row(found))
             print(*rows[-1], sep="  ", flush=True)
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True)
     out.mkdir(parents=True, exist_ok=True)
     header = ["preset", "gates", "closed at the start", f"steps until {CLOSED:.0%} are closed"]
     (out / "closures.md").write_text(markdown_grid(header, rows) + "\n")
-    (out / "closures.json").write_text(json.dumps({"commit": commit.stdout.strip(), "runs": runs}, indent=1) + "\n")
+    (out / "closures.json").write_text(json.dumps({**provenance(), "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,18 +9,16 @@ multiply the feature maps). Writes docs/results/gates-per-example: README.md and
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
-import platform
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from common import mean_spread, options, provenance
 from torch import Tensor
 
 import depl0
@@ -137,24 +135,19 @@ def page(result: dict[str, Any]) -> str:
 
 
 def _mean(runs: list[dict[str, Any]], key: str) -> str:
-    values = [100 * run[key] for run in runs]
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} %"
+    return f"{mean_spread([100 * run[key] for run in runs], 1)} %"
 
 
 def main() -> None:
     """Train everything and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    out: Path = parser.parse_args().out
+    out: Path = options(__doc__).parse_args().out
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
     runs = []
     for seed, generator, drawn in itertools.product(range(SEEDS), GENERATORS, ("batch", "image")):
         runs.append(train(generator, drawn, seed))
         print(runs[-1], flush=True)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    made = {"torch": torch.__version__, "python": platform.python_version(), "commit": commit.stdout.strip()}
-    result = {"runs": runs, "made_with": made}
+    result = {"runs": runs, "made_with": provenance()}
     (out / "gates_per_example.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (out / "README.md").write_text(page(result), encoding="utf-8")
 

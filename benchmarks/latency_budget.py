@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 import depl0
+from depl0.app import models
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.latency.cache import machine
 from depl0.latency.measure import ratio, summarise, time_networks
@@ -29,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def build(name: str) -> nn.Module:
     """Return a network by its name: built in, or of torchvision."""
-    if name in depl0.app.models.names():
-        return depl0.app.models.build(name)
+    if name in models.names():
+        return models.build(name)
     from tests.torchvision_shim import import_torchvision
 
     model: nn.Module = import_torchvision().models.get_model(name, weights=None)

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
-import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from common import mean_spread, network_options, provenance, read_rows, save_rows
 from torch import Tensor, nn
 
 import depl0
 from depl0.app.data import DataSettings, open_data
 from depl0.app.methods import METHODS, Scored
+from depl0.app.models import build
 from depl0.app.weights import load_weights
 from depl0.gated import GatedModel
 from depl0.search.recovery.compensation import compensate
@@ -109,7 +108,7 @@ def cut(gated: GatedModel, is_open: Tensor, recovery: str, batches: list[Images]
     return compact
 
 
-def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None:
+def run(args: argparse.Namespace, rows: list[dict[str, Any]], file: Path) -> None:
     """Compute the cells that are missing."""
     splits = open_splits(args.data)
     known = {tuple(row[key] for key in KEY) for row in rows}
@@ -122,7 +121,7 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
         if not cells:
             continue
         batches = calibration(splits["rest"], seed)
-        host = depl0.app.models.build(args.model)
+        host = build(args.model)
         load_weights(host, args.weights)
         gated = depl0.attach(host.eval(), batches[0][0][:1], generator="independent", groups=groups)
         state = {name: tensor.clone() for name, tensor in host.state_dict().items()}
@@ -143,14 +142,8 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
             row["kept"] = {group.name: int(is_open[group.gates].sum()) for group in gated.plan.groups}
             row |= {"images": CALIBRATION, "seconds_scores": round(for_scores, 1), "seconds_cut": round(seconds, 1)}
             rows.append(row | provenance())
-            save(rows)
+            save_rows(file, rows)
             print(f"{row['accuracy']:.2f} %", *[row[key] for key in KEY], flush=True)
-
-
-def provenance() -> dict[str, str]:
-    """Return the commit and the version of PyTorch."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return {"commit": commit.stdout.strip(), "torch": torch.__version__}
 
 
 def table(rows: list[dict[str, Any]], split: str) -> list[str]:
@@ -171,8 +164,7 @@ def table(rows: list[dict[str, Any]], split: str) -> list[str]:
                     for row in part
                     if (row["method"], row["recovery"], row["budget"]) == (method, recovery, budget)
                 ]
-                spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
-                cells.append(f"{statistics.mean(found):.2f}{spread} (n={len(found)})" if found else "–")
+                cells.append(mean_spread(found, count=True))
             lines.append(f"| {method} | {recovery} | " + " | ".join(cells) + " |")
         lines.append("")
     return lines
@@ -180,29 +172,19 @@ def table(rows: list[dict[str, Any]], split: str) -> list[str]:
 
 def main() -> None:
     """Compute, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, help="folder of one_shot.json and README.md")
-    parser.add_argument("--data")
-    parser.add_argument("--weights")
-    parser.add_argument("--model", default="resnet20")
+    parser = network_options(__doc__, seeds=[0])
     parser.add_argument("--split", default="validation", choices=["validation", "test"])
     parser.add_argument("--groups", nargs="+", default=["inner"])
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.75, 0.5, 0.25])
     parser.add_argument("--methods", nargs="+", default=["reconstruction", "l1-norm", "fpgm", "taylor"])
     parser.add_argument("--recovery", nargs="+", default=["compensation", "statistics"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "one_shot.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-
-    def save(rows: list[dict[str, Any]]) -> None:
-        file.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-
+    rows = read_rows(file)
     if args.data:
-        run(args, rows, save)
+        run(args, rows, file)
     lines = INTRODUCTION.splitlines()
     for split in ("test", "validation"):
         if any(row["split"] == split for row in rows):

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import re
 import statistics
 from dataclasses import dataclass
@@ -26,10 +25,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from one_shot import Images, accuracy, calibration, cut, open_splits, provenance, scores_of
+from common import mean_spread, network_options, provenance, read_rows, save_rows
+from one_shot import Images, accuracy, calibration, cut, open_splits, scores_of
 from torch import Tensor, nn
 
 import depl0
+from depl0.app import models
 from depl0.app.weights import load_weights
 from depl0.export.onnx import export_onnx
 from depl0.gated import GatedModel
@@ -125,7 +126,7 @@ def train(
     compact.eval()
 
 
-def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None:
+def run(args: argparse.Namespace, rows: list[dict[str, Any]], file: Path) -> None:
     """Compute the cells that are missing."""
     splits = open_splits(args.data)
     known = {tuple(row.get(key) for key in KEY) for row in rows}
@@ -141,7 +142,7 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
         if not missing:
             continue
         batches = calibration(splits["rest"], seed)
-        host = depl0.app.models.build(args.model)
+        host = models.build(args.model)
         load_weights(host, args.weights)
         dense = copy.deepcopy(host.eval())
         gated = depl0.attach(host, batches[0][0][:1], generator="independent", groups=args.groups)
@@ -168,7 +169,7 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], save: Any) -> None
                     train(compact[cell], dense, splits["rest"], args.steps, args.batch_size, args.rate, seed)
                     row["trained"] = accuracy(compact[cell], splits["test"])
                 rows.append(row | provenance())
-                save(rows)
+                save_rows(file, rows)
             print({name: value for name, value in row.items() if name != "kept"}, flush=True)
 
 
@@ -219,22 +220,13 @@ def _title(key: str) -> str:
 
 
 def _mean(rows: list[dict[str, Any]], key: str, digits: int) -> str:
-    values = [row[key] for row in rows if row.get(key) is not None]
-    if not values:
-        return "–"
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{spread}"
+    return mean_spread([row[key] for row in rows if row.get(key) is not None], digits)
 
 
 def main() -> None:
     """Compute, and write the JSON and the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, help="folder of rounding.json and table.md")
-    parser.add_argument("--data")
-    parser.add_argument("--weights")
-    parser.add_argument("--model", default="resnet20")
+    parser = network_options(__doc__, seeds=[0, 1, 2])
     parser.add_argument("--cells", nargs="+", default=["0.5:1", "0.5:8"], help="budget:multiple")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--batches", nargs="+", type=int, default=[32])
     parser.add_argument("--groups", default="inner")
     parser.add_argument("--steps", type=int, default=0)
@@ -244,19 +236,15 @@ def main() -> None:
     parser.add_argument("--collect", type=Path, nargs="*", default=[], help="further rounding.json to take rows from")
     parser.add_argument("--only-time", action="store_true", help="measure no accuracy and write nothing")
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "rounding.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-
-    def save(rows: list[dict[str, Any]]) -> None:
-        file.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-
+    rows = read_rows(file)
     if args.data:
-        run(args, rows, save)
+        run(args, rows, file)
     for part in args.collect:
-        rows += [row for row in json.loads(part.read_text()) if row not in rows]
-        save(rows)
+        rows += [row for row in read_rows(part) if row not in rows]
+        save_rows(file, rows)
     lines = []
     for key in sorted({_series(row) for row in rows}, key=str):
         part = [row for row in rows if _series(row) == key]

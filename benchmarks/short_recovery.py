@@ -15,18 +15,18 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import statistics
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from one_shot import MEAN, STD, Images, accuracy, calibration, provenance, scores_of
+from common import mean_spread, network_options, provenance
+from one_shot import MEAN, STD, Images, accuracy, calibration, scores_of
 from torch import Tensor, nn
 
 import depl0
 from depl0._util.io import write_whole
+from depl0.app import models
 from depl0.app.data import Data, DataSettings, open_data
 from depl0.app.table import markdown_grid
 from depl0.app.weights import load_weights
@@ -84,7 +84,7 @@ def build(spec: str) -> nn.Module:
     """Build a network by its name, or by ``file.py:make``."""
     file, colon, function = spec.rpartition(":")
     if not colon:
-        return depl0.app.models.build(spec)
+        return models.build(spec)
     found = importlib.util.spec_from_file_location("network_of_ones_own", file)
     assert found is not None and found.loader is not None, f"{file} is no Python file"
     module = importlib.util.module_from_spec(found)
@@ -188,30 +188,20 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
 
 
 def _cell(rows: list[dict[str, Any]], budget: float, figure: str) -> str:
-    found = [row[figure] for row in rows if row["budget"] == budget]
-    if not found:
-        return "–"
-    spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
-    return f"{statistics.fmean(found):.2f}{spread} (n={len(found)})"
+    return mean_spread([row[figure] for row in rows if row["budget"] == budget], count=True)
 
 
 def main() -> None:
     """Choose rates, then run seed by seed, so that an early end leaves every method with about as many."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, help="folder of all_methods.json and README.md")
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--weights", required=True)
-    parser.add_argument("--model", default="resnet20")
+    parser = network_options(__doc__, seeds=[0, 1, 2])
     parser.add_argument("--setting", default="The trained ResNet-20 (91.73 %) on CIFAR-10, inner groups.")
     parser.add_argument("--groups", default="inner")
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.5, 0.25, 0.15])
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--choose", nargs="+", type=float, default=[0.005, 0.01])
     parser.add_argument("--choose-at", type=float, default=0.25)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)

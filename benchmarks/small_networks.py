@@ -8,12 +8,11 @@ and in multiples of 8, and timed in turns with the dense network in PyTorch, wit
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
+from common import options
 
 import depl0
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
@@ -55,8 +54,7 @@ def measure(name: str, batches: list[int], rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     parser.add_argument("--rounds", type=int, default=40)
