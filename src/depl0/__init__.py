@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from depl0.gated import GatedModel as GatedModel
     from depl0.gated import attach as attach
     from depl0.planning import plan as plan
+    from depl0.search.config import SearchConfig as SearchConfig
     from depl0.search.one_shot import prune as prune
     from depl0.search.search import Search as Search
-    from depl0.search.search import SearchConfig as SearchConfig
     from depl0.surgery.files import load as load
     from depl0.surgery.files import save as save
     from depl0.surgery.record import info as info
@@ -33,7 +33,7 @@ _HOMES = {
     "GateConfig": "config",
     "GatedModel": "gated",
     "Search": "search.search",
-    "SearchConfig": "search.search",
+    "SearchConfig": "search.config",
     "attach": "gated",
     "cost": "costs.count",
     "info": "surgery.record",

@@ -46,7 +46,7 @@ def test_the_mean_follows_while_gates_are_held_open(use_buffers: bool) -> None:
     x = torch.randn(4, 1, 8, 8)
     gated = depl0.attach(network(), x, budget=0.5)
     average = AveragedModel(gated, avg_fn=slow_mean, use_buffers=use_buffers)
-    search = depl0.Search(gated, steps=10, averages=[average], warmup=0.4)
+    search = depl0.Search(gated, steps=10, averages=[average], warmup=0.4, cut="never")
     for _ in range(10):
         search.step()
         average.update_parameters(gated)
@@ -59,7 +59,7 @@ def test_the_mean_follows_a_network_that_has_lost_channels(use_buffers: bool) ->
     x = torch.randn(4, 1, 8, 8)
     gated = depl0.attach(network(), x, budget=0.5)
     average = AveragedModel(gated, use_buffers=use_buffers)  # the plain mean subtracts, which truth values refuse
-    search = depl0.Search(gated, steps=10, averages=[average])
+    search = depl0.Search(gated, steps=10, averages=[average], cut="never")
     search.step()
     average.update_parameters(gated)
     search.cut(torch.arange(gated.plan.num_gates) % 2 == 0)

@@ -30,7 +30,7 @@ from depl0.app.schema import accepts
 from depl0.config import EvaluationRule, GateConfig
 from depl0.errors import InputError
 from depl0.gates import RULES
-from depl0.search.search import SearchConfig
+from depl0.search.config import SearchConfig
 
 
 def recipe(**sections):
@@ -351,7 +351,7 @@ def test_the_sections_are_the_fields_of_a_recipe():
 def test_a_setting_has_one_name_in_python_and_in_recipes():
     gates = {field.name for field in dataclasses.fields(GateConfig)}
     assert set(GatesSection.model_fields) == gates | {"method", "method_weight"}
-    search = {field.name.replace("converged_steps", "converged_after") for field in dataclasses.fields(SearchConfig)}
+    search = {field.name for field in dataclasses.fields(SearchConfig)}
     training = {"epochs", "label_smoothing", "clip_norm", "ema_decay", "dense_baseline"}
     assert set(SearchSection.model_fields) == search | training
 

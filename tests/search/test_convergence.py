@@ -10,7 +10,7 @@ from torch import Tensor
 
 import depl0
 from depl0.gates.generators.independent import Independent
-from depl0.search.search import Convergence
+from depl0.search.state import Convergence
 from tests.networks.tiny import tiny_gated
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -25,7 +25,7 @@ def drive(move: Callable[[int], Tensor], preset: str = "default") -> Convergence
     assert isinstance(generator, Independent)
     with torch.no_grad():
         generator.log_alpha.copy_(move(0))
-    search = depl0.Search(gated, STEPS, cut="never", first_scores="none", converged_steps=20)
+    search = depl0.Search(gated, STEPS, cut="never", first_scores="none", converged_after=20 / STEPS)
     for step in range(STEPS):
         search.step()
         with torch.no_grad():

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import depl0
 from depl0.errors import DivergedError, GateError, InputError
 from depl0.search.freezing import freeze_network
-from depl0.search.search import SearchListener
+from depl0.search.state import SearchListener
 from tests.networks.loops import BATCHES, LOSS, STEPS, Loop, Net, batch
 
 pytestmark = pytest.mark.structures
@@ -203,9 +203,40 @@ def test_an_average_of_the_host_alone_is_cut_too() -> None:
     assert loop.train(STEPS)
     assert mean.module.stem.out_channels == loop.gated.host.stem.out_channels
     mean.update_parameters(loop.gated.host)
-    stranger = depl0.Search(Loop(average=False).gated, 1, averages=[nn.Linear(2, 2)])
+    stranger = depl0.Search(Loop(average=False).gated, 1, averages=[nn.Linear(2, 2)], cut="never")
     with pytest.raises(InputError, match="averages holds a Linear with no copy of the network"):
         stranger.cut(torch.arange(stranger.gated.plan.num_gates) < 2)
+
+
+def test_weights_that_no_optimizer_holds_are_refused() -> None:
+    """After a cut nobody would train them."""
+    gated = Loop(average=False).gated
+    with pytest.raises(InputError, match=r"does not hold 11 of the network's 11 weights, such as 'stem\.weight'"):
+        depl0.Search(gated, 10)
+    some = torch.optim.SGD([p for name, p in gated.host.named_parameters() if "norm1" not in name], lr=0.1)
+    with pytest.raises(InputError, match=r"does not hold 2 of the network's 11 weights, such as 'norm1\.weight'"):
+        depl0.Search(gated, 10, optimizers=[some])
+    gated.host.norm1.requires_grad_(False)
+    depl0.Search(gated, 10, optimizers=[some])
+    depl0.Search(gated, 10, cut="never")
+    depl0.Search(gated, 0)
+
+
+def test_an_optimizer_from_before_a_saved_state_was_loaded_is_refused() -> None:
+    first = Loop(average=False)
+    first.train(STEPS)
+    second = Loop(average=False)
+    gated, stale = second.gated, second.sgd
+    gated.load_state_dict(first.gated.state_dict())
+    with pytest.raises(InputError, match="does not hold 11 of the network's 11 weights"):
+        depl0.Search(gated, STEPS, optimizers=[stale], state=first.search.state_dict())
+
+
+def test_the_state_of_another_search_is_refused() -> None:
+    state = Loop(average=False).search.state_dict()
+    for name, other in (("steps 40", {"steps": 50}), ("budget 0.4", {"budget": 0.5})):
+        with pytest.raises(InputError, match=f"the saved search has {name}, this one has"):
+            Loop(average=False, **other).search.load_state_dict(state)
 
 
 def test_a_penalty_instead_of_a_budget() -> None:
@@ -229,9 +260,8 @@ def test_a_search_can_start_pruned_and_compensated() -> None:
     errors = {}
     for compensate in (True, False):
         gated = depl0.attach(copy.deepcopy(host), images[:1], budget=0.4)
-        search = depl0.Search(
-            gated, 20, calibrate=BATCHES, loss=LOSS, first_scores="reconstruction", ramp=0.0, compensate=compensate
-        )
+        options: Any = {"first_scores": "reconstruction", "ramp": 0.0, "compensate": compensate, "cut": "never"}
+        search = depl0.Search(gated, 20, calibrate=BATCHES, loss=LOSS, **options)
         search.step()
         gated.eval()
         errors[compensate] = float((gated(images) - wanted).square().mean().detach())
@@ -290,7 +320,7 @@ def test_rounded_channels() -> None:
 
 @pytest.mark.parametrize("cut", ["once", "never"])
 def test_other_times_to_cut(cut: str) -> None:
-    loop = Loop(cut=cut, converged_change=0.2, converged_steps=2)
+    loop = Loop(cut=cut, converged_change=0.2, converged_after=2 / STEPS)
     cuts = loop.train(STEPS)
     assert len(cuts) == (1 if cut == "once" else 0)
     assert loop.search.convergence is not None and loop.search.is_frozen is (cut == "once")

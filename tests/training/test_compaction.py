@@ -14,7 +14,7 @@ import depl0.search.closing as closing
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runtime import network as compiling
 from depl0.errors import TrainingError
-from depl0.search.convergence import Stay, may_begin
+from depl0.search.convergence import StablePeriod, can_converge
 from depl0.search.freezing import freeze_network
 from depl0.surgery.record import record_of
 from tests.networks.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
@@ -212,7 +212,7 @@ def test_frozen_gates_leave_those_that_are_gone_closed() -> None:
 
 def test_a_slow_drift_is_no_rest() -> None:
     open_gates = torch.ones(100, dtype=torch.bool)
-    stay = Stay(open_gates.clone(), 0.0)
+    stay = StablePeriod(open_gates.clone(), 0.0)
     for epoch in range(1, 9):
         open_gates[epoch] = False  # one in a hundred, every epoch
         stay = stay.after(open_gates.clone(), float(epoch), 0.01)
@@ -223,8 +223,8 @@ def test_a_slow_drift_is_no_rest() -> None:
 
 def test_gates_that_have_not_begun_to_move_are_no_convergence() -> None:
     all_open, some = torch.ones(4, dtype=torch.bool), torch.tensor([True, True, False, True])
-    assert not may_begin(all_open, 0.9, None) and may_begin(some, 0.1, None)
-    assert not may_begin(some, 0.5, 0.6) and may_begin(some, 0.6, 0.6)
+    assert not can_converge(all_open, 0.9, None) and can_converge(some, 0.1, None)
+    assert not can_converge(some, 0.5, 0.6) and can_converge(some, 0.6, 0.6)
 
 
 @pytest.mark.parametrize("name", ["progressive", "progressive, penalty"])

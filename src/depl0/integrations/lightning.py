@@ -20,7 +20,9 @@ from depl0._util.random import random_state, set_random_state
 from depl0.errors import InputError
 from depl0.integrations._shared import check_trained, find_gated, match_size, moved
 from depl0.search.calibration import Calibration, Loss
-from depl0.search.search import Search, SearchConfig, SearchListener
+from depl0.search.config import SearchConfig
+from depl0.search.search import Search
+from depl0.search.state import SearchListener
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """the same code under two names; a callback of one works in the other's trainer"""

@@ -19,7 +19,9 @@ from depl0.gated import GatedModel
 from depl0.gated.engine import HostState
 from depl0.integrations._shared import check_trained, find_gated, moved
 from depl0.search.calibration import Calibration, Loss
-from depl0.search.search import Search, SearchConfig, SearchListener
+from depl0.search.config import SearchConfig
+from depl0.search.search import Search
+from depl0.search.state import SearchListener
 from depl0.surgery.shrink import carry_over
 
 check_installed("transformers", purpose="for depl0.integrations.transformers", extra="transformers")

@@ -20,32 +20,32 @@ from depl0.select.rounding import removable_in_steps
 
 CLOSED_BELOW = 0.01
 """the open probability below which a gate counts as good as closed"""
-LOOKS_BELOW = 2
-"""looks in a row that a gate must have been there"""
+CLOSED_STREAK = 2
+"""checks in a row that a gate must have been there"""
 LEAST_GAIN = 0.1
 """the share of the remaining MACs that must become free"""
 _NEVER = -(2**62)
-"""looks that a gate has to make up for if it starts closed: more than there can be"""
+"""the first streak of a gate that starts closed: it never grows long enough"""
 
 
-def looks_at_start(log_alpha: Tensor, rule: str) -> Tensor:
-    """Return the first counts for :func:`looks_below`: gates that start closed do not count until they have opened.
+def first_streak(log_alpha: Tensor, rule: str) -> Tensor:
+    """Return where :func:`closed_streak` starts: gates that start closed do not count until they have opened.
 
     ``rule`` is the one for evaluation gates.
 
-    >>> looks = looks_at_start(torch.tensor([-9.0, -3.0, 3.0]), "median")
-    >>> for _ in range(LOOKS_BELOW):
-    ...     looks = looks_below(torch.tensor([-9.0, -9.0, -9.0]), looks, "median")
-    >>> looks >= LOOKS_BELOW
+    >>> streak = first_streak(torch.tensor([-9.0, -3.0, 3.0]), "median")
+    >>> for _ in range(CLOSED_STREAK):
+    ...     streak = closed_streak(torch.tensor([-9.0, -9.0, -9.0]), streak, "median")
+    >>> streak >= CLOSED_STREAK
     tensor([False, False,  True])
     """
     return torch.where(_is_open(log_alpha, rule), 0, _NEVER)
 
 
-def looks_below(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor:
-    """Return for how many looks in a row each gate has been nearly closed, this one included.
+def closed_streak(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor:
+    """Return for how many checks in a row each gate has been nearly closed, this one included.
 
-    A gate that started closed keeps what it has to make up for until it is open by the rule for evaluation gates.
+    A gate that started closed starts to count when it is open by the rule for evaluation gates.
     """
     below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
     before = torch.zeros_like(below, dtype=torch.long) if before is None else before
@@ -53,14 +53,14 @@ def looks_below(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor:
     return torch.where(below, before + 1, torch.where(unjudged, before, 0))
 
 
-def closing_gates(gated: GatedModel, log_alpha: Tensor, looks: Tensor) -> Tensor:
+def closing_gates(gated: GatedModel, log_alpha: Tensor, streak: Tensor) -> Tensor:
     """Return the gates that have been nearly closed for long enough.
 
     One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
     be cut in two for good. Where gates will be rounded, what is left of a group is a number that it may keep.
     """
     removed = gated.engine.removed
-    closing = gated.engine.removable((looks >= LOOKS_BELOW) & ~removed)
+    closing = gated.engine.removable((streak >= CLOSED_STREAK) & ~removed)
     if gated.config.multiple == 1:
         return closing
     return removable_in_steps(gated.plan, closing, removed, log_alpha, gated.config.multiple)

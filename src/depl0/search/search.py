@@ -2,157 +2,44 @@
 
 It decides everything about the gates and nothing about the training: the loop, the data, the losses and the optimizers
 are the user's. Everything is decided from log α at a few points of the search, alike in all processes, and what is
-remembered from one look to the next is in ``state_dict``. So a resumed search does the same.
+remembered from one check to the next is in ``state_dict``. So a resumed search does the same.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from depl0._util.distributed import from_first, mean_of_all, world_size
-from depl0._util.registry import unknown
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.gates.generators import BoundedGenerator
 from depl0.search.calibration import Calibration, Loss
-from depl0.search.closing import closing_gates, is_worth_it, looks_at_start, looks_below
-from depl0.search.convergence import Stay, gate_positions, may_begin
+from depl0.search.closing import closed_streak, closing_gates, first_streak, is_worth_it
+from depl0.search.config import CutPolicy, SearchConfig
+from depl0.search.convergence import StablePeriod, can_converge, gate_positions
+from depl0.search.dependency import check_can_depend, start_dependent
 from depl0.search.freezing import Freezing, freeze_network, settle
 from depl0.search.recovery.compensation import compensate
 from depl0.search.recovery.statistics import renew_statistics
-from depl0.search.scores.coupling import check_can_depend, start_dependent
 from depl0.search.scores.importance import first_scores
 from depl0.search.scores.reconstruction import reconstruction_scores
+from depl0.search.state import Convergence, Cut, SearchListener, SearchState
 from depl0.surgery.record import state_shapes
 from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy
 
-CutPolicy: TypeAlias = Literal["auto", "progressive", "once", "never"]
-FirstScores: TypeAlias = Literal["taylor", "reconstruction", "none"]
-
-LOOKS = 50
-"""looks at the gates in a whole search; each waits for the device"""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class SearchConfig:
-    """How a search goes. Wrong values are refused when it is made.
-
-    Attributes:
-        warmup: the share of the search, at its start, during which all gates stay open.
-        ramp: the share of it, after the warm-up, over which the target is lowered from all of the cost to the budget.
-        cut: when closed channels are cut out of the network: ``"progressive"`` (whenever it frees a tenth of the
-            remaining MACs), ``"once"`` (when the open gates have stayed the same, or at the end), ``"never"`` (by
-            ``finish`` alone), or ``"auto"``: progressive in one process, never in several, because those that wrap the
-            network (DDP) have to wrap it anew after each cut.
-        first_scores: what the first scores come from, where there is data in ``calibrate``: ``"taylor"`` (first-order
-            change of the loss, or of the outputs where there are no labels, for the cost), ``"reconstruction"`` (the
-            error that is left when the layers behind a channel make up for its loss), or ``"none"``: all start alike.
-        dependency: how much the scores of a group start to depend on which gates of the group before it are closed, as
-            a share of the spread of all scores; learned from there (:mod:`.scores.coupling`). Above 0 it needs
-            a budget, data in ``calibrate``, and a network attached with ``conditioning="gates"``.
-        compensate: whether the layers behind the channels that freezing closes are fitted anew in closed form, from the
-            data of ``calibrate``; batch-norm statistics are then not renewed. With ``ramp=0`` the layers behind all
-            channels that the first scores close are fitted before the first step.
-        renew_statistics: whether batch-norm statistics are measured anew for the frozen gates, from the data of
-            ``calibrate``, and kept where the loss on other batches falls.
-        converged_change: the share of the gates that may open or close while the search counts as settled.
-        converged_steps: the steps that it must have been settled for; None: a tenth of the search.
-    """
-
-    warmup: float = 0.0
-    ramp: float = 0.6
-    cut: CutPolicy = "auto"
-    first_scores: FirstScores = "taylor"
-    dependency: float = 0.0
-    compensate: bool = False
-    renew_statistics: bool = True
-    converged_change: float = 0.01
-    converged_steps: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("warmup", "ramp", "dependency", "converged_change"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise InputError(f"{name} must be between 0 and 1, got {value!r} instead.")
-        if self.warmup == 1 or self.warmup + self.ramp > 1 + 1e-9:
-            raise InputError(
-                f"warmup and ramp must together be at most 1, got {self.warmup:g} and {self.ramp:g} instead.",
-                hint="both are shares of the search, one after the other.",
-            )
-        if self.first_scores not in get_args(FirstScores):
-            raise unknown(
-                "first_scores", self.first_scores, get_args(FirstScores), "'none' lets all gates start alike."
-            )
-        if self.cut not in get_args(CutPolicy):
-            raise unknown("cut", self.cut, get_args(CutPolicy), "'progressive' shrinks the network while it trains.")
-
-
-@dataclass(frozen=True)
-class Convergence:
-    """The search has settled on a structure."""
-
-    step: int
-    since: int
-    """the step since which the open gates have stayed"""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Channels were cut out of the network."""
-
-    step: int
-    macs_share: float
-    """of the dense MACs, that are left to train"""
-    gates_gone: int
-
-
-class SearchListener:
-    """Is told what a search does. All methods may be left out."""
-
-    def converged(self, convergence: Convergence) -> None:
-        """The open gates have stayed the same for long enough."""
-
-    def freezing(self) -> AbstractContextManager[object]:
-        """Surround the freezing of the gates."""
-        return nullcontext()
-
-    def frozen(self, freezing: Freezing) -> None:
-        """The gates are frozen; still inside :meth:`freezing`."""
-
-    def shrunk(self, shrunk: Shrunk) -> None:
-        """The host was replaced by a smaller one; optimizers and averages of the search have been taken along."""
-
-    def cut(self, cut: Cut) -> None:
-        """The network has become smaller."""
-
-
-@dataclass
-class _State:
-    """What a search remembers from step to step."""
-
-    done: int = 0
-    released: bool = False
-    frozen: bool = False
-    looks_below: Tensor | None = None
-    stay: Stay | None = None
-    convergence: Convergence | None = None
-    first_open: Tensor | None = None
-    """without a budget: the gates that were open when they were let go"""
+CHECKS = 50
+"""gate checks per search; each synchronizes the device"""
 
 
 @final
 class Search:
-    """Brings a gated network to its budget inside a training loop of your own.
+    """Brings a gated network to its budget inside your own training loop.
 
     ::
 
@@ -165,24 +52,36 @@ class Search:
             optimizer.step(), optimizer.zero_grad()
         compact = search.finish()
 
-    Without a budget the gates are closed by a penalty that is part of the user's loss, and the search does the rest.
+    Without a budget the gates are closed by a penalty that is part of your loss, and the search does the rest.
 
     Args:
         gated: the network with gates.
-        steps: how many training steps the search has (calls of :meth:`step`, one for each step of the optimizers).
-        optimizers: the optimizers that train the host's weights; their state is cut along with the network,
-            with momentum and the like. Learning-rate schedulers hold on to them and need nothing.
+        steps: training steps of the search (calls of :meth:`step`, one for each step of the optimizers).
+        optimizers: the optimizers that train the host's weights; their state is cut along with the network.
+            Learning-rate schedulers need nothing. Required unless nothing is cut before ``finish``.
         averages: modules that hold a copy of the gated network or of its host (``torch.optim.swa_utils.AveragedModel``,
             timm's ``ModelEma``); they are cut alike.
         calibrate: batches to look at (see :mod:`depl0.search.calibration`): a data loader or a list. Used for the
             first scores of the gates and for batch-norm statistics after freezing; some batches are enough. Without
             them all gates start alike, and statistics stay what they are.
         loss: the loss of the task, ``loss(outputs, targets)``, where batches are pairs (inputs, targets). None: batches
-            are inputs alone, and channels are judged by how much the outputs change.
-        config: how; without it, the defaults of :class:`SearchConfig`.
-        listener: is told what happens.
-        state: what ``state_dict`` gave, to continue a search. The gated network is restored by its own.
-        changes: fields of the configuration to set.
+            are inputs alone, and channels are scored by how much the outputs change.
+        config: the configuration; by default ``SearchConfig()``.
+        listener: callbacks.
+        state: what ``state_dict`` returned, to continue a search. Load the gated network's own state first.
+        changes: fields of :class:`SearchConfig` to set.
+
+    Raises:
+        InputError: an argument is invalid, the optimizers do not hold the network's weights, or ``state`` belongs to
+            another search.
+
+    Example:
+        >>> import depl0
+        >>> gated = depl0.attach(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(1, 4))
+        >>> optimizer = torch.optim.AdamW(gated.parameter_groups(lr=1e-3, steps=10))
+        >>> search = depl0.Search(gated, steps=10, optimizers=[optimizer])
+        >>> search.step(), search.done
+        (False, 1)
     """
 
     def __init__(
@@ -207,17 +106,18 @@ class Search:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r} instead.")
         self.gated, self.steps = gated, steps
-        self.config = _changed(config or SearchConfig(), changes)
+        self.config = (config or SearchConfig()).changed(**changes)
         if self.config.dependency > 0:
             check_can_depend(gated)
         self._optimizers, self._averages = list(optimizers), list(averages)
         self._calibration = Calibration.of(calibrate, loss)
         self._listener = listener or SearchListener()
-        self._state = _State()
+        self._state = SearchState()
         self._host = gated.engine.host_state()
         _check_alike(gated)
         if state is None:
             self._hold_open()
+            self._check_optimizers()
         else:
             self.load_state_dict(state)
         if gated.engine.threshold is not None:
@@ -226,18 +126,18 @@ class Search:
     # -- what the loop calls -----------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Make the network ready for the next training step; tell whether it has become smaller.
+        """Advance one step; returns True if the network shrank.
 
         Call it once for every step of the optimizers, before the forward pass (with accumulated gradients: before the
-        first one). Where something is wrapped around the network (DDP), wrap it anew when this returns True.
+        first one). Rebuild wrappers such as DDP when it returns True.
         """
         state = self._state
-        rebuilt = state.done < self.steps and self._look()
+        shrank = state.done < self.steps and self._check_gates()
         if not state.frozen and state.done >= self.config.warmup * self.steps - 1e-9:
             self._release()
-            self._follow()
+            self._lower_target()
         state.done += 1
-        return rebuilt
+        return shrank
 
     def freeze(self) -> Freezing:
         """Freeze the gates within the budget and renew batch-norm statistics; the network stays gated."""
@@ -254,34 +154,24 @@ class Search:
         return freezing
 
     def finish(self, average: nn.Module | None = None) -> nn.Module:
-        """Freeze the gates, unless that is done, and return the compact network: plain, and proven equal.
+        """Freeze the gates, unless that is done, and return the compact network: plain, and verified to be equal.
 
-        ``average``, one of ``averages``, gives its weights in the place of the present ones. ``depl0.info`` tells what
-        was cut, what it costs, and how far the two networks are apart.
+        Args:
+            average: one of ``averages``, whose weights are used in place of the present ones.
         """
         if not self._state.frozen:
             self.freeze()
         return self.gated.extract() if average is None else self._averaged(average).extract()
 
-    def _averaged(self, average: nn.Module) -> GatedModel:
-        """Return a copy of the network, frozen alike, with averaged weights and statistics that fit them."""
-        own, shapes = copy.deepcopy(self.gated), state_shapes(self.gated.host)
-        for module in average.modules():
-            if type(module) is type(own.host) and state_shapes(module) == shapes:
-                own.host.load_state_dict(module.state_dict())
-                if self._calibration is not None and self.config.renew_statistics:
-                    renew_statistics(own, self._calibration)
-                return own
-        raise _no_copy(average)
-
     def cut(self, closing: Tensor) -> bool:
-        """Cut gates out of the network for good; tell whether there were any left to cut."""
+        """Cut gates out of the network for good; returns False if there were none left to cut."""
         engine = self.gated.engine
         if not bool((closing & ~engine.removed).any()):
             return False
         engine.close(closing)
         shrunk = engine.shrink()
         self._carry(shrunk)
+        self._check_optimizers()
         self._listener.shrunk(shrunk)
         share = engine.cost_without(engine.removed).macs / self.gated.dense_cost.macs
         self._listener.cut(Cut(self._state.done, share, int(engine.removed.sum())))
@@ -289,54 +179,54 @@ class Search:
 
     @property
     def done(self) -> int:
-        """Return the steps that have begun."""
+        """Steps that have begun."""
         return self._state.done
 
     @property
     def is_frozen(self) -> bool:
-        """Return whether the gates are frozen."""
+        """Whether the gates are frozen."""
         return self._state.frozen
 
     @property
     def is_released(self) -> bool:
-        """Return whether the gates move: the warm-up is over."""
+        """Whether the gates move: the warm-up is over."""
         return self._state.released
 
     @property
     def convergence(self) -> Convergence | None:
-        """Return when the search converged, if it has."""
+        """When the search converged, if it has."""
         return self._state.convergence
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to continue the search, beside ``gated.state_dict()``: numbers and tensors."""
-        state = self._state
-        return {
-            "done": state.done,
-            "released": state.released,
-            "frozen": state.frozen,
-            "looks_below": state.looks_below,
-            "stay": None if state.stay is None else dataclasses.asdict(state.stay),
-            "convergence": None if state.convergence is None else dataclasses.asdict(state.convergence),
-            "first_open": state.first_open,
-        }
+        return {**self._state.to_dict(), "search": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state_dict`` was called. The gated network's own state is loaded first."""
+        """Continue where ``state_dict`` was called. Load the gated network's own state first.
+
+        Raises:
+            InputError: the state belongs to a search with other steps, another budget or another network.
+        """
+        for name, own in self._identity().items():
+            saved = state["search"][name]
+            if saved != own:
+                raise InputError(
+                    f"the saved search has {name} {saved!r}, this one has {own!r}.",
+                    hint="continue a search with the same steps, budget and network.",
+                )
         shrunk = self.gated.engine.shrunk_since(self._host)
         if shrunk is not None:
             self._carry(shrunk)
-        self._state = _State(
-            int(state["done"]),
-            bool(state["released"]),
-            bool(state["frozen"]),
-            state["looks_below"],
-            None if state["stay"] is None else Stay(**state["stay"]),
-            None if state["convergence"] is None else Convergence(**state["convergence"]),
-            state.get("first_open"),
-        )
+        self._check_optimizers()
+        self._state = SearchState.from_dict(state)
         self._hold_open()
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what must not change when a search is continued."""
+        config, sizes = self.gated.config, [group.size for group in self.gated.plan.groups]
+        return {"steps": self.steps, "budget": config.budget, "of": config.of, "groups": sizes}
 
     def _hold_open(self) -> None:
         """Keep all gates open until the first step, or until the warm-up is over."""
@@ -346,7 +236,7 @@ class Search:
     # -- before every step -------------------------------------------------------------------------------------------
 
     def _release(self) -> None:
-        """Let the gates go, with scores from what the network has learned by then. Only once in a search."""
+        """Let the gates move, with scores from what the network has learned by then. Only once in a search."""
         if self._state.released:
             return
         gated, calibration = self.gated, self._calibration
@@ -366,31 +256,27 @@ class Search:
             if self.config.dependency > 0:
                 start_dependent(gated, calibration.pairs(calibration.scores), calibration.loss, self.config.dependency)
             self._start_from(scores, calibration)
-        if (
-            gated.config.budget is None
-        ):  # with a budget all gates are open at this point, because the target is the whole cost
-            with torch.no_grad():
-                log_alpha = from_first(gated.log_alpha()).cpu()
-            self._state.looks_below = looks_at_start(log_alpha, gated.config.evaluation)
+        if gated.config.budget is None:  # with one, all gates are open now: the target is the whole cost
+            log_alpha = self._log_alpha()
+            self._state.closed_streak = first_streak(log_alpha, gated.config.evaluation)
             self._state.first_open = self._open_gates(log_alpha)
         self._state.released = True
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
-        """Start from these scores; where the target is the budget at once, fit the network to the gates they close."""
+        """Start from these scores; without a ramp, fit the network to the gates that they close."""
         gated, threshold = self.gated, self.gated.engine.threshold
         assert threshold is not None, "only a budget has scores"
-        at_once = self.config.ramp == 0 and threshold.of != "latency"
-        if at_once:
+        one_shot = self.config.ramp == 0 and threshold.of != "latency"
+        if one_shot:
             threshold.advance(0.0, ramp=0.0)
         gated.engine.start_from(scores)
-        if not at_once or not self.config.compensate:
-            return
-        closed = (gated.evaluation_gates().cpu() == 0) & ~gated.engine.removed
-        inputs = calibration.inputs()
-        compensate(gated, closed, inputs)
-        settle(gated, inputs)
+        if one_shot and self.config.compensate:
+            closed = (gated.evaluation_gates().cpu() == 0) & ~gated.engine.removed
+            inputs = calibration.inputs()
+            compensate(gated, closed, inputs)
+            settle(gated, inputs)
 
-    def _follow(self) -> None:
+    def _lower_target(self) -> None:
         """Set target and sharpness for the share of the search that has passed, and move the threshold there."""
         threshold, warmup = self.gated.engine.threshold, self.config.warmup
         if threshold is not None:
@@ -401,81 +287,108 @@ class Search:
 
     # -- from time to time -------------------------------------------------------------------------------------------
 
-    def _look(self) -> bool:
-        """Note whether the search has converged, and make the network smaller where that pays."""
-        state, every = self._state, max(1, round(self.steps / LOOKS))
+    def _check_gates(self) -> bool:
+        """Note whether the search has converged, and shrink the network where that pays."""
+        state, every = self._state, max(1, round(self.steps / CHECKS))
         if state.done % every or not state.released or state.frozen:
             return False
-        with torch.no_grad():
-            log_alpha = from_first(self.gated.log_alpha()).cpu()
-        if not bool(log_alpha.isfinite().all()):  # those who watch over numbers say so, with the step and the cause
+        log_alpha = self._log_alpha()
+        if not bool(log_alpha.isfinite().all()):  # reported elsewhere, with the step and the cause
             return False
         policy = self._policy
         if state.convergence is None and self._has_converged(log_alpha) and policy == "once":
             self.freeze()
             return self.cut(self.gated.evaluation_gates().cpu() == 0)
-        if policy == "progressive" and not self._is_timed:
-            state.looks_below = looks_below(log_alpha, state.looks_below, self.gated.config.evaluation)
-            closing = closing_gates(self.gated, log_alpha, state.looks_below)
+        if policy == "progressive":
+            state.closed_streak = closed_streak(log_alpha, state.closed_streak, self.gated.config.evaluation)
+            closing = closing_gates(self.gated, log_alpha, state.closed_streak)
             if is_worth_it(self.gated, closing):
                 return self.cut(closing)
         return False
 
     @property
     def _policy(self) -> CutPolicy:
-        if self.config.cut != "auto":
-            return self.config.cut
-        return "progressive" if world_size() == 1 else "never"
-
-    @property
-    def _is_timed(self) -> bool:
-        """Whether gates must stay until the freezing: timing chooses among all gates of the network."""
-        return self.gated.config.budget is not None and self.gated.config.of == "latency"
+        """When channels are cut; with a latency budget, timing chooses among all of them at the end."""
+        policy = self.config.cut
+        if policy == "auto":
+            policy = "progressive" if world_size() == 1 else "never"
+        is_timed = self.gated.config.budget is not None and self.gated.config.of == "latency"
+        return "never" if is_timed and policy == "progressive" else policy
 
     def _has_converged(self, log_alpha: Tensor) -> bool:
-        config, state = self.config, self._state
-        open_gates = self._open_gates(log_alpha)
-        reached_at = config.warmup + config.ramp if self.gated.config.budget is not None else None
-        change = config.converged_change
-        if not may_begin(open_gates, state.done / self.steps, reached_at, state.first_open, change):
+        config, state, has_budget = self.config, self._state, self.gated.config.budget is not None
+        open_gates, change = self._open_gates(log_alpha), config.converged_change
+        reached_at = config.warmup + config.ramp if has_budget else None
+        if not can_converge(open_gates, state.done / self.steps, reached_at, state.first_open, change):
             return False
-        positions, closed_below = (None, 0.0) if self.gated.config.budget is not None else self._positions(log_alpha)
-        stay = state.stay or Stay(open_gates, state.done, positions)
-        state.stay = stay.after(open_gates, state.done, change, positions)
-        if not state.stay.lasts(state.done, config.converged_steps or 0.1 * self.steps):
+        positions, closed_below = (None, 0.0) if has_budget else self._positions(log_alpha)
+        stable = state.stable or StablePeriod(open_gates, state.done, positions)
+        state.stable = stable.after(open_gates, state.done, change, positions)
+        if not state.stable.lasts(state.done, config.converged_after * self.steps):
             return False
-        if positions is not None and not state.stay.goes_on(positions, closed_below, state.done, self.steps, change):
-            state.stay = state.stay.judged_at(positions, state.done)
+        if positions is not None and not state.stable.continues(
+            positions, closed_below, state.done, self.steps, change
+        ):
+            state.stable = state.stable.measured_at(positions, state.done)
             return False
-        state.convergence = Convergence(state.done, int(state.stay.since))
+        state.convergence = Convergence(state.done, int(state.stable.since))
         self._listener.converged(state.convergence)
         return True
+
+    @torch.no_grad()
+    def _log_alpha(self) -> Tensor:
+        return from_first(self.gated.log_alpha()).cpu()
 
     def _open_gates(self, log_alpha: Tensor) -> Tensor:
         is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
         return is_open & ~self.gated.engine.removed
 
     def _positions(self, log_alpha: Tensor) -> tuple[Tensor, float]:
-        """Return where gates are, and below which place they are closed; where there is a penalty, they all move."""
+        """Return where gates are, and below which position they are closed."""
         generator = self.gated.generator
         bound = generator.preset.bound if isinstance(generator, BoundedGenerator) else None
         limit = torch.tensor(hard_concrete.closing_log_alpha(self.gated.config.evaluation))
         return gate_positions(log_alpha, bound), float(gate_positions(limit, bound))
 
+    # -- what holds the host's parameters ----------------------------------------------------------------------------
+
+    def _check_optimizers(self) -> None:
+        """Refuse weights that no known optimizer holds: after a cut, nobody would train their successors."""
+        if self._policy == "never" or self.steps == 0:
+            return
+        held = {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
+        weights = [(name, p) for name, p in self.gated.host.named_parameters() if p.requires_grad]
+        missing = [name for name, weight in weights if id(weight) not in held]
+        if missing:
+            raise InputError(
+                f"optimizers= does not hold {len(missing)} of the network's {len(weights)} weights, such as "
+                f"{missing[0]!r}: they would not be trained after a cut.",
+                hint="pass every optimizer, made after a saved state was loaded; requires_grad_(False) excludes a "
+                "weight from training; cut='never' cuts only in finish().",
+            )
+
     def _carry(self, shrunk: Shrunk) -> None:
-        """Take along what holds the former host's parameters."""
+        """Carry optimizers and averages over to the smaller host."""
         for optimizer in self._optimizers:
             carry_over(optimizer, shrunk)
         for average in self._averages:
-            self._carry_average(average, shrunk)
+            copies = [m for m in average.modules() if isinstance(m, GatedModel) and m is not self.gated]
+            for copied in copies:
+                copied.engine.match_size(self.gated)
+            if not copies and not carry_over_copy(average, self._host.host, shrunk):
+                raise _no_copy(average)
         self._host = self.gated.engine.host_state()
 
-    def _carry_average(self, average: nn.Module, shrunk: Shrunk) -> None:
-        copies = [m for m in average.modules() if isinstance(m, GatedModel) and m is not self.gated]
-        for copied in copies:
-            copied.engine.match_size(self.gated)
-        if not copies and not carry_over_copy(average, self._host.host, shrunk):
-            raise _no_copy(average)
+    def _averaged(self, average: nn.Module) -> GatedModel:
+        """Return a copy of the network, frozen alike, with averaged weights and statistics that fit them."""
+        own, shapes = copy.deepcopy(self.gated), state_shapes(self.gated.host)
+        for module in average.modules():
+            if type(module) is type(own.host) and state_shapes(module) == shapes:
+                own.host.load_state_dict(module.state_dict())
+                if self._calibration is not None and self.config.renew_statistics:
+                    renew_statistics(own, self._calibration)
+                return own
+        raise _no_copy(average)
 
 
 def _check_alike(gated: GatedModel) -> None:
@@ -494,11 +407,3 @@ def _no_copy(average: nn.Module) -> InputError:
         f"averages holds a {type(average).__name__} with no copy of the network in it.",
         hint="pass a module around a copy of the gated network or of its host.",
     )
-
-
-def _changed(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
-    names = [field.name for field in dataclasses.fields(config)]
-    for name in changes:
-        if name not in names:
-            raise unknown("search setting", name, names, "help(depl0.SearchConfig) lists them.")
-    return dataclasses.replace(config, **changes)

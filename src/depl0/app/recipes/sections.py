@@ -45,7 +45,7 @@ from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, PRESETS, Direction
 from depl0.gates.generators.base import Conditioning
 from depl0.gates.threshold import BudgetKind
-from depl0.search.search import FirstScores
+from depl0.search.config import FirstScores
 
 Schedule: TypeAlias = Literal["constant", "step", "cosine", "one-cycle"]
 Cut: TypeAlias = Literal["progressive", "once", "never"]

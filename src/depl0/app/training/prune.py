@@ -28,7 +28,7 @@ from depl0.app.training.setup import budget_warnings, gated_network, model_facto
 from depl0.errors import DivergedError
 from depl0.gated import GatedModel
 from depl0.search.recovery.distillation import DistillationLoss
-from depl0.search.search import Cut
+from depl0.search.state import Cut
 from depl0.surgery.record import apply_record, remember
 
 

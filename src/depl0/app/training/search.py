@@ -34,8 +34,10 @@ from depl0.config import PenaltyKind, PenaltyScale
 from depl0.gated import GatedModel
 from depl0.gates.threshold import COSTS
 from depl0.search.calibration import MOST_BATCHES, Calibration
+from depl0.search.config import SearchConfig
 from depl0.search.freezing import Freezing, freeze_network
-from depl0.search.search import Convergence, Cut, Search, SearchConfig, SearchListener
+from depl0.search.search import Search
+from depl0.search.state import Convergence, Cut, SearchListener
 from depl0.select.gates import select_gates
 from depl0.surgery.shrink import Shrunk
 
@@ -85,7 +87,7 @@ class SearchPhase(Phase):
             recipe.search.epochs * steps,
             optimizers=[self.optimizers[0].optimizer],
             calibrate=calibration(session),
-            config=search_config(recipe, steps, session.trained),
+            config=search_config(recipe, session.trained),
             listener=SearchRecorder(session, gated, average),
         )
         has_penalty = self.penalty_weight is not None
@@ -191,7 +193,7 @@ class Penalised(nn.Module):
         return self.gated.engine.call_with_penalty(self.kind, *args, scale=self.scale, **kwargs)
 
 
-def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> SearchConfig:
+def search_config(recipe: Recipe, trained: bool) -> SearchConfig:
     """Return the search configuration of a recipe."""
     search = recipe.search
     has_learned = trained or (search.warmup > 0 and search.epochs > 0)
@@ -204,7 +206,7 @@ def search_config(recipe: Recipe, steps_per_epoch: int, trained: bool) -> Search
         compensate=search.compensate,
         renew_statistics=search.renew_statistics,
         converged_change=search.converged_change,
-        converged_steps=search.converged_after * search.epochs * steps_per_epoch,
+        converged_after=search.converged_after,
     )
 
 
@@ -304,7 +306,7 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
 def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:
     """Write down that the network shrank."""
     session.state.compactions.append(CompactionRecord(epoch, session.global_step, cut.macs_share))
-    session.log_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_gone)
+    session.log_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_removed)
     session.reporter.note(f"network shrunk to {cut.macs_share:.1%} of the MACs")
 
 

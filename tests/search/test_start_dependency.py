@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import depl0
 from depl0.errors import InputError
 from depl0.gates.generators.fc import FC
-from depl0.search.scores.coupling import start_dependent
+from depl0.search.dependency import start_dependent
 
 
 class Twins(nn.Module):
@@ -76,7 +76,9 @@ def test_a_search_learns_from_there_and_resumes() -> None:
         adam.zero_grad()
     again = gated()
     again.load_state_dict(network.state_dict())
-    resumed = depl0.Search(again, 6, calibrate=[b for b, _ in BATCHES], dependency=0.5, state=search.state_dict())
+    resumed = depl0.Search(
+        again, 6, calibrate=[b for b, _ in BATCHES], dependency=0.5, cut="never", state=search.state_dict()
+    )
     torch.manual_seed(1)
     resumed.step()
     search.step()

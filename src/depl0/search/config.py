@@ -1,0 +1,80 @@
+"""The configuration of a search."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final, get_args
+
+from depl0._util.registry import unknown
+from depl0.errors import InputError
+
+CutPolicy: TypeAlias = Literal["auto", "progressive", "once", "never"]
+FirstScores: TypeAlias = Literal["taylor", "reconstruction", "none"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Search configuration. Invalid values raise InputError.
+
+    Attributes:
+        warmup: the share of the search, at its start, during which all gates stay open.
+        ramp: the share of it, after the warm-up, over which the target is lowered from the whole cost to the budget.
+        cut: when closed channels are cut out of the network: ``"progressive"`` (whenever it frees a tenth of the
+            remaining MACs), ``"once"`` (when the search has converged, or at the end), ``"never"`` (only by
+            ``finish``), or ``"auto"``: progressive in one process, never in several, because wrappers such as DDP must
+            be rebuilt after each cut.
+        first_scores: where the first scores come from, given ``calibrate``: ``"taylor"`` (first-order change of the
+            loss, or of the outputs without labels, for the cost), ``"reconstruction"`` (the error that is left when the
+            layers that read a channel are refitted without it), or ``"none"``: all gates start alike.
+        dependency: how much the scores of a group start to depend on which gates of the group before it are closed, as
+            a share of the spread of all scores; learned from there. Above 0 it needs a budget, ``calibrate``, and a
+            network attached with ``conditioning="gates"``.
+        compensate: refit downstream layers in closed form after the gates are frozen, from ``calibrate``; batch-norm
+            statistics are then not renewed. With ``ramp=0`` also before the first step, for the gates that the first
+            scores close.
+        renew_statistics: re-estimate batch-norm statistics for the frozen gates, from ``calibrate``; kept if the loss
+            on other batches falls.
+        converged_change: the share of the gates that may open or close while the search counts as settled.
+        converged_after: the share of the search that it must have been settled for to have converged.
+
+    Example:
+        >>> SearchConfig(warmup=0.2, cut="once").ramp
+        0.6
+    """
+
+    warmup: float = 0.0
+    ramp: float = 0.6
+    cut: CutPolicy = "auto"
+    first_scores: FirstScores = "taylor"
+    dependency: float = 0.0
+    compensate: bool = False
+    renew_statistics: bool = True
+    converged_change: float = 0.01
+    converged_after: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "ramp", "dependency", "converged_change", "converged_after"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise InputError(f"{name} must be between 0 and 1, got {value!r} instead.")
+        if self.warmup == 1 or self.warmup + self.ramp > 1 + 1e-9:
+            raise InputError(
+                f"warmup and ramp must together be at most 1, got {self.warmup:g} and {self.ramp:g} instead.",
+                hint="both are shares of the search, one after the other.",
+            )
+        if self.first_scores not in get_args(FirstScores):
+            raise unknown(
+                "first_scores", self.first_scores, get_args(FirstScores), "'none' lets all gates start alike."
+            )
+        if self.cut not in get_args(CutPolicy):
+            raise unknown("cut", self.cut, get_args(CutPolicy), "'progressive' shrinks the network while it trains.")
+
+    def changed(self, **changes: Any) -> SearchConfig:
+        """Return a copy with some fields set."""
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in names:
+                raise unknown("search setting", name, names, "help(depl0.SearchConfig) lists them.")
+        return dataclasses.replace(self, **changes)
