@@ -83,6 +83,35 @@ def test_the_network_shrinks_during_fit_and_keeps_the_budget() -> None:
     check_within_budget(search)
 
 
+class Manual(Module):
+    """Takes a step of two optimizers for every batch; the trainer counts both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> None:
+        self.manual_backward(super().training_step(batch, number))
+        for optimizer in self.optimizers():
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def configure_optimizers(self) -> Any:
+        weights, gates = self.network.parameter_groups(lr=1e-2, steps=30)
+        return torch.optim.SGD([weights]), torch.optim.Adam([gates])
+
+
+@pytest.mark.parametrize("limit", [{"max_steps": 60, "epochs": -1}, {"epochs": 3}])
+def test_manual_optimization_with_two_optimizers(limit: dict[str, int]) -> None:
+    torch.manual_seed(3)
+    module, search = Manual(), callback()
+    fit = trainer([search], **limit)
+    fit.fit(module, loader())
+    assert fit.global_step == 60
+    assert search.search.steps == search.search.done == 30 and search.search.is_frozen
+    check_within_budget(search)
+
+
 def test_optimizer_and_scheduler_hold_the_smaller_network() -> None:
     torch.manual_seed(3)
     module, search = Module(), callback()

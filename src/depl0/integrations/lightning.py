@@ -91,7 +91,6 @@ class SearchCallback(Callback):  # type: ignore[misc]
         self._search: Search | None = None
         self._compact: nn.Module | None = None
         self._saved: dict[str, Any] | None = None  # of the search, until there is one
-        self._saved_steps: int | None = None  # a search that is continued keeps its length
         self._rng: dict[str, Any] | None = None  # to go on with in the middle of an epoch
         self._seen_step: int | None = None  # the trainer's step that the search is ready for
         self._is_mid_epoch = self._is_fitting = False
@@ -132,7 +131,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
         for average in averages:
             match_size(average, gated)
         if self._saved is None and self._search is not None:  # another call of fit goes on with the same search
-            self._saved, self._saved_steps, self._seen_step = self._search.state_dict(), self._search.steps, None
+            self._saved, self._seen_step = self._search.state_dict(), None
         self._search = Search(
             gated,
             self._length(trainer),
@@ -147,8 +146,8 @@ class SearchCallback(Callback):  # type: ignore[misc]
     def _length(self, trainer: Trainer) -> int:
         if self._steps is not None:
             return self._steps
-        if self._saved_steps is not None:  # asking the trainer would begin its data before it has restored them
-            return self._saved_steps
+        if self._saved is not None:  # asking the trainer would begin its data before it has restored them
+            return int(self._saved["search"]["steps"])
         return _all_steps(trainer, self._max_epochs)
 
     # -- during the training -----------------------------------------------------------------------------------------
@@ -181,7 +180,6 @@ class SearchCallback(Callback):  # type: ignore[misc]
         """Return what the trainer's checkpoints keep of the search; the network's own state has the rest."""
         return {
             "search": self._saved if self._search is None else self._search.state_dict(),
-            "steps": self._saved_steps if self._search is None else self._search.steps,
             "seen_step": self._seen_step,
             "is_mid_epoch": self._is_mid_epoch,
             "rng": random_state(),
@@ -189,8 +187,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint. The trainer has loaded the module already, so the network has its size."""
-        self._saved, self._saved_steps = state_dict["search"], state_dict["steps"]
-        self._seen_step = state_dict["seen_step"]
+        self._saved, self._seen_step = state_dict["search"], state_dict["seen_step"]
         if self._is_fitting and world_size() == 1:  # several processes sample gates of their own
             set_random_state(state_dict["rng"])  # now, because the order of the data is drawn soon
             self._rng = state_dict["rng"] if state_dict["is_mid_epoch"] else None
@@ -239,6 +236,8 @@ def _all_steps(trainer: Trainer, max_epochs: int | None) -> int:
             "the trainer does not know how many steps it is going to make.",
             hint="set max_epochs or max_steps, or pass SearchCallback(steps=…).",
         )
+    if not trainer.lightning_module.automatic_optimization and trainer.max_steps != -1:
+        steps = min(steps, -(-trainer.max_steps // len(trainer.optimizers)))  # max_steps counts those of each optimizer
     return int(steps)
 
 
