@@ -45,7 +45,7 @@ def two():
         (f"{SHORT} --budget 0.5 --set penalty.weight=1e-6", ["gates.budget (0.5) and penalty.weight (1e-06) are"]),
         (f"{SHORT} --budget 0", ["gates.budget must be a number above 0 and at most 1", "got 0.0"]),
         (f"{SHORT} --budget 1.5", ["gates.budget must be a number above 0 and at most 1", "got 1.5"]),
-        (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs cannot be reached", "ask for at least 0.01"]),
+        (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs is infeasible", "ask for at least 0.01"]),
         (f"{SHORT} --of seconds", ["--of must be one of macs, params, latency"]),
         (f"{SHORT} --set gates.generator=fcc", ["gates.generator", "fc"]),
         (f"{SHORT} --set gates.direction=sideways", ["gates.direction must be one of 'forward', 'backward'"]),

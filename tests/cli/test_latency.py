@@ -111,7 +111,7 @@ def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
         (f"{SMALL} --budget 1.5", "budget must be greater than 0"),
         (f"{SMALL} --budget 0.5 --of seconds", "--of must be one of macs, params, latency, got 'seconds'"),
         (f"{SMALL} --built-small", "--built-small needs a compact network"),
-        (f"{SMALL} --budget 0.0001", "cannot be reached"),
+        (f"{SMALL} --budget 0.0001", "is infeasible"),
     ],
     ids=lambda value: value.replace("/", "_")[-30:],
 )
