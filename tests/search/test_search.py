@@ -379,7 +379,7 @@ def test_penalties_mean_the_same_for_every_batch() -> None:
 
 def test_print_shows_gates_budget_and_cost(whole: tuple[Loop, list[int], nn.Module]) -> None:
     text = repr(whole[0].gated)
-    for words in ("GatedModel(Net", "20 gates in 2 groups", "budget  40.0% of the MACs", "minimum", "for good", "fixed"):
+    for words in ("GatedModel(Net", "20 gates in 2", "budget  40.0% of the MACs", "minimum", "for good", "fixed"):
         assert words in text
     told = str(depl0.info(whole[2]))
     assert "certificate" in told and "conv1" in told and "of the MACs" in told
