@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.utils.checkpoint as checkpointing
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
 import depl0
@@ -92,19 +93,24 @@ class Plain(nn.Module):
 
     def __init__(self, run: Callable[..., Tensor] | None = None) -> None:
         super().__init__()
-        self.one, self.two, self.run = nn.Linear(6, 8), nn.Linear(8, 4), run
+        self.one, self.two = nn.Linear(6, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.last, self.run = nn.Linear(8, 4), run
         self.one.register_forward_hook(look)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.one(x).relu()
-        return self.two(x) if self.run is None else self.run(self.two, x, use_reentrant=False)
+        x = self.two(x) if self.run is None else self.run(self.two, x, use_reentrant=False)
+        return self.last(x)
 
 
-def gradients_of(host: Plain) -> dict[str, Tensor]:
+def gradients_of(host: Plain, wrapped: bool = False) -> dict[str, Tensor]:
     torch.manual_seed(0)
     for parameter in host.parameters():
         nn.init.normal_(parameter)
     gated = depl0.attach(host, torch.ones(2, 6), start=0.5, rng=torch.Generator().manual_seed(0)).train()
+    if wrapped:
+        host.two = checkpoint_wrapper(host.two)
+    torch.manual_seed(1)
     gated(torch.ones(2, 6)).square().sum().backward()
     return {name: parameter.grad for name, parameter in gated.named_parameters()}
 
@@ -118,6 +124,11 @@ def test_checkpointing_by_another_name_is_noticed_when_it_is_attached() -> None:
     plain = gradients_of(Plain())
     torch.testing.assert_close(gradients_of(Plain(run_again_later)), plain, rtol=0, atol=0)
     assert not seen[-1]
+
+
+def test_a_part_that_is_wrapped_after_attach() -> None:
+    wrapped = gradients_of(Plain(), wrapped=True)
+    torch.testing.assert_close(list(wrapped.values()), list(gradients_of(Plain()).values()), rtol=0, atol=0)
 
 
 def test_checkpointing_elsewhere_is_left_alone() -> None:

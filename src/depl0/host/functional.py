@@ -8,6 +8,7 @@ any other host, ``torch.utils.checkpoint`` is left alone.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -91,10 +92,8 @@ def _mentions_checkpoint(kind: type) -> bool:
 
 
 def _code(member: object) -> CodeType | None:
-    function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return getattr(function, "__code__", None)
+    function: Any = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    return getattr(inspect.unwrap(function), "__code__", None)
 
 
 @contextmanager
