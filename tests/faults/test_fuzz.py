@@ -205,7 +205,7 @@ def test_states_that_do_not_fit(
     save_checkpoint(session.folder.checkpoints, 0, state, keep=1)
     with bounded(), only(Depl0Error):
         session.resume()
-        if session.state_for("search") is not None:
+        if session.checkpoint_of("search") is not None:
             restore_phase(session, SearchPhase(session, gated))
 
 

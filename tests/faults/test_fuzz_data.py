@@ -179,5 +179,5 @@ def test_make_fuzz_tries_more_than_20000_cases() -> None:
     from tests.faults import test_fuzz, test_fuzz_reports  # noqa: F401 - they plan when they are imported
 
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
-    (factor,) = re.findall(r"DEPL0_FUZZ=(\d+) .*test_fuzz.py .*test_fuzz_data.py .*test_fuzz_reports.py", makefile)
+    (factor,) = re.findall(r"DEPL0_FUZZ=(\d+) ", makefile)
     assert int(factor) * sum(PLANNED) > 40_000

@@ -106,7 +106,7 @@ def test_checkpoints(tmp_path: Path, mark: Path, weapon: Callable[[Path], bytes]
     if file == "../newest":  # it is only for people
         assert load_newest(tmp_path / "c") is not None
     else:
-        with pytest.raises(FormatError, match=r"none in .* is whole"):
+        with pytest.raises(FormatError, match=r"all in .* are corrupt"):
             load_newest(tmp_path / "c")
     assert not mark.exists()
 

@@ -82,7 +82,7 @@ def test_checkpoints_none_of_which_is_whole_are_an_error(tmp_path: Path) -> None
     for values in (out / "checkpoints").glob("*/state.safetensors"):
         os.truncate(values, values.stat().st_size // 2)
     before = sorted(str(path) for path in out.rglob("*"))
-    with pytest.raises(FormatError, match=r"none in .* is whole: step-000000006 \(.*, step-000000003 \(") as caught:
+    with pytest.raises(FormatError, match=r"all in .* are corrupt: step-000000006 \(.*, step-000000003 \(") as caught:
         run(recipe, out, resume=True)
     assert "another --out" in str(caught.value)
     assert sorted(str(path) for path in out.rglob("*")) == before  # nothing was begun anew

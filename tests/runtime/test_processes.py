@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from depl0.app.cli.app import main
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runtime.engine import make_engine
 from depl0.errors import TrainingError
 from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
 
@@ -58,3 +61,19 @@ def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.
     assert first["accuracy"] == summary["compact"]["accuracy"]
     assert main(["eval", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == first["accuracy"]
+
+
+def test_two_processes_find_each_other_where_the_device_is_left_open(tmp_path: Path) -> None:
+    recipe = tiny_recipe(run__device="auto", search__epochs=1, finetune__epochs=0)
+    (tmp_path / "recipe.toml").write_text(write_recipe(recipe))
+    done = torchrun(tmp_path, "prune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert "2 processes" in done.stderr and "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["steps"] == 3
+
+
+def test_processes_that_accelerate_does_not_see_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("depl0.app.runtime.engine.Accelerator", lambda **_: SimpleNamespace(num_processes=1))
+    with pytest.raises(TrainingError, match="2 processes were started, but Accelerate runs 1"):
+        make_engine(tiny_recipe())

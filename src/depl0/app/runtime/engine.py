@@ -38,7 +38,7 @@ def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
     try:
         engine = Accelerator(
             mixed_precision=_PRECISIONS[recipe.run.precision],
-            cpu=device.partition(":")[0] == "cpu",
+            cpu=device.partition(":")[0] == "cpu" or (device == "auto" and not _has_accelerator()),
             log_with=list(recipe.run.trackers) or None if folder is not None else None,
             project_dir=str(folder) if folder is not None else None,
             kwargs_handlers=[DistributedDataParallelKwargs(), InitProcessGroupKwargs(timeout=wait)],
@@ -52,6 +52,12 @@ def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
             hint="start all of them anew, with the same address and port (torchrun does); where they start slowly, set "
             f"DEPL0_TIMEOUT to more seconds. This one saw: {reason}",
         ) from error
+    world = os.environ.get("WORLD_SIZE", "1")
+    if str(engine.num_processes) != world:  # each would train for itself, in the same folder
+        raise TrainingError(
+            f"{world} processes were started, but Accelerate runs {engine.num_processes}.",
+            hint="let torchrun or accelerate launch start them, and leave other ACCELERATE_ variables unset.",
+        )
     seed_everything(recipe.run.seed)
     return engine
 
@@ -83,9 +89,12 @@ def _check_device(device: str, precision: str) -> None:
         raise InputError(f"device is {device}, but there are only {torch.cuda.device_count()} CUDA devices.")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise InputError("device is mps, but torch sees no such device.", hint="use --device cpu, or auto.")
-    has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
-    if precision == "fp16" and (kind == "cpu" or not has_accelerator):
+    if precision == "fp16" and (kind == "cpu" or not _has_accelerator()):
         raise InputError("precision fp16 needs a GPU; the device is cpu.", hint="set run.precision to bf16 or fp32.")
+
+
+def _has_accelerator() -> bool:
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
 def _check_trackers(trackers: tuple[str, ...]) -> None:
