@@ -376,7 +376,7 @@ def test_upload_to_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError, match="OWNER/NAME, got 'small'"):
         push_to_hub(tmp_path, "small")
     (tmp_path / "model.py").unlink()
-    with pytest.raises(InputError, match=r"is no exported folder: it has no model\.py"):
+    with pytest.raises(InputError, match=r"is not an exported folder: model\.py is missing"):
         push_to_hub(tmp_path, "me/small")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     (tmp_path / "model.py").write_text("")

@@ -293,14 +293,14 @@ def test_wrong_files(earlier: Path, tmp_path: Path) -> None:
     told = json.loads(earlier.read_text())
     told["runs"][0]["setting"] = "S7"
     earlier.write_text(json.dumps(told))
-    with pytest.raises(InputError, match=r"no claims\.json that can be read: the setting of .* must be one of S1"):
+    with pytest.raises(InputError, match=r"not a valid claims\.json: the setting of .* must be one of S1"):
         judge([earlier])
     told["runs"][0] = {"label": "run"}
     earlier.write_text(json.dumps(told))
     with pytest.raises(InputError, match=r"runs\[0\].setting is missing"):
         judge([earlier])
     (tmp_path / "none.json").write_text("[")
-    with pytest.raises(InputError, match=r"no claims\.json that can be read"):
+    with pytest.raises(InputError, match=r"not a valid claims\.json"):
         judge([tmp_path / "none.json"])
 
 

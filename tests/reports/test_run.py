@@ -87,7 +87,7 @@ def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("recipe.toml", None, "holds no run"),
-        ("recipe.toml", "[model", "no valid TOML"),
+        ("recipe.toml", "[model", "not valid TOML"),
         ("summary.json", "{", "is damaged"),
         ("summary.json", "[]", "holds no object"),
         ("metrics.jsonl", '{"event": "x"}\n{\n{}\n', "damaged in line 2"),

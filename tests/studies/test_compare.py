@@ -66,7 +66,7 @@ def test_variants(recipe: str, method: str, expected: tuple[str, str, str]) -> N
         ("dep-l0,", "got an empty place in 'dep-l0,'"),
         ("dep-l0,l0-hc,dep-l0", "dep-l0 more than once"),
         ("dep-l0:sideways", "'sideways' is neither a generator nor a direction"),
-        ("l0-hc:backward", "'l0-hc:backward' is no variant of a method"),
+        ("l0-hc:backward", "'l0-hc:backward' is not a variant of a method"),
         ("magic", "The method must be one of .*'magic'"),
     ],
 )

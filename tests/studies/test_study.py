@@ -61,7 +61,7 @@ def test_an_interruption_ends_the_study_and_a_second_call_goes_on(tmp_path: Path
     seen: list[dict[str, str]] = []
     with pytest.raises(RunInterruptedError, match="interrupted in a, member 1 of 2") as caught:
         Study("sweep", TWO, tmp_path).run(Noisy(at_step=5, act=interrupt), lambda found: seen.append(statuses(found)))
-    assert caught.value.hint == "go on with the same command."
+    assert caught.value.hint == "re-run the same command to continue."
     assert seen == [{"a": "half done", "b": "not started"}]
     reporter = Noisy()
     outcomes = Study("sweep", TWO, tmp_path).run(reporter, lambda found: None)

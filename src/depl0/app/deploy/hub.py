@@ -22,7 +22,7 @@ def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token
     missing = [name for name in FILES if not (path / name).is_file()]
     if missing:
         raise InputError(
-            f"{path} is no exported folder: it has no {missing[0]}.", hint="depl0 export RUN --to torch DIR"
+            f"{path} is not an exported folder: {missing[0]} is missing.", hint="depl0 export RUN --to torch DIR"
         )
     hub, token = _hub_and_token(token)
     api = hub.HfApi(token=token)

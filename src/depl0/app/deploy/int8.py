@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Deployed:
-    """An int8 file that was written, and what it is worth."""
+    """An int8 file that was written, and its metric."""
 
     file: Exported
     quantized: Quantized

@@ -157,7 +157,7 @@ def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run
     try:
         recipe = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path / 'recipe.toml'} is no valid TOML: {error}.") from error
+        raise InputError(f"{path / 'recipe.toml'} is not valid TOML: {error}.") from error
     _check(path / "recipe.toml", recipe, content.RECIPE)
     lines = _json_lines(path / "metrics.jsonl", lambda line: content.EVENT if "event" in line else content.EPOCH)
     return Run(

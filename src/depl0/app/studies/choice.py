@@ -45,7 +45,7 @@ def read_choice(text: str) -> Choice:
     if not equals or not all(listed) or len(listed) < 2 or len(set(listed)) < len(listed):
         raise InputError(
             f"--choose takes a field and at least two different values, got {text!r} instead.",
-            hint="for instance --choose finetune.lr=0.01,0.02,0.05.",
+            hint="for example --choose finetune.lr=0.01,0.02,0.05.",
         )
     return Choice(field.strip(), listed)
 

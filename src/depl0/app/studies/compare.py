@@ -46,7 +46,7 @@ def read_methods(text: str) -> tuple[str, ...]:
     if not all(methods):
         raise InputError(
             f"--methods takes names separated by commas, got an empty place in {text!r} instead.",
-            hint="for instance --methods dep-l0,dep-l0:backward,l0-hc.",
+            hint="for example --methods dep-l0,dep-l0:backward,l0-hc.",
         )
     twice = sorted({method for method in methods if methods.count(method) > 1})
     if twice:
@@ -92,7 +92,7 @@ def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
             fields["gates.generator"] = variant
         else:
             raise InputError(
-                f"{method!r} is no variant of a method: {variant!r} is neither a generator nor a direction of dep-l0.",
+                f"{method!r} is not a variant of a method: {variant!r} is neither a generator nor a direction.",
                 hint=f"dep-l0 comes with {', '.join((*sorted(GENERATORS), *DIRECTIONS))}; others have no variants.",
             )
     return fields

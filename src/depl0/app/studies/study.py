@@ -91,7 +91,7 @@ class Study:
                 raise RunInterruptedError(
                     f"interrupted in {name}, member {number} of {len(self.members)}; what is done is kept in "
                     f"{self.folder}.",
-                    hint="go on with the same command.",
+                    hint="re-run the same command to continue.",
                 ) from error
             self._write()
             after_each(self.outcomes())

@@ -34,7 +34,7 @@ SENSITIVITY_IMAGES = 64
 
 @dataclass(frozen=True)
 class Quantized:
-    """An int8 file, what it is worth, and which of its layers are still in float."""
+    """An int8 file, its metric, and which of its layers are still in float."""
 
     data: bytes
     run: Run

@@ -1,6 +1,6 @@
 """Every claim is a comparison of two kinds of runs that have everything else in common, setting by setting.
 
-Once with what the claim is about, L0-HC for instance, and once with the control W = 0: Dep-L0 whose gates know nothing
+Once with what the claim is about, L0-HC for example, and once with the control W = 0: Dep-L0 whose gates know nothing
 of each other. What the control does as well is not due to the dependency.
 """
 

@@ -83,7 +83,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 def read_claim_run(path: Path, control: str) -> ClaimRun | None:
     """Read a run; None: it is not finished, or its method is neither Dep-L0 nor L0-HC.
 
-    ``control`` says by which recipe field a run of Dep-L0 is the control, for instance ``gates.generator=bias``.
+    ``control`` says by which recipe field a run of Dep-L0 is the control, for example ``gates.generator=bias``.
     """
     recipe, folder = read_recipe(path / "recipe.toml"), RunFolder(path)
     summary = folder.summary()
@@ -145,7 +145,7 @@ def _is_control(recipe: Recipe, control: str) -> bool:
     if not equals:
         raise InputError(
             f"--control takes section.field=value, got {control!r} instead.",
-            hint="for instance --control gates.generator=bias.",
+            hint="for example --control gates.generator=bias.",
         )
     return with_overrides(recipe, {field.strip(): value.strip()}) == recipe
 
@@ -199,7 +199,7 @@ def _least(recipe: Recipe) -> float:
     return SCALE * float(open_probability(torch.tensor(closing_log_alpha(recipe.gates.evaluation))))
 
 
-# -- runs of an earlier claims.json: their folders may be on another machine, or gone ----------------------------------
+# -- runs of an earlier claims.json: their folders may be on another machine, or deleted -------------------------------
 
 _FIGURES = ("converged", "settled", "unevenness", "closed_at_start")
 
@@ -242,7 +242,7 @@ def read_recorded(path: Path, control: str) -> list[ClaimRun]:
         runs = [_run(row, settings) for row in found["runs"]]
     except (OSError, ValueError, RecursionError, content.Wrong, FormatError, io.TooLarge) as error:
         hint = "pass a claims.json that depl0 paper claims wrote, or folders of runs."
-        raise InputError(f"{path} is no claims.json that can be read: {error}.", hint=hint) from error
+        raise InputError(f"{path} is not a valid claims.json: {error}.", hint=hint) from error
     if found["control"] != control:
         raise InputError(
             f"the control of {path} is {found['control']!r}, and here it is {control!r}.",
