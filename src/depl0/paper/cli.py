@@ -31,9 +31,7 @@ def ablation_command(
     recipes: Annotated[
         str | None, typer.Option(help=f"Recipes, by name or file (default: {WITH_DATA}; without --data: digits).")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Folder of the images, for recipes whose images lie in one: Fashion-MNIST.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of the Fashion-MNIST images.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each generator, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="ablation"))] = None,
     quiet: Annotated[bool, QUIET] = False,
@@ -114,18 +112,18 @@ def tables_command(
 def tts_command(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the result; give the same one to resume.")],
     recipe: Annotated[str, typer.Option(help="Recipe that the runs share (name or TOML file).")] = "custom",
-    model: Annotated[str | None, typer.Option(help="Network to train; the recipe's own if left out.")] = "resnet20",
-    data: Annotated[str | None, typer.Option(help="Data; the recipe's own if left out.")] = "cifar10:data",
-    epochs: Annotated[int | None, typer.Option(help="Epochs of search.")] = None,
+    model: Annotated[str | None, typer.Option(help="Network to train.")] = "resnet20",
+    data: Annotated[str | None, typer.Option(help="Data set.")] = "cifar10:data",
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the search.")] = None,
     finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
-    budget: Annotated[float, typer.Option(help="Share of the MACs that may be left.")] = 0.5,
-    batch_size: Annotated[int | None, typer.Option(help="Images of a training step.")] = None,
-    limit_train: Annotated[int | None, typer.Option(help="Use only so many training images.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Seed of all runs; can be given again.")] = None,
+    budget: Annotated[float, typer.Option(help="Share of the MACs to keep.")] = 0.5,
+    batch_size: Annotated[int | None, typer.Option(help="Images per training step.")] = None,
+    limit_train: Annotated[int | None, typer.Option(help="Use only this many training images.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of all runs; can be repeated.")] = None,
     pairs: Annotated[int | None, typer.Option(help="Runs of each, in turns, with successive seeds; 3 or more.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of torch; left out: its own choice.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch (default: its own choice).")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Run only this: dense, never, once, …; can be given again.")
+        list[str] | None, typer.Option(help="Run only this: dense, never, once, …; can be repeated.")
     ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Annotated[bool, JSON] = False,
