@@ -34,7 +34,7 @@ def test_the_table_of_a_small_network(tmp_path: Path, capsys: pytest.CaptureFixt
     ("words", "message"),
     [
         (["--model", "resnet57"], "resnet57"),
-        (["--batch", "0"], "--batch must be a whole number of at least 1, got 0"),
+        (["--batch", "0"], "--batch must be an integer of at least 1, got 0"),
         (["--repeats", "-1"], "--repeats must be"),
     ],
     ids=["network", "batch", "repeats"],

@@ -168,7 +168,7 @@ def test_a_loss_that_becomes_nan(type_command: Type, tmp_path: Path) -> None:
     words = SHORT.replace("--epochs 1", "--epochs 3")
     typed = type_command(f"{words} --lr 1e30 --set run.checkpoint_minutes=0 --out run")
     assert typed.code == 1
-    assert "step " in typed.err and "--lr" in typed.err and "Traceback" not in typed.err
+    assert "step " in typed.err and "weight_optimizer.lr" in typed.err and "Traceback" not in typed.err
     assert typed.out == ""
     again = type_command(f"{words} --lr 1e30 --set run.checkpoint_minutes=0 --out run --resume")
     assert again.code == 1  # the same, and no crash

@@ -6,22 +6,22 @@ import torch
 from depl0.app.data import DataSettings, Target, open_data
 from depl0.errors import InputError
 
-LIST = "a list that is not empty in which every entry is"
+LIST = "a non-empty list in which every entry is"
 
 
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
-        ("batch_size", 0, "'batch_size' must be a whole number of at least 1, got 0 instead."),
-        ("batch_size", 2.5, "'batch_size' must be a whole number of at least 1, got 2.5 instead."),
-        ("batch_size", True, "'batch_size' must be a whole number of at least 1, got True instead."),
-        ("eval_batch_size", -1, "'eval_batch_size' must be a whole number of at least 1, got -1 instead."),
-        ("crop_padding", -1, "'crop_padding' must be a whole number of at least 0, got -1 instead."),
-        ("image_size", 0, "'image_size' must be a whole number of at least 1, or a list of 2 in which every entry is"),
-        ("limit_train", -1, "'limit_train' must be a whole number of at least 0, got -1 instead."),
-        ("workers", "2", "'workers' must be a whole number of at least 0, or left out, got '2' instead."),
-        ("seed", -1, "'seed' must be a whole number from 0 to 4294967295, got -1 instead."),
-        ("seed", 2**32, "'seed' must be a whole number from 0 to 4294967295, got 4294967296 instead."),
+        ("batch_size", 0, "'batch_size' must be an integer of at least 1, got 0 instead."),
+        ("batch_size", 2.5, "'batch_size' must be an integer of at least 1, got 2.5 instead."),
+        ("batch_size", True, "'batch_size' must be an integer of at least 1, got True instead."),
+        ("eval_batch_size", -1, "'eval_batch_size' must be an integer of at least 1, got -1 instead."),
+        ("crop_padding", -1, "'crop_padding' must be an integer of at least 0, got -1 instead."),
+        ("image_size", 0, "'image_size' must be an integer of at least 1, or a list of 2 in which every entry is"),
+        ("limit_train", -1, "'limit_train' must be an integer of at least 0, got -1 instead."),
+        ("workers", "2", "'workers' must be an integer of at least 0, or left out, got '2' instead."),
+        ("seed", -1, "'seed' must be an integer from 0 to 4294967295, got -1 instead."),
+        ("seed", 2**32, "'seed' must be an integer from 0 to 4294967295, got 4294967296 instead."),
         ("mean", (), f"'mean' must be {LIST} a finite number, or left out, got () instead."),
         ("mean", 0.5, f"'mean' must be {LIST} a finite number, or left out, got 0.5 instead."),
         ("mean", (float("nan"),), f"'mean' must be {LIST} a finite number, or left out, got (nan,) instead."),
