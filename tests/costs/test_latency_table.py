@@ -11,7 +11,7 @@ from torch import nn
 import depl0
 from depl0.costs.latency_table import Calibration, ExpectedLatency, LayerTable, TimedUse
 from depl0.gated import GatedModel
-from depl0.latency.layers import monotone
+from depl0.latency.tables import monotone
 
 OUT, IN = (1, 3, 8), (1, 2, 6)
 

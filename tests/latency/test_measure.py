@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from depl0.latency.fresh import built_small
-from depl0.latency.measure import clock_for, interleave, measure_latency, ratio, speedup
+from depl0.latency.backends import built_small
+from depl0.latency.measure import clock_for, interleave, ratio, speedup, summarise, time_networks
 
 CPU = torch.device("cpu")
 
@@ -42,10 +42,10 @@ def test_one_thread_is_timed_by_the_processors_clock() -> None:
 def test_the_modes_of_networks_are_kept_and_more_work_takes_longer() -> None:
     small, large = nn.Linear(8, 8).train(), nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]).eval()
     with pytest.raises(RuntimeError):
-        measure_latency({"small": small, "large": large}, [torch.zeros(1, 8)])
+        time_networks({"small": small, "large": large}, [torch.zeros(1, 8)], 15, 1.0)
     assert small.training and not large.training
-    one = measure_latency({"large": large}, [torch.zeros(64, 512)])["large"]
-    other = measure_latency({"small": small}, [torch.zeros(64, 8)])["small"]
+    one = summarise(time_networks({"large": large}, [torch.zeros(64, 512)], 15, 1.0)["large"])
+    other = summarise(time_networks({"small": small}, [torch.zeros(64, 8)], 15, 1.0)["small"])
     assert 0 < one.best <= one.median and one.spread >= 0
     assert other.best < one.best
 

@@ -12,7 +12,7 @@ from depl0.app.tasks import check_network, find_task
 from depl0.app.tasks.classification import class_scores
 from depl0.app.training.evaluate import evaluate
 from depl0.errors import DataError, InputError
-from depl0.latency import measure_latency
+from depl0.latency.measure import summarise, time_networks
 from tests.networks.tiny import SIDE, TinyNet, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -53,7 +53,7 @@ def test_modes_and_statistics_are_kept() -> None:
     images = torch.randn(3, 1, SIDE, SIDE)
     evaluate(make_engine(tiny_recipe()), model, [(images, torch.zeros(3, dtype=torch.long))], TASK)
     check_network(TASK, model, images, info(4))
-    measure_latency({"a": model}, [images], repeats=2)
+    time_networks({"a": model}, [images], repeats=2, seconds=1.0)
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
@@ -67,7 +67,7 @@ def test_modes_are_kept_where_it_fails() -> None:
     with pytest.raises(RuntimeError):
         evaluate(make_engine(tiny_recipe()), model, [(wrong, torch.zeros(3, dtype=torch.long))], TASK)
     with pytest.raises(RuntimeError):
-        measure_latency({"a": model}, [wrong])
+        time_networks({"a": model}, [wrong], repeats=2, seconds=1.0)
     assert [module.training for module in model.modules()] == modes
 
 
@@ -78,9 +78,10 @@ def test_latency_is_of_the_slower_one_larger() -> None:
                 x = x + 1
             return x
 
-    found = measure_latency({"slow": Slow(), "fast": nn.Identity()}, [torch.zeros(100)], repeats=9)
-    assert found["slow"].median > 3 * found["fast"].median > 0
-    assert found["slow"].spread >= 0
+    times = time_networks({"slow": Slow(), "fast": nn.Identity()}, [torch.zeros(100)], repeats=9, seconds=1.0)
+    slow, fast = summarise(times["slow"]), summarise(times["fast"])
+    assert slow.median > 3 * fast.median > 0
+    assert slow.spread >= 0
 
 
 @pytest.mark.parametrize("wrap", [lambda s: (s, None), lambda s: [s], lambda s: {"out": s}, lambda s: {"logits": s}])

@@ -20,7 +20,7 @@ from depl0.gated.checks import check_closing, checked_gates
 from depl0.gates import hard_concrete
 from depl0.gates.threshold import Threshold
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.network import expected_latency
+from depl0.latency.tables import expected_latency
 from depl0.select.snapshot import Snapshot
 from depl0.surgery.shrink import Shrunk, certify_shrunk, remaining_gates, shrink, shrunk_between
 

@@ -1,10 +1,11 @@
-"""What can run a network: PyTorch as it is, torch.compile, ONNX Runtime. Each gives a call that can be timed."""
+"""Networks side by side on several backends: PyTorch as it is, torch.compile, ONNX Runtime."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from depl0._util.random import isolated_random
+from depl0.host.copies import private_copy
+from depl0.host.network import evaluation_mode
+from depl0.latency.measure import Speedup, interleave, speedup, summarise
 
 Call = Callable[[], object]
 ToOnnx = Callable[[nn.Module, Tensor], bytes]
@@ -90,3 +98,119 @@ def _compiler() -> str | None:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+# -- comparison ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One network on one backend with one batch size."""
+
+    backend: str
+    batch: int
+    network: str
+    median: float
+    spread: float
+    """half of the middle 50 % of the rounds"""
+    best: float
+    """undisturbed: the mean of the fastest fifth of the rounds"""
+    rounds: int
+    speedup: Speedup | None
+    """how many times as fast as the first network, with its interval; None for itself"""
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """What could not be measured, and why."""
+
+    backend: str
+    batch: int
+    reason: str
+
+
+def compare(
+    networks: Mapping[str, nn.Module],
+    backends: Sequence[str],
+    batches: Sequence[int],
+    make_inputs: Callable[[int], Tensor],
+    to_onnx: ToOnnx,
+    threads: int,
+    *,
+    repeats: int = 200,
+    seconds: float = 10.0,
+) -> tuple[list[Timing], list[Omitted]]:
+    """Time all networks on each backend and batch size, interleaved; the first is what others are compared to."""
+    timings: list[Timing] = []
+    omitted: list[Omitted] = []
+    with evaluation_mode(*networks.values()), torch.inference_mode():
+        for batch in batches:
+            inputs = make_inputs(batch)
+            for backend in backends:
+                try:
+                    calls = _calls(networks, backend, inputs, to_onnx, threads)
+                except Skipped as skipped:
+                    omitted.append(Omitted(backend, batch, str(skipped)))
+                    continue
+                timings += time_calls(calls, backend, batch, inputs.device, repeats, seconds)
+    return timings, omitted
+
+
+def time_calls(
+    calls: Mapping[str, Call], backend: str, batch: int, device: torch.device, repeats: int, seconds: float
+) -> list[Timing]:
+    """Time calls interleaved; the first is the reference."""
+    times = interleave(calls, device, repeats, seconds)
+    first = next(iter(times))
+    timings = []
+    for name, values in times.items():
+        found = summarise(values)
+        faster = None if name == first else speedup(times[first], values)
+        timings.append(Timing(backend, batch, name, found.median, found.spread, found.best, len(values), faster))
+    return timings
+
+
+def _calls(
+    networks: Mapping[str, nn.Module], backend: str, inputs: Tensor, to_onnx: ToOnnx, threads: int
+) -> dict[str, Call]:
+    return {name: BACKENDS[backend](model, inputs, to_onnx, threads) for name, model in networks.items()}
+
+
+# -- a reference -----------------------------------------------------------------------------------------------------
+
+
+def built_small(compact: nn.Module) -> nn.Module:
+    """Return a network of the same class and widths whose convolutions, linear layers and batch norms are new.
+
+    A compact network's speed is compared to it: nothing of the slicing is left, as if somebody had written the small
+    network by hand.
+    """
+    copy = private_copy(compact)
+    with isolated_random(0):
+        for module in list(copy.modules()):
+            for name, child in list(module.named_children()):
+                new = _anew(child)
+                if new is not None:
+                    setattr(module, name, new.to(next(child.parameters()).device).train(child.training))
+    return copy
+
+
+def _anew(layer: nn.Module) -> nn.Module | None:
+    if type(layer) is nn.Linear:
+        return nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
+    if isinstance(layer, _BatchNorm) and layer.affine and type(layer).__module__.startswith("torch.nn."):
+        return type(layer)(layer.num_features, layer.eps, layer.momentum)
+    if isinstance(layer, _ConvNd) and not layer.transposed and type(layer).__module__.startswith("torch.nn."):
+        kind: type[nn.Conv2d] = type(layer)  # type: ignore[assignment]
+        return kind(
+            layer.in_channels,
+            layer.out_channels,
+            layer.kernel_size,  # type: ignore[arg-type]
+            layer.stride,  # type: ignore[arg-type]
+            layer.padding,  # type: ignore[arg-type]
+            layer.dilation,  # type: ignore[arg-type]
+            layer.groups,
+            layer.bias is not None,
+            layer.padding_mode,
+        )
+    return None

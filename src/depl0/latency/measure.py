@@ -56,21 +56,14 @@ SAME = 0.02
 """two copies of one network differ by so much, because they lie elsewhere in memory"""
 
 
-def measure_latency(
-    models: Mapping[str, nn.Module], inputs: Sequence[Tensor] | ExampleInputs, repeats: int = 15, seconds: float = 1.0
-) -> dict[str, Latency]:
-    """Time several networks on the same input, interleaved, so that noise affects all of them equally.
-
-    Stops after ``repeats`` rounds, or after ``seconds`` if at least five rounds are done. The networks' modes are kept.
-    """
-    times = time_networks(models, inputs, repeats, seconds)
-    return {name: summarise(values) for name, values in times.items()}
-
-
 def time_networks(
     models: Mapping[str, nn.Module], inputs: Sequence[Tensor] | ExampleInputs, repeats: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Return the seconds of every round, for each network."""
+    """Return the seconds of every round, for each network, on the same input.
+
+    They are interleaved, so that noise affects all of them equally. Stops after ``repeats`` rounds, or after
+    ``seconds`` if at least five rounds are done. The networks' modes are kept.
+    """
     example = inputs if isinstance(inputs, ExampleInputs) else ExampleInputs(tuple(inputs), {})
     device = next(leaf.device for leaf in example.leaves() if isinstance(leaf, Tensor))
     calls = {name: _call(model, example) for name, model in models.items()}

@@ -25,8 +25,8 @@ from depl0.errors import InputError
 from depl0.gates.threshold import check_share, checked_kind
 from depl0.latency.backends import Call, Skipped, open_session
 from depl0.latency.cache import machine
-from depl0.latency.compare import Omitted, Timing, compare, time_calls
-from depl0.latency.fresh import built_small as make_built_small
+from depl0.latency.backends import Omitted, Timing, compare, time_calls
+from depl0.latency.backends import built_small as make_built_small
 from depl0.surgery.files import load
 
 WORDS = ("network", "backend")
