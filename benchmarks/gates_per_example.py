@@ -85,7 +85,9 @@ def train(generator: str, drawn: str, seed: int) -> dict[str, Any]:
     for epoch in range(EPOCHS):
         for images, labels in data.train.epoch(epoch):
             log_alpha = gated.log_alpha()
-            loss = F.cross_entropy(call(images, log_alpha), labels) + WEIGHT * gated.penalty("chain", log_alpha)
+            loss = F.cross_entropy(call(images, log_alpha), labels) + WEIGHT * gated.engine.penalty_at(
+                log_alpha, "chain"
+            )
             loss.backward()
             for optimizer in (sgd, adam):
                 optimizer.step()

@@ -98,7 +98,11 @@ class Engine:
             )  # which is for other gates than these
         log_alpha = gated.log_alpha()
         outputs = self.call_with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs)
-        return outputs, gated._penalty(kind, scale, log_alpha)
+        return outputs, self.penalty_at(log_alpha, kind, scale=scale)
+
+    def penalty_at(self, log_alpha: Tensor, kind: PenaltyKind, *, scale: PenaltyScale = "share") -> Tensor:
+        """Return the penalty for this log α."""
+        return self._gated._penalty(kind, scale, log_alpha)
 
     def gates_of_group(self, group: int, scores: Tensor, uniform: Tensor | None = None) -> Tensor:
         """Return one group's gates for its scores: those of this noise (of all gates), or else evaluation gates."""
