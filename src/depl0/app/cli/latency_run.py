@@ -23,10 +23,9 @@ from depl0.app.training.setup import open_data_for
 from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gates.threshold import check_share, checked_kind
-from depl0.latency.backends import Call, Skipped, open_session
-from depl0.latency.cache import machine
-from depl0.latency.backends import Omitted, Timing, compare, time_calls
+from depl0.latency.backends import Call, Omitted, Skipped, Timing, compare, open_session, time_calls
 from depl0.latency.backends import built_small as make_built_small
+from depl0.latency.cache import machine
 from depl0.surgery.files import load
 
 WORDS = ("network", "backend")
