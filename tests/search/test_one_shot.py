@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,15 @@ def test_distillation_of_dense_prediction_is_a_mean_over_pixels() -> None:
     compact = depl0.prune(net.eval(), batches[0][0][:1], data=batches, budget=0.6, steps=40)
     assert pixels_right(net) > 0.85
     assert pixels_right(compact) > pixels_right(net) - 0.03
+
+
+def test_norms_in_evaluation_mode_stay_so(trained: nn.Module) -> None:
+    network = copy.deepcopy(trained).train()
+    network.norm1.eval()
+    compact = depl0.prune(network, torch.randn(1, 1, 6, 6), data=BATCHES, budget=0.5, steps=4)
+    tracked = {name: int(compact.get_submodule(name).num_batches_tracked) for name in ("norm", "norm1", "norm2")}
+    before = int(trained.norm.num_batches_tracked)
+    assert tracked == {"norm": before + 4, "norm1": before, "norm2": before + 4}
 
 
 def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -47,7 +47,7 @@ def prune(
     To prune while training, or a network that is not trained yet, use :class:`depl0.Search`.
 
     Args:
-        model: a trained network.
+        model: a trained network. Modules that it keeps in evaluation mode while it is in training mode stay so.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
         data: batches of inputs, without labels; 1,024 examples are enough. With ``steps``: batches (inputs, targets),
             one for each step, from the beginning again if there are fewer.
@@ -84,16 +84,25 @@ def prune(
     freeze_network(gated, scores=scores, calibration=once, compensated=True)
     compact = gated.extract()
     if steps is not None:
-        finetune(compact, data, steps, lr, loss=loss, dense=dense)
+        fixed = {name for name, module in model.named_modules() if model.training and not module.training}
+        finetune(compact, data, steps, lr, loss=loss, dense=dense, fixed=fixed)
     return compact
 
 
 def finetune(
-    compact: nn.Module, data: Iterable[Any], steps: int, lr: float, *, loss: Loss | None, dense: nn.Module
+    compact: nn.Module,
+    data: Iterable[Any],
+    steps: int,
+    lr: float,
+    *,
+    loss: Loss | None,
+    dense: nn.Module,
+    fixed: Collection[str] = (),
 ) -> None:
     """Take ``steps`` steps of SGD: a warm-up, then half a cosine to 0. The network is left in evaluation mode.
 
-    Without a loss it is cross entropy, with distillation from the dense network.
+    Without a loss it is cross entropy, with distillation from the dense network. The modules in ``fixed`` stay in
+    evaluation mode.
     """
     task_loss = loss or functional.cross_entropy
     distillation = DistillationLoss(dense) if loss is None else None
@@ -102,6 +111,9 @@ def finetune(
     warmup = min(WARMUP_STEPS, max(1, round(WARMUP_SHARE * steps)))
     batches = _endless(data, parameters[0].device)
     compact.train()
+    for name, module in compact.named_modules():
+        if name in fixed:
+            module.training = False
     total = torch.zeros((), device=parameters[0].device)
     for step in range(steps):
         curve = 0.5 * (1 + math.cos(math.pi * step / steps))
