@@ -62,13 +62,13 @@ def known_names() -> dict[str, Any]:
     loader = [(images[start : start + 4], torch.arange(4)) for start in (0, 4, 8, 12)]
     model = factory()
     gated = depl0.attach(model, images[:2], budget=0.5)
-    gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
-    gone[0] = True
+    closed = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
+    closed[0] = True
     return {
         "torch": torch, "depl0": depl0, "factory": factory, "model": model, "images": images, "detector": Detector(),
         "example_inputs": images[:2], "example": images[:2], "loader": loader, "steps": len(loader),
         "batches": [inputs for inputs, _ in loader], "criterion": nn.functional.cross_entropy,
-        "gated": gated, "gone": gone, "optimizer": torch.optim.SGD(gated.weight_parameters(), lr=0.1),
+        "gated": gated, "closed": closed, "optimizer": torch.optim.SGD(gated.weight_parameters(), lr=0.1),
     }  # fmt: skip
 
 
