@@ -28,12 +28,12 @@ PenaltyScale: TypeAlias = Literal["share", "count"]
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GateConfig:
-    """Everything there is to choose about gates. Wrong values are refused when it is made.
+    """Gate configuration. Invalid values raise InputError.
 
     Attributes:
-        generator: what gives the gates their log α: ``"fc"`` (the paper's), ``"independent"`` (L0-HC), …
+        generator: the network that gives the gates their log α: ``"fc"`` (the paper's), ``"independent"`` (L0-HC), …
         direction: the order in which the generator walks the groups.
-        conditioning: what the generator feeds a group on: the ``"log_alpha"`` of the group before it (the paper's
+        conditioning: the generator's input for each group: the ``"log_alpha"`` of the group before it (the paper's
             generator), or its sampled ``"gates"`` (the paper's formula; in evaluation mode, its evaluation gates).
         groups: ``"all"``, ``"inner"`` (the paper's rule: nothing that is added to a shortcut), names, or a function.
         alone: layers whose output gets gates of its own although it is added to a shortcut. They multiply, but nothing
@@ -41,14 +41,18 @@ class GateConfig:
         preset: ``"default"``, or the published forms ``"paper"`` and ``"reference"``.
         start: first log α of every gate, instead of the preset's.
         evaluation: the rule for the gates outside training.
-        budget: the share of the cost that may be left in the end. None: gates are closed by a penalty in the loss.
+        budget: the share of the cost to keep. None: gates are closed by a penalty in the loss.
         of: what the budget counts; ``"latency"`` is measured on the host's device.
-        round_to: every group keeps a multiple of so many channels, or all of them; 8, 16 or 32 suit most hardware.
-            ``"auto"`` is the multiple that pays on the host's device, by a short measurement that is kept.
-        remove_blocks: whether layers that closed groups have made constant are taken out; else one channel stays.
+        round_to: every group keeps a multiple of this many channels, or all of them; 8, 16 or 32 suit most hardware.
+            ``"auto"`` benchmarks the host's device once and remembers the result.
+        remove_blocks: remove layers that closed groups have made constant; otherwise one channel stays.
 
-    >>> GateConfig(budget=0.5).of
-    'macs'
+    Raises:
+        InputError: a field has a value that is not allowed, or fields contradict each other.
+
+    Example:
+        >>> GateConfig(budget=0.5).of
+        'macs'
     """
 
     generator: str = "fc"

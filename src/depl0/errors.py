@@ -8,7 +8,12 @@ from __future__ import annotations
 
 
 class Depl0Error(Exception):
-    """Base of all errors that depl0 raises on purpose."""
+    """Base of all errors that depl0 raises on purpose: ``message`` says what is wrong, ``hint`` what to do next.
+
+    Example:
+        >>> str(Depl0Error("budget must be at most 1, got 50.", hint="50 % is 0.5."))
+        'budget must be at most 1, got 50.\\nhint: 50 % is 0.5.'
+    """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         self.message = message

@@ -47,10 +47,18 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
     the batch alone takes its share of every layer's MACs. A parameter that several modules share counts once, for the
     first of them.
 
-    >>> cost(nn.Linear(4, 3), torch.zeros(1, 4))
-    Cost(params=15, macs=12)
-    >>> cost(nn.Linear(4, 3), torch.zeros(8, 4))
-    Cost(params=15, macs=12)
+    Args:
+        model: any network; it is not modified.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments that it runs on.
+
+    Raises:
+        InputError: the model is not a network, or does not run on the example.
+
+    Example:
+        >>> cost(nn.Linear(4, 3), torch.zeros(1, 4))
+        Cost(params=15, macs=12)
+        >>> cost(nn.Linear(4, 3), torch.zeros(8, 4))
+        Cost(params=15, macs=12)
     """
     copy = private_copy(check_host(model))
     with untouched(model):

@@ -39,6 +39,9 @@ class SearchConfig:
         converged_change: the share of the gates that may open or close while the search counts as settled.
         converged_after: the share of the search that it must have been settled for to have converged.
 
+    Raises:
+        InputError: a field has a value that is not allowed, or fields contradict each other.
+
     Example:
         >>> SearchConfig(warmup=0.2, cut="once").ramp
         0.6

@@ -158,6 +158,10 @@ class Search:
 
         Args:
             average: one of ``averages``, whose weights are used in place of the present ones.
+
+        Raises:
+            CertificateError: the compact network would compute another function; nothing is returned.
+            GateError: the search has diverged.
         """
         if not self._state.frozen:
             self.freeze()

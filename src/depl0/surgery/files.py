@@ -93,6 +93,14 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
         FormatError: if the folder is damaged, of a newer format, or of another network than ``factory`` builds, or if
             the loaded network gives other outputs than the saved one.
         InputError: if ``factory`` does not return a network.
+
+    Example:
+        >>> import tempfile, depl0
+        >>> make = lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     saved = save(depl0.attach(make(), torch.zeros(1, 3)).extract(), folder)
+        ...     load(saved, make).training
+        False
     """
     source = Path(folder)
     if not callable(factory):
