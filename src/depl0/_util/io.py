@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,45 +19,56 @@ MAX_JSON = 1 << 28
 """bytes of a JSON file: the largest, of a network with a million channels, has less than a tenth"""
 MAX_LINES = 1 << 30
 """bytes of a file of JSON lines: 120 epochs of ResNet-50 have 15 MB"""
+MAX_VALUES = 1 << 36
+"""bytes of a checkpoint's tensors"""
 
 
-_PIECE = 1 << 20
-
-
-class TooLarge(Exception):
-    """A file is larger than it may be; the message says both sizes."""
-
-
-def check_size(path: Path, limit: int) -> None:
-    """Raise if a file is larger than it may be; OSError if there is none."""
-    size = path.stat().st_size
-    if size > limit:
-        raise TooLarge(f"it has {size:,} bytes, more than the {limit:,} that are read")
+class Unreadable(OSError):
+    """A file is no regular one, or larger than it may be; the message says which."""
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a file that is no larger than it may be."""
-    check_size(path, limit)
-    content = bytearray()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            content += piece
-            if len(content) > limit:  # a pipe, or a file that grows
-                raise TooLarge(f"it has more than the {limit:,} bytes that are read")
-    return bytes(content)
+    """Read a regular file that is no larger than it may be; pipes and devices are neither waited for nor read."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise Unreadable("it is a pipe or a device, not a file")
+        if found.st_size > limit:
+            raise Unreadable(f"it has {found.st_size:,} bytes, more than the {limit:,} that are read")
+        return file.read(found.st_size)
 
 
-def write_flushed(path: Path, data: bytes) -> None:
-    """Write a file, and return when it is on the disk."""
-    with path.open("wb") as file:
+def read_json(path: Path, limit: int = MAX_JSON) -> Any:
+    """Read a JSON file that is no larger than it may be."""
+    return json.loads(read_bounded(path, limit))
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file, and return when it is on the disk. A link in its place is refused, not followed."""
+    if path.is_symlink():
+        raise InputError(f"{path} is a link; nothing is written through it.", hint="remove the link.")
+    with open(path, "ab", opener=_open_no_link) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
+def write_flushed(path: Path, data: bytes) -> None:
+    """Write a file that must not exist yet, and return when it is on the disk."""
+    with path.open("xb") as file:  # exclusive: does not follow a link either
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def name_aside(path: Path, suffix: str = "") -> Path:
+    """Return a name in the same folder that nobody can have guessed."""
+    return path.with_name(f".{secrets.token_hex(8)}.part{suffix}")
+
+
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a whole file or none: aside, flushed, renamed, and the new name flushed too."""
-    part = path.with_name(path.name + ".part")
+    """Write a whole file or none: aside, flushed, renamed, and the new name flushed too. A link is replaced."""
+    part = name_aside(path)
     try:
         write_flushed(part, data)
         part.replace(path)
@@ -78,6 +91,14 @@ def flush_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def checksum(header: dict[str, Any], values: bytes) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +131,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pytorch(path: Path) -> object:
+    _check_members(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what the error below says better
@@ -147,6 +149,22 @@ def _read_pytorch(path: Path) -> object:
     except Exception as error:  # what a damaged file runs into is not documented: RuntimeError, EOFError, KeyError, …
         reason = str(error).partition(". ")[0].partition("\n")[0] or "it ends too early"
         raise _damaged(path, f"{type(error).__name__}: {reason}") from error
+
+
+def _check_members(path: Path) -> None:
+    """Refuse an archive whose members are larger than itself: torch.save does not compress, and would unpack them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    except (
+        OSError,
+        ValueError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+    ):  # an older format, or damaged
+        return
+    if size > path.stat().st_size:
+        raise _damaged(path, f"its members would have {size:,} bytes, more than the file itself")
 
 
 def _damaged(path: Path, reason: str) -> InputError:

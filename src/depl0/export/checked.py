@@ -15,7 +15,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from depl0._util.io import write_flushed
+from depl0._util.io import name_aside, write_flushed
 from depl0.equivalence.comparison import relative_error
 from depl0.errors import ExportError, InputError
 from depl0.export.targets import Request, Target
@@ -43,7 +43,7 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
         raise InputError(f"the folder {path.parent} does not exist.", hint=f"mkdir -p {path.parent}")
     given, wanted = target.expected(request)
     data = target.encode(request)
-    part = path.with_name(f".{path.stem}.part{target.suffix}")  # torch.export.load insists on the suffix
+    part = name_aside(path, target.suffix)  # torch.export.load insists on the suffix
     try:
         with explained(path, len(data)):
             write_flushed(part, data)

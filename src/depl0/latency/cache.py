@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from depl0._util.io import write_whole
+from depl0._util.io import read_json, write_whole
 
 
 def cache_folder() -> Path:
@@ -44,7 +44,7 @@ def processor_name() -> str:
 def recall(key: dict[str, Any]) -> Any | None:
     """Return what was kept under a key, or None. A file that cannot be read is as good as none."""
     try:
-        kept = json.loads(_path(key).read_text())
+        kept = read_json(_path(key))
     except (OSError, ValueError, RecursionError):
         return None
     return kept["value"] if isinstance(kept, dict) and kept.get("key") == key and "value" in kept else None

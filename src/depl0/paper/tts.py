@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from depl0._util.io import write_whole
+from depl0._util.io import read_json, write_whole
 from depl0.app.bench.step import machine_load
 from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import read_recipe, with_overrides, write_recipe
@@ -191,7 +191,7 @@ def _attempts(folder: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     try:
-        found = json.loads(file.read_bytes())
+        found = read_json(file)
         _ATTEMPTS(found, "")
     except (OSError, ValueError, RecursionError, content.Wrong) as error:
         raise FormatError(f"{file} is damaged: {error}.", hint="delete it: only processor time is lost.") from error

@@ -379,7 +379,7 @@ def _read_header(path: Path) -> dict[str, Any]:
 def _read(path: Path, limit: int) -> bytes:
     try:
         return io.read_bounded(path, limit)
-    except io.TooLarge as error:
+    except io.Unreadable as error:
         raise FormatError(f"{path} is not read: {error}.", hint="pass a folder that depl0.save wrote.") from error
     except FileNotFoundError:
         raise FormatError(f"{path} does not exist.", hint="pass a folder that depl0.save wrote.") from None

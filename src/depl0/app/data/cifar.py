@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 import torch
 
+from depl0._util.io import MAX_TEXT, read_bounded
 from depl0.app.data.archive import unpack
 from depl0.app.data.base import Data, Target
 from depl0.app.data.memory import Arrays, Part, check_labels, open_arrays
@@ -187,5 +188,5 @@ def _read_files(folder: Path, files: tuple[str, ...], layout: Layout) -> Part:
 def _fine_names(path: Path) -> tuple[str, ...] | None:
     if not path.is_file():
         return None
-    names = tuple(path.read_text(encoding="utf-8", errors="replace").split())
+    names = tuple(read_bounded(path, MAX_TEXT).decode(errors="replace").split())
     return names if len(names) == CIFAR100.num_classes else None

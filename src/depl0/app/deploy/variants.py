@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from depl0._util.io import write_whole
+from depl0._util.io import read_json, write_whole
 from depl0._util.optional import require
 from depl0.app.deploy.int8 import Options, open_images, test_score, training_images, write_int8
 from depl0.app.deploy.source import Source, open_source
@@ -41,7 +41,7 @@ def deploy_run(run: Path, recipe: Recipe, note: Note = lambda text: None) -> dic
     """
     table = run / FILE
     if table.is_file():
-        return dict(json.loads(table.read_bytes()))
+        return dict(read_json(table))
     source = open_source(run)
     data, task = open_images(recipe), task_of(recipe)
     score = test_score(data, task)

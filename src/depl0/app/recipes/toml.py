@@ -42,7 +42,7 @@ def read_recipe(path: str | os.PathLike[str]) -> Recipe:
         raise InputError(f"{name} is a folder; a .toml file was expected.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not UTF-8 text: {error}.") from error
-    except (OSError, ValueError, io.TooLarge) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"recipe file {os.fspath(path)!r} cannot be read: {error}.") from error
     return parse_recipe(text, source=name)
 

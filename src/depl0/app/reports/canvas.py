@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from depl0._util.io import write_whole
+
 INK, GRID = "#1f2328", "#d5dae0"
 GREY, GREEN, RED = "#b4bac1", "#009e73", "#d1300f"
 BLUE, ORANGE, PURPLE, SKY = "#0072b2", "#e08a00", "#a0508c", "#3f9fd8"
@@ -77,8 +79,10 @@ def write(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and as SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    figure.savefig(paths[0], metadata={"Software": None})
-    figure.savefig(paths[1], metadata={"Date": None, "Creator": None})
+    for path, metadata in zip(paths, ({"Software": None}, {"Date": None, "Creator": None}), strict=True):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
+        write_whole(path, buffer.getvalue())
     return paths
 
 

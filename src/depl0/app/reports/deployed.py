@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from markupsafe import Markup
@@ -44,10 +43,10 @@ def read_deployed(run: Run) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(io.read_bounded(path, io.MAX_JSON))
+        found = io.read_json(path)
         content.shallow(found)
         _DEPLOYED(found, "")
-    except (OSError, ValueError, RecursionError, io.TooLarge, content.Wrong) as error:
+    except (OSError, ValueError, RecursionError, content.Wrong) as error:
         raise InputError(f"{path} is damaged: {error}.", hint="remove it, and deploy the run again.") from error
     return dict(found)
 

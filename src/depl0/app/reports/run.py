@@ -186,7 +186,7 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 def _text(path: Path, limit: int = io.MAX_TEXT) -> str:
     try:
         return io.read_bounded(path, limit).decode()
-    except (OSError, UnicodeDecodeError, io.TooLarge) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 

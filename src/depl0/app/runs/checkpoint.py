@@ -24,6 +24,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
+from depl0._util import io
 from depl0._util.io import checksum, flush_folder, write_flushed, write_whole
 from depl0.errors import Depl0Error, FormatError
 
@@ -195,8 +196,8 @@ class _Damaged(Exception):
 
 def _read(path: Path) -> tuple[int, dict[str, Any]]:
     try:
-        header = json.loads((path / "state.json").read_bytes())
-        values = (path / "state.safetensors").read_bytes()
+        header = io.read_json(path / "state.json", io.MAX_LINES)
+        values = io.read_bounded(path / "state.safetensors", io.MAX_VALUES)
         if checksum(header, values) != header["sha256"]:
             raise _Damaged("its checksum is wrong")
         if header["version"] > VERSION:

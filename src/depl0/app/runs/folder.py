@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from depl0._util import io
 from depl0._util.io import write_whole
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
@@ -41,10 +42,7 @@ class Lines:
     def add(self, line: dict[str, Any]) -> None:
         """Append one line; a checkpoint counts on it, so it goes to disk at once."""
         try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            io.append(self.path, (json.dumps(line) + "\n").encode())
         except IsADirectoryError as error:
             raise self._damaged("expected a file, found a folder") from error
 
@@ -79,7 +77,7 @@ class Lines:
 
     def _bytes(self) -> bytes:
         try:
-            return self.path.read_bytes()
+            return io.read_bounded(self.path, io.MAX_LINES)
         except FileNotFoundError:
             return b""
         except IsADirectoryError as error:
@@ -131,7 +129,7 @@ class RunFolder:
         """Return the summary of a finished run, whatever has become of its other files since."""
         path = self.path / "summary.json"
         try:
-            return dict(json.loads(path.read_bytes()))
+            return dict(io.read_json(path))
         except (FileNotFoundError, ValueError, TypeError, RecursionError):  # half a summary is none: it is made again
             return None
         except OSError as error:

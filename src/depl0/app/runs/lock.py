@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from depl0._util.io import write_whole
+from depl0._util.io import read_json, write_whole
 from depl0.errors import InputError
 
 LOCK = ".lock"
@@ -88,7 +88,7 @@ def _refusal(folder: Path) -> InputError:
 def _read(path: Path) -> Holder | None:
     """Return who works in a folder, where the file says so."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = read_json(path)
         return Holder(int(content["pid"]), str(content["host"]), str(content["since"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

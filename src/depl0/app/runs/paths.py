@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -25,9 +24,9 @@ def started_in(run: Path) -> dict[str, str]:
 def resolve_paths(recipe: Recipe, run: Path) -> Recipe:
     """Return a run's recipe as seen from here: files that are not here are looked for where the run was started."""
     try:
-        kept = json.loads(io.read_bounded(run / "environment.json", io.MAX_JSON))
+        kept = io.read_json(run / "environment.json")
         base = run.absolute() / str(kept[STARTED_IN])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, io.TooLarge):  # a damaged run
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # a damaged run
         return recipe
     model, data, task = recipe.model, recipe.data, recipe.task
     return recipe.replace(

@@ -14,6 +14,7 @@ from typing import Any, final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from depl0._util.io import append
 from depl0.app.tasks import ACCURACY, Metric
 
 EVERY_SECONDS = 30.0
@@ -202,8 +203,7 @@ class Logged(Reporter):
     def _write(self, text: str) -> None:
         self._last = time.monotonic()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{stamp}  {line}\n" for line in text.splitlines())
+        append(self._path, "".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode())
 
 
 def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from depl0._util.io import read_json
 from depl0.app.runs import schema as content
 from depl0.app.studies.study import Outcome
 from depl0.app.table import MISSING
@@ -84,7 +84,7 @@ def of_all(versions: Iterable[Mapping[str, str | None]]) -> dict[str, list[str]]
 def versions_of(folder: Path) -> dict[str, str | None]:
     """Return commit and versions of a run; a damaged file is said, and costs no study its table."""
     try:
-        environment = json.loads((folder / "environment.json").read_bytes())
+        environment = read_json(folder / "environment.json")
         content.ENVIRONMENT(environment, "")
     except FileNotFoundError:
         return dict.fromkeys(MADE_WITH)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from depl0._util.io import write_whole
+from depl0._util.io import read_json, write_whole
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
 from depl0.app.runs import schema as content
@@ -236,7 +236,7 @@ def _checksum(recipe: Recipe) -> str:
 
 def _read(path: Path) -> tuple[str, dict[str, Recipe], dict[str, Failure]]:
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         if found["version"] > VERSION:
             raise FormatError(f"{path} was written by a newer depl0.", hint="pip install --upgrade depl0.")
         members = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -156,7 +155,7 @@ def _choice(run: Path) -> dict[str, Any] | None:
         file = folder / "comparison.json"
         if file.is_file():
             try:
-                found = json.loads(file.read_bytes()).get("choice")
+                found = io.read_json(file).get("choice")
                 _CHOICE(found or {"field": "", "values": []}, "choice")
             except (OSError, ValueError, AttributeError, RecursionError, content.Wrong) as error:
                 hint = "run the comparison once more: it writes its table again."
@@ -236,11 +235,11 @@ _FILE = content.Check(_File)
 def read_recorded(path: Path, control: str) -> list[ClaimRun]:
     """Read the runs of a ``claims.json``; its kinds of runs must have been told apart by the same control."""
     try:
-        found = json.loads(io.read_bounded(path, io.MAX_JSON))
+        found = io.read_json(path)
         _FILE(found, "")
         settings = {name: _setting(name, told) for name, told in found["settings"].items()}
         runs = [_run(row, settings) for row in found["runs"]]
-    except (OSError, ValueError, RecursionError, content.Wrong, FormatError, io.TooLarge) as error:
+    except (OSError, ValueError, RecursionError, content.Wrong, FormatError) as error:
         hint = "pass a claims.json that depl0 paper claims wrote, or folders of runs."
         raise InputError(f"{path} is not a valid claims.json: {error}.", hint=hint) from error
     if found["control"] != control:

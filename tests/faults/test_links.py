@@ -1,0 +1,122 @@
+"""Links, pipes and devices in place of files: nothing is written through a link, and nothing waits for a pipe."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from depl0._util import io
+from depl0.app.reports.canvas import write
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.runs.folder import Lines, RunFolder
+from depl0.app.runs.lock import HOLDER, LOCK, locked
+from depl0.app.runs.progress import Logged, make_reporter
+from depl0.app.weights import load_weights
+from depl0.errors import Depl0Error, FormatError, InputError
+from depl0.export.checked import write_checked
+from depl0.export.targets import Request
+from depl0.export.torch_files import Safetensors
+from tests.networks.tiny import TinyNet
+from tests.support.bounds import bounded
+
+
+def _enter_lock(folder: Path) -> None:
+    with locked(folder):
+        pass
+
+
+def _export(folder: Path) -> None:
+    write_checked(Safetensors(), Request(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), folder / "x.safetensors")
+
+
+WRITERS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
+    "a whole file": (("x", "x.part"), lambda folder: io.write_whole(folder / "x", b"new")),
+    "lock": ((HOLDER, f"{HOLDER}.part"), _enter_lock),
+    "summary": (("summary.json", "summary.json.part"), lambda folder: RunFolder(folder).finish({"a": 1})),
+    "figures": (("a.png", "a.svg"), lambda folder: write(Figure(), folder, "a")),
+    "pointer": (("newest", "newest.part"), lambda folder: save_checkpoint(folder, 1, {"a": 1}, keep=1)),
+    "export": (("x.safetensors", ".x.part.safetensors"), _export),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_links_are_replaced_and_what_they_lead_to_is_not_touched(kind: str, tmp_path: Path) -> None:
+    names, act = WRITERS[kind]
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    folder.mkdir()
+    for name in names:
+        victim.write_text("mine")
+        (folder / name).symlink_to(victim)
+    act(folder)
+    assert victim.read_text() == "mine"
+    assert not [path for path in folder.glob("*.part*") if path.name not in names], "a temporary file is left"
+
+
+@pytest.mark.parametrize(
+    "add", [lambda p: Lines(p).add({"a": 1}), lambda p: Logged(make_reporter(quiet=True), p).note("a")]
+)
+def test_nothing_is_appended_through_a_link(add: Callable[[Path], None], tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "log.txt"
+    victim.write_text("mine")
+    link.symlink_to(victim)
+    with pytest.raises(InputError, match="is a link; nothing is written through it"):
+        add(link)
+    assert victim.read_text() == "mine"
+
+
+def test_the_file_that_is_locked_is_no_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / LOCK).symlink_to(victim)
+    with pytest.raises(InputError, match="cannot be written to"):
+        _enter_lock(tmp_path)
+    assert victim.read_text() == "mine"
+
+
+def test_new_files_have_the_rights_that_the_user_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        io.write_whole(tmp_path / "x", b"")
+        io.append(tmp_path / "y", b"")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "xy"] == [0o640, 0o640]
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/zero"])
+def test_pipes_and_devices_are_refused_at_once(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "step-000000001"
+    folder.mkdir(parents=True)
+    for path in (tmp_path / "summary.json", tmp_path / "metrics.jsonl", folder / "state.json"):
+        if place == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(place)
+    run = RunFolder(tmp_path)
+    with bounded():
+        with pytest.raises(FormatError, match="a pipe or a device"):
+            run.summary()
+        with pytest.raises(FormatError, match="a pipe or a device"):
+            run.metrics.read()
+        with pytest.raises(FormatError, match="a pipe or a device"):
+            load_newest(run.checkpoints)
+
+
+def test_weights_that_unpack_to_more_than_their_file_are_refused(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain.pt", tmp_path / "packed.pt"
+    torch.save({"a": torch.zeros(100_000_000)}, plain)  # noqa: TID251 - what a stranger may have done
+    with zipfile.ZipFile(plain) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            with old.open(member) as content, new.open(member.filename, "w") as copy:
+                while piece := content.read(1 << 20):
+                    copy.write(piece)
+    plain.unlink()
+    assert packed.stat().st_size < 1_000_000
+    with bounded(memory=200_000_000), pytest.raises(Depl0Error, match="its members would have 400,"):
+        load_weights(TinyNet(), packed)
