@@ -113,8 +113,8 @@ def check_round_to(round_to: object) -> None:
         )
 
 
-class GateChanges(TypedDict, total=False):
-    """The fields of :class:`GateConfig` as keyword arguments."""
+class OtherGateChanges(TypedDict, total=False):
+    """The fields of :class:`GateConfig` as keyword arguments, but for the budget."""
 
     generator: str
     direction: Direction
@@ -124,7 +124,12 @@ class GateChanges(TypedDict, total=False):
     preset: str | Preset
     start: float | None
     evaluation: EvaluationRule
-    budget: float | None
     of: BudgetKind
     round_to: RoundTo
     remove_blocks: bool
+
+
+class GateChanges(OtherGateChanges, total=False):
+    """The fields of :class:`GateConfig` as keyword arguments."""
+
+    budget: float | None

@@ -53,7 +53,7 @@ def freeze_network(
         config: the budget and the rules; None: those of the network.
         scores: the order of the gates; None: log α. They become the gates' log α.
         calibration: the data.
-        compensated: whether the layers behind closed channels are fitted anew. Not with a latency budget.
+        compensated: whether the layers behind closed channels are fitted anew.
         renewed: whether batch-norm statistics are measured anew, where nothing was fitted.
     """
     config = config or gated.config
@@ -62,7 +62,7 @@ def freeze_network(
     before = None if scores is not None else gated.evaluation_gates()
     selection, latency = _selected(gated, config, scores)
     fitted: Compensation | None = None
-    if compensated and calibration is not None and latency is None:
+    if compensated and calibration is not None:
         fitted = _fitted_if_better(gated, selection, before, calibration)
     gated.engine.fix_gates(selection.gates)
     renewed = fitted is None and renewed and calibration is not None and renew_statistics(gated, calibration)

@@ -27,7 +27,7 @@ from depl0.equivalence.probe import check_description, outputs_on, probe_error
 from depl0.errors import FormatError, InputError
 from depl0.host.network import canonical_names, first_line
 from depl0.replacements.base import Replacement, replacement_from
-from depl0.surgery.record import CompactRecord, apply_record, record_of, remember, state_shapes
+from depl0.surgery.record import Agreement, CompactRecord, apply_record, record_of, remember, state_shapes
 
 FORMAT = "depl0-compact"
 VERSION = 1
@@ -271,6 +271,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
         "numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)},
         "replaced": {path: replacement.to_dict() for path, replacement in sorted(record.replacements.items())},
+        **({} if record.agreement is None else {"agreement": dict(vars(record.agreement))}),
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
 
@@ -305,12 +306,20 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             ),
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header["inputs"]),
             probe=_probe(header.get("proof")),
+            agreement=_agreement(header.get("agreement")),
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is damaged: {type(error).__name__} {error}.",
             hint="copy the folder again from where it was written.",
         ) from error
+
+
+def _agreement(found: Any) -> Agreement | None:
+    if found is None:
+        return None
+    equal, kl = (None if found[key] is None else float(found[key]) for key in ("equal", "kl"))
+    return Agreement(_whole(found["inputs"]), float(found["error"]), equal, kl)
 
 
 def _probe(proof: Any) -> Any:

@@ -23,6 +23,26 @@ _ATTRIBUTE = "_depl0_compact_record"
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """How far a compact network agrees with the dense one, on inputs that it was not fitted to. No labels are used."""
+
+    inputs: int
+    """examples that were held back"""
+    error: float
+    """squared error of the outputs, relative to their mean square"""
+    equal: float | None = None
+    """share of equal answers (the class with the highest score); None where outputs are not class scores"""
+    kl: float | None = None
+    """KL(dense ‖ compact) in nats, the mean over answers"""
+
+    def __str__(self) -> str:
+        words = f"on {self.inputs} inputs held back"
+        if self.equal is None or self.kl is None:
+            return f"relative squared error {self.error:.3g} {words}"
+        return f"{self.equal:.1%} equal answers, KL {self.kl:.3g} {words}"
+
+
+@dataclass(frozen=True)
 class CompactRecord:
     """Kept positions, relative to the dense network, and removed layers; with costs and certificate."""
 
@@ -41,6 +61,8 @@ class CompactRecord:
     """shapes of the example inputs; empty where they were not just tensors, or not written down"""
     probe: Any = None
     """a description of inputs on which a loaded network is verified; None where there is none"""
+    agreement: Agreement | None = None
+    """with the dense network, where inputs were held back to measure it"""
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -144,6 +166,8 @@ class CompactInfo:
     """layers that were taken out as a whole"""
     inputs: tuple[tuple[int, ...], ...]
     """shapes of the example inputs, where they were tensors alone"""
+    agreement: Agreement | None = None
+    """with the dense network, where :func:`depl0.prune` held inputs back to measure it"""
 
     @property
     def macs_left(self) -> float:
@@ -164,6 +188,8 @@ class CompactInfo:
             f"  left         {self.macs_left:.1%} of the MACs, {self.params_left:.1%} of the parameters",
             f"  certificate  largest error {proof.max_error:.1e} on {proof.inputs} inputs in {proof.dtype}",
         ]
+        if self.agreement is not None:
+            lines.append(f"  agreement    {self.agreement}")
         if self.removed:
             lines.append(f"  removed      {', '.join(self.removed)}")
         width = max([len(layer) for layer in self.channels] + [0])
@@ -204,6 +230,7 @@ def info(compact: nn.Module) -> CompactInfo:
         channels=_channels(record),
         removed=record.removed,
         inputs=record.inputs,
+        agreement=record.agreement,
     )
 
 

@@ -1,0 +1,337 @@
+"""Label-free recovery: a compact network learns from what the dense one computes for the same inputs.
+
+    loss = T²·KL(softmax(dense/T) ‖ softmax(compact/T)) + b·relative squared error of block outputs
+
+with T = 4 and b = 5 (:mod:`.distillation`), all means over positions. Outputs that are not class scores are compared by
+their relative squared error instead. SGD with Nesterov momentum, a warm-up, then half a cosine; gradients are clipped,
+because right after a cut they are long. Inputs that are held back decide when it is over and which weights stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from depl0._util.random import isolated_random
+from depl0.errors import InputError
+from depl0.host.inputs import output_tensors
+from depl0.host.network import evaluation_mode
+from depl0.search.calibration import call
+from depl0.search.recovery.distillation import DistillationLoss, SoftLoss, relative_error, soft_loss
+from depl0.surgery.record import Agreement
+
+STEPS, PATIENCE, CHECK_EVERY = 300, 100, 20
+"""at most; without improvement; between two looks at the inputs held back"""
+LR, CLIP_NORM = 0.01, 5.0
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
+WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
+"""Right after a cut was compensated for the gradient is long, and a full first step would undo the fit."""
+HELD_BACK = 8
+"""every eighth example"""
+FEW = 8
+"""examples in a batch, below which its own statistics say little"""
+NOTHING_LOST = 1e-6
+
+ClassAxis: TypeAlias = "int | Literal['auto'] | None"
+Augment: TypeAlias = "bool | Callable[[Any], Any]"
+
+
+@final
+@dataclass(frozen=True)
+class Recovery:
+    """What a recovery did."""
+
+    steps: int
+    """that were taken; the best weights may be those of an earlier one"""
+    before: float
+    """loss on the inputs held back, at the cut"""
+    after: float
+    interrupted: bool = False
+    """by Ctrl-C"""
+
+
+def recover_from_answers(
+    compact: nn.Module,
+    dense: nn.Module,
+    inputs: list[Any],
+    held_back: list[Any],
+    *,
+    steps: int = STEPS,
+    patience: int | None = PATIENCE,
+    lr: float = LR,
+    soft: SoftLoss | None = None,
+    augment: Augment = False,
+    fixed: Collection[str] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Recovery:
+    """Train a compact network on the dense network's answers, in place; it is left in evaluation mode.
+
+    The weights that are best on ``held_back`` stay, those of the cut among them. After KeyboardInterrupt (Ctrl-C) they
+    are the best so far, and the exception is not raised again. Parameters that need no gradient stay as they are.
+    Torch's random state is left as it was.
+
+    Args:
+        compact: the network.
+        dense: its teacher. Pass a copy: it is put into evaluation mode.
+        inputs: batches to train on, from the beginning again as often as needed.
+        held_back: batches to judge by; empty: the first of ``inputs``.
+        steps: the number of steps, at most.
+        patience: stop after so many steps without improvement; None: take all steps.
+        lr: the highest learning rate.
+        soft: how outputs are compared (:class:`.DistillationLoss`); None: as :func:`output_loss` chooses.
+        augment: True: random flips and shifts of images; or a function of a batch of inputs.
+        fixed: modules that stay in evaluation mode, all others train; None: only batch norms train.
+        on_step: called with the steps done and all steps.
+    """
+    parameters = [p for p in compact.parameters() if p.requires_grad and p.is_floating_point()]
+    if not parameters:
+        return Recovery(0, 0.0, 0.0)
+    inputs, held_back = _on_device(inputs, parameters[0].device), _on_device(held_back, parameters[0].device)
+    held_back = held_back or inputs[:1]
+    distillation = DistillationLoss(dense, weight=1.0, soft=soft or output_loss(class_axis_of(dense, held_back[0])))
+    sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
+    trained = _training_modules(compact, fixed, min(map(_examples, inputs)))
+    with isolated_random(0):
+        first = best = _loss(compact, distillation, held_back)
+        weights, best_step, done = _state(compact), 0, 0
+        interrupted = False
+        try:
+            batches = _endless(inputs)
+            while done < steps and first > NOTHING_LOST and (patience is None or done - best_step < patience):
+                set_rate(sgd, lr, done, steps)
+                _set_modes(compact, trained)
+                batch = _augmented(next(batches), augment)
+                _distil(compact, distillation, batch).backward()
+                nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
+                sgd.step()
+                sgd.zero_grad()
+                done += 1
+                if done % CHECK_EVERY == 0 or done == steps:
+                    loss = _loss(compact, distillation, held_back)
+                    if loss < best:
+                        best, best_step, weights = loss, done, _state(compact)
+                    elif not math.isfinite(loss):
+                        break
+                if on_step is not None:
+                    on_step(done, steps)
+        except KeyboardInterrupt:
+            interrupted = True
+    compact.load_state_dict(weights)
+    compact.eval()
+    return Recovery(done, first, best, interrupted)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float, step: int, steps: int) -> None:
+    """Set the learning rate of a step: a warm-up, then half a cosine to 0."""
+    warmup = min(WARMUP_STEPS, max(1, round(WARMUP_SHARE * steps)))
+    curve = 0.5 * (1 + math.cos(math.pi * step / steps))
+    for group in optimizer.param_groups:
+        group["lr"] = lr * curve * min(1.0, (step + 1) / warmup)
+
+
+def _distil(network: nn.Module, distillation: DistillationLoss, batch: Any) -> Tensor:
+    with distillation.watch(network) as blocks:
+        outputs = call(network, batch)
+    return distillation(output_tensors(outputs)[0].new_zeros(()), outputs, batch, blocks)
+
+
+@torch.no_grad()
+def _loss(network: nn.Module, distillation: DistillationLoss, batches: list[Any]) -> float:
+    with evaluation_mode(network):
+        losses = [float(_distil(network, distillation, batch)) * _examples(batch) for batch in batches]
+    return sum(losses) / sum(map(_examples, batches))
+
+
+def _state(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+
+
+def _training_modules(compact: nn.Module, fixed: Collection[str] | None, examples: int) -> list[nn.Module]:
+    """Return the modules that are in training mode; norms only where batches are large enough for statistics."""
+    found = []
+    for name, module in compact.named_modules():
+        is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
+        learns = all(p.requires_grad for p in module.parameters(recurse=False))
+        if (is_norm if fixed is None else name not in fixed) and not (is_norm and (examples < FEW or not learns)):
+            found.append(module)
+    return found
+
+
+def _set_modes(compact: nn.Module, trained: list[nn.Module]) -> None:
+    compact.eval()
+    for module in trained:
+        module.training = True
+
+
+# -- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def output_loss(class_axis: int | None) -> SoftLoss:
+    """Return how outputs are compared: KL along the axis of classes, or relative squared error where there is none."""
+
+    def loss(outputs: Any, wanted: Any, temperature: float) -> Tensor:
+        found, target = _floating(outputs), _floating(wanted)
+        if class_axis is not None:
+            first, second = (tensors[0].float().movedim(class_axis, 1) for tensors in (found, target))
+            return soft_loss(first, second, temperature)
+        error = relative_error(_numbered(found), _numbered(target))
+        return found[0].new_zeros(()) if error is None else error
+
+    return loss
+
+
+@torch.no_grad()
+def class_axis_of(dense: nn.Module, batch: Any) -> int | None:
+    """Return 1 where the network gives one matrix (batch, classes) of scores, else None.
+
+    Values in [0, 1] are no scores but probabilities, which are compared as they are.
+    """
+    with evaluation_mode(dense):
+        tensors = _floating(call(dense, batch))
+    if len(tensors) != 1 or tensors[0].dim() != 2 or tensors[0].shape[1] < 2:
+        return None
+    is_share = bool(((tensors[0] >= 0) & (tensors[0] <= 1)).all())
+    return None if is_share else 1
+
+
+def check_class_axis(dense: nn.Module, batch: Any, class_axis: ClassAxis) -> int | None:
+    """Return the axis of classes, looked for where it is "auto".
+
+    Raises:
+        InputError: the outputs have no such axis.
+    """
+    if class_axis == "auto":
+        return class_axis_of(dense, batch)
+    if class_axis is None:
+        return None
+    with torch.no_grad(), evaluation_mode(dense):
+        tensors = _floating(call(dense, batch))
+    axes = tensors[0].dim() if tensors else 0
+    if isinstance(class_axis, bool) or not isinstance(class_axis, int) or not 0 < class_axis % max(axes, 1) < axes:
+        shape = tuple(tensors[0].shape) if tensors else ()
+        raise InputError(
+            f"class_axis must be an axis of the outputs, which have shape {shape}, got {class_axis!r} instead.",
+            hint="1 for images and pixels, -1 for tokens, None where outputs are not class scores.",
+        )
+    return class_axis
+
+
+@torch.no_grad()
+def measure_agreement(
+    compact: nn.Module, dense: nn.Module, batches: list[Any], class_axis: int | None
+) -> Agreement | None:
+    """Compare the outputs of two networks on inputs that neither was fitted to; None: there are none."""
+    count = sum(map(_examples, batches))
+    if not count:
+        return None
+    device = next((p.device for p in compact.parameters()), torch.device("cpu"))
+    equal = kl = error = 0.0
+    with evaluation_mode(compact, dense):
+        for batch in _on_device(batches, device):
+            found, wanted, share = _floating(call(compact, batch)), _floating(call(dense, batch)), _examples(batch)
+            relative = relative_error(_numbered(found), _numbered(wanted))
+            error += share * (0.0 if relative is None else float(relative))
+            if class_axis is not None:
+                scores, target = (tensors[0].float().movedim(class_axis, 1) for tensors in (found, wanted))
+                equal += share * float((scores.argmax(1) == target.argmax(1)).float().mean())
+                kl += share * float(soft_loss(scores, target, 1.0))
+    has_classes = class_axis is not None
+    return Agreement(count, error / count, equal / count if has_classes else None, kl / count if has_classes else None)
+
+
+def _floating(outputs: Any) -> list[Tensor]:
+    return [tensor for tensor in output_tensors(outputs) if tensor.is_floating_point()]
+
+
+def _numbered(tensors: list[Tensor]) -> dict[str, Tensor]:
+    return {str(number): tensor for number, tensor in enumerate(tensors)}
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def hold_back(inputs: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Split batches in those to fit to and those to judge by: every eighth example, or batch where batches are small.
+
+    >>> fit, held_back = hold_back([torch.arange(16)])
+    >>> held_back
+    [tensor([0, 8])]
+    """
+    if inputs and all(_examples(batch) >= HELD_BACK for batch in inputs):
+        taken = [torch.arange(_examples(batch)) % HELD_BACK == 0 for batch in inputs]
+        return (
+            [_picked(batch, ~mask) for batch, mask in zip(inputs, taken, strict=True)],
+            [_picked(batch, mask) for batch, mask in zip(inputs, taken, strict=True)],
+        )
+    if len(inputs) < 2:
+        return inputs, []
+    return [batch for n, batch in enumerate(inputs) if n % HELD_BACK != 1], inputs[1::HELD_BACK]
+
+
+def _picked(batch: Any, mask: Tensor) -> Any:
+    """Return some examples of a batch of any structure."""
+
+    def pick(leaf: Any) -> Any:
+        per_example = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == len(mask)
+        return leaf[mask.to(leaf.device)] if per_example else leaf
+
+    return pytree.tree_map(pick, batch)
+
+
+def _examples(batch: Any) -> int:
+    return next((len(leaf) for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), 1)
+
+
+def _on_device(batches: list[Any], device: torch.device) -> list[Any]:
+    return [pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, batch) for batch in batches]
+
+
+def _endless(inputs: list[Any]) -> Iterator[Any]:
+    """Give batches again and again in another order; examples are mixed anew where a batch is one tensor."""
+    tensors = [batch for batch in inputs if isinstance(batch, Tensor)]
+    if len(tensors) == len(inputs) and len({batch.shape[1:] for batch in tensors}) == 1:
+        examples, size = torch.cat(tensors), max(len(batch) for batch in tensors)
+        while True:
+            order = torch.randperm(len(examples)).to(examples.device)
+            for start in range(0, max(len(examples) - size, 0) + 1, size):
+                yield examples[order[start : start + size]]
+    while True:
+        for number in torch.randperm(len(inputs)).tolist():
+            yield inputs[number]
+
+
+def check_augment(augment: Augment, batch: Any) -> None:
+    """Refuse flips and shifts of what is not a batch of images."""
+    if augment is True and not (isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point()):
+        raise InputError(
+            "augment must be False, or a function, where inputs are not batches of images (batch, channels, h, w).",
+            hint="pass a function that returns a changed batch of inputs.",
+        )
+
+
+def _augmented(batch: Any, augment: Augment) -> Any:
+    if callable(augment):
+        return augment(batch)
+    return flip_and_shift(batch) if augment else batch
+
+
+def flip_and_shift(images: Tensor) -> Tensor:
+    """Flip half of the images, and shift each by up to an eighth of its size; what comes in is zero."""
+    height, width = images.shape[-2:]
+    up, left = height // 8, width // 8
+    flips = torch.rand(len(images)) < 0.5
+    images = torch.where(flips.view(-1, 1, 1, 1).to(images.device), images.flip(-1), images)
+    padded = functional.pad(images, (left, left, up, up))
+    rows, columns = torch.randint(0, 2 * up + 1, (len(images),)), torch.randint(0, 2 * left + 1, (len(images),))
+    shifted = [
+        image[:, row : row + height, column : column + width]
+        for image, row, column in zip(padded, rows.tolist(), columns.tolist(), strict=True)
+    ]
+    return torch.stack(shifted)

@@ -1,0 +1,262 @@
+"""Recovery without labels, agreement with the dense network, and several budgets from one look."""
+
+from __future__ import annotations
+
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import depl0
+from depl0._util import progress
+from depl0.errors import InputError
+from depl0.search import one_shot
+from depl0.search.recovery import unlabelled
+from tests.networks.loops import BATCHES, LOSS, Net, batch
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
+
+INPUTS = [images for images, _ in BATCHES]
+EXAMPLE = torch.randn(1, 1, 6, 6)
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    torch.manual_seed(0)
+    net = Net().train()
+    adam = torch.optim.Adam(net.parameters(), lr=0.01)
+    for step in range(60):
+        x, y = batch(step)
+        LOSS(net(x), y).backward()
+        adam.step()
+        adam.zero_grad()
+    return net.eval()
+
+
+def unequal(a: nn.Module, b: nn.Module) -> list[str]:
+    theirs = b.state_dict()
+    return [name for name, value in a.state_dict().items() if not torch.equal(value, theirs[name])]
+
+
+def divergence(network: nn.Module, dense: nn.Module) -> float:
+    """On inputs that nobody has seen."""
+    found = unlabelled.measure_agreement(network, dense, [batch(n)[0] for n in range(6000, 6010)], 1)
+    assert found is not None and found.kl is not None
+    return found.kl
+
+
+def test_recovery_brings_the_answers_closer_and_touches_nothing_of_the_caller(trained: nn.Module) -> None:
+    before, rng = copy.deepcopy(trained), torch.get_rng_state()
+    cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2, recover=None)
+    recovered = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2)
+    assert unequal(trained, before) == [] and not trained.training
+    assert all(a.training == b.training for a, b in zip(trained.modules(), before.modules(), strict=True))
+    assert all(p.requires_grad for p in trained.parameters())
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert divergence(recovered, trained) < 0.7 * divergence(cut, trained)
+    assert not recovered.training and type(recovered) is Net
+    again = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2)
+    assert unequal(recovered, again) == [], "the same call gives the same network"
+
+
+def test_agreement_is_told_and_kept_in_files(trained: nn.Module, tmp_path: Path) -> None:
+    compact = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.5, recover=None)
+    found = depl0.info(compact).agreement
+    assert found is not None and found.equal is not None and found.kl is not None
+    held_back = [images[::8] for images in INPUTS]
+    with torch.no_grad():
+        equal = [float(x) for i in held_back for x in compact(i).argmax(1) == trained(i).argmax(1)]
+    assert found.inputs == len(equal) and found.equal == pytest.approx(sum(equal) / len(equal))
+    assert f"agreement    {found.equal:.1%} equal answers" in str(depl0.info(compact))
+    loaded = depl0.load(depl0.save(compact, tmp_path), Net)
+    assert depl0.info(loaded).agreement == found
+    whole = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=1.0)
+    assert depl0.info(whole).agreement.equal == 1.0  # type: ignore[union-attr]
+
+
+def test_nothing_is_fitted_to_what_is_held_back(trained: nn.Module) -> None:
+    changed = [images.clone() for images in INPUTS]
+    for images in changed:
+        images[::8] *= 50
+    options: Any = {"budget": 0.5, "recover": 3}
+    one, other = (depl0.prune(trained, EXAMPLE, data=data, **options) for data in (INPUTS, changed))
+    cut = depl0.prune(trained, EXAMPLE, data=changed, budget=0.5, recover=None)
+    assert unequal(one, other) == [] or unequal(other, cut) == [], "they only decide which weights stay"
+    assert unequal(cut, depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.5, recover=None)) == []
+
+
+def test_every_budget_from_one_look(trained: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    scores = one_shot.reconstruction_scores
+    monkeypatch.setattr(one_shot, "reconstruction_scores", lambda *a: looks.append(1) or scores(*a))
+    budgets = [0.75, 0.25, 0.5]
+    found = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=budgets, recover=5)
+    assert len(found) == 3 and len(looks) == 1
+    for budget, network in zip(budgets, found, strict=True):
+        alone = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=budget, recover=5)
+        assert depl0.info(network).macs_left <= budget
+        assert unequal(network, alone) == [] and depl0.info(network) == depl0.info(alone)
+    with pytest.raises(InputError, match="is infeasible"):
+        depl0.prune(trained, EXAMPLE, data=INPUTS, budget=[0.5, 0.001])
+    with pytest.raises(InputError, match="a share or several, got none"):
+        depl0.prune(trained, EXAMPLE, data=INPUTS, budget=[])
+
+
+def test_latency_budgets_are_compensated_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.Conv2d(64, 2, 3)
+    )
+    inputs = [torch.randn(8, 1, 16, 16)]
+    frozen = []
+    freeze = one_shot.freeze_network
+    monkeypatch.setattr(one_shot, "freeze_network", lambda *a, **k: frozen.append(freeze(*a, **k)))
+    monkeypatch.setattr("depl0.select.latency.measured_share", lambda *_: 0.79)
+    compact = depl0.prune(network, inputs[0], data=inputs, budget=0.8, of="latency", recover=2)
+    assert frozen[0].latency is not None and frozen[0].compensation is not None
+    assert not frozen[0].statistics_renewed and depl0.info(compact).agreement is not None
+
+
+def test_modes_and_frozen_parameters(trained: nn.Module) -> None:
+    network = copy.deepcopy(trained).train()
+    network.norm1.eval()
+    network.norm2.eval().weight.requires_grad_(False)
+    compact = depl0.prune(network, EXAMPLE, data=INPUTS, budget=0.5, recover=1)
+    cut = depl0.prune(network, EXAMPLE, data=INPUTS, budget=0.5, recover=None)
+    assert torch.equal(compact.norm2.weight, cut.norm2.weight) and not compact.norm2.weight.requires_grad
+    inputs = [images[1:] for images in INPUTS]
+    for fixed, counted in (
+        ({"norm1"}, {"norm": 4, "norm1": 0, "norm2": 0}),
+        (None, {"norm": 4, "norm1": 4, "norm2": 0}),
+    ):
+        own = copy.deepcopy(cut)
+        start = {name: int(own.get_submodule(name).num_batches_tracked) for name in counted}
+        # judged by what the last step was trained on, its weights are the best and stay
+        unlabelled.recover_from_answers(own, copy.deepcopy(trained), inputs, inputs, steps=4, fixed=fixed, lr=1e-3)
+        found = {name: int(own.get_submodule(name).num_batches_tracked) - start[name] for name in counted}
+        assert found == counted
+
+
+def test_dropout_is_off_where_the_network_is_given_in_evaluation_mode() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
+    trained = unlabelled._training_modules(net, None, 32)
+    assert trained == [net[1]]
+    assert unlabelled._training_modules(net, None, 4) == []
+    assert set(unlabelled._training_modules(net, {"2"}, 32)) == set(net.modules()) - {net[2]}
+
+
+def test_interrupted_recovery_gives_back_the_best_so_far(trained: nn.Module) -> None:
+    steps = 0
+
+    def augment(images: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == 50:
+            raise KeyboardInterrupt
+        return images
+
+    cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2, recover=None)
+    found = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=[0.2, 0.5], recover=200, augment=augment)
+    assert len(found) == 1 and steps == 50
+    assert divergence(found[0], trained) < divergence(cut, trained)
+
+
+def test_auto_stops_when_it_no_longer_pays(trained: nn.Module) -> None:
+    cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.4, recover=None)
+    inputs, held_back = unlabelled.hold_back(INPUTS)
+    options: Any = {"fixed": None, "lr": 100.0}  # every step makes it worse
+    worse = copy.deepcopy(cut)
+    done = unlabelled.recover_from_answers(worse, copy.deepcopy(trained), inputs, held_back, **options)
+    assert done.steps <= unlabelled.PATIENCE and done.after == done.before
+    assert unequal(worse, cut) == [], "never worse than the cut"
+    same = unlabelled.recover_from_answers(copy.deepcopy(trained), copy.deepcopy(trained), inputs, held_back)
+    assert same.steps == 0, "nothing was lost"
+
+
+class Tokens(nn.Module):
+    """Words to the scores of the next ones, beside something that is not a score."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Embedding(11, 16), nn.Linear(16, 24), nn.Linear(24, 11)
+
+    def forward(self, words: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        inner = torch.relu(self.inner(self.embed(words)))
+        return {"logits": 5 * scale * self.head(inner), "length": torch.tensor(words.shape[1])}
+
+
+@pytest.mark.parametrize(("class_axis", "has_classes"), [("auto", False), (None, False), (-1, True)])
+def test_any_output_can_be_recovered(class_axis: Any, has_classes: bool) -> None:
+    torch.manual_seed(0)
+    network = Tokens()
+    data = [{"words": torch.randint(0, 11, (16, 7)), "scale": 1.0} for _ in range(3)]
+    cut, compact = (
+        depl0.prune(network, data[0], data=data, budget=0.5, recover=steps, class_axis=class_axis, lr=0.05)
+        for steps in (None, 40)
+    )
+    before, after = depl0.info(cut).agreement, depl0.info(compact).agreement
+    assert before is not None and after is not None and before.inputs == 6
+    assert after.error < before.error and (after.equal is not None) is has_classes
+    assert not has_classes or after.kl < before.kl  # type: ignore[operator]
+
+
+def test_sums_over_positions_would_not_be_means() -> None:
+    scores, wanted = torch.randn(4, 3, 8, 8), torch.randn(4, 3, 8, 8)
+    loss = unlabelled.output_loss(1)
+    assert float(loss(scores.repeat(1, 1, 2, 2), wanted.repeat(1, 1, 2, 2), 4.0)) == pytest.approx(
+        float(loss(scores, wanted, 4.0)), rel=1e-5
+    )
+    moved = unlabelled.output_loss(-1)(scores.movedim(1, -1), wanted.movedim(1, -1), 4.0)
+    assert float(moved) == pytest.approx(float(loss(scores, wanted, 4.0)), rel=1e-5)
+
+
+def test_probabilities_are_no_scores() -> None:
+    net = nn.Linear(3, 4)
+    assert unlabelled.class_axis_of(net, 10 * torch.randn(8, 3)) == 1
+    assert unlabelled.class_axis_of(nn.Sequential(net, nn.Softmax(1)), torch.randn(8, 3)) is None
+    assert unlabelled.class_axis_of(nn.Linear(3, 1), torch.randn(8, 3)) is None
+
+
+def test_flips_and_shifts() -> None:
+    images = torch.arange(1.0, 65).view(1, 1, 8, 8).repeat(64, 1, 1, 1)
+    changed = unlabelled.flip_and_shift(images)
+    assert changed.shape == images.shape and len({tuple(image.flatten().tolist()) for image in changed}) > 9
+    assert all(set(image.unique().tolist()) <= {0.0, *map(float, range(1, 65))} for image in changed)
+
+
+def test_wrong_arguments(trained: nn.Module) -> None:
+    wrong: Any
+    for wrong in (-1, 2.5, True, "always"):
+        with pytest.raises(InputError, match="recover must be 'auto', None or a number of steps"):
+            depl0.prune(trained, EXAMPLE, data=INPUTS, recover=wrong)
+    with pytest.raises(InputError, match="steps and recover are both given"):
+        depl0.prune(trained, EXAMPLE, data=BATCHES, recover=3, steps=3)
+    for wrong in (0, 2, "rows"):
+        with pytest.raises(InputError, match="class_axis must be an axis of the outputs"):
+            depl0.prune(trained, EXAMPLE, data=INPUTS, class_axis=wrong)
+    with pytest.raises(InputError, match="augment must be False"):
+        depl0.prune(Tokens(), torch.zeros(1, 7).long(), data=[torch.zeros(8, 7).long()], augment=True)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_one_line_of_progress_on_a_terminal(trained: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    for quiet in (False, True):
+        screen = Terminal()
+        monkeypatch.setattr("sys.stderr", screen)
+        depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.5, recover=3, quiet=quiet)
+        shown = screen.getvalue()
+        if quiet:
+            assert shown == ""
+            continue
+        places = [shown.index(word) for word in ("analysing", "scoring", "fitting", "recovering 1/3", "recovering 3/3")]
+        assert places == sorted(places) and "s left" in shown
+        assert "\n" not in shown and shown.endswith("\r") and shown.rstrip().endswith("left at most")
