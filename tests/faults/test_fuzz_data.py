@@ -28,7 +28,11 @@ from tests.networks.tiny import TinyNet
 from tests.support.bounds import bounded
 from tests.support.hostile_values import PLANNED, cases, damaged_bytes, damaged_tree, only, seeds
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("remembered_plans")]
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.usefixtures("remembered_plans"),
+    pytest.mark.filterwarnings("ignore:::PIL"),  # Pillow warns of what is broken here on purpose
+]
 
 # -- images ----------------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ def test_not_a_host(model: Any, text: str) -> None:
             function(model, image())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_scripted_host() -> None:
     scripted = torch.jit.trace(NoNorm().eval(), image())
     with pytest.raises(

@@ -396,7 +396,7 @@ def test_print_never_fails() -> None:
 def test_info_of_a_loaded_network(whole: tuple[Loop, list[int], nn.Module], tmp_path: Any) -> None:
     loaded = depl0.load(depl0.save(whole[2], tmp_path / "net"), Net)
     assert depl0.info(loaded) == depl0.info(whole[2])
-    with pytest.raises(InputError, match="only a compact network"):
+    with pytest.raises(InputError, match="expected a compact network"):
         depl0.info(Net())
 
 

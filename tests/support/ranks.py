@@ -102,13 +102,13 @@ def ask_one(rank: int, folder: Path, step: int, **arguments: Any) -> int:
 
 
 def disagree(rank: int, folder: Path, **arguments: Any) -> int:
-    choose = freezing.final_gates
+    choose = freezing.select_gates
 
     def freeze_otherwise(*args: Any, **rules: Any) -> Any:
         frozen = choose(*args, **rules)
         return dataclasses.replace(frozen, gates=1 - frozen.gates) if rank == 1 else frozen
 
-    freezing.final_gates = freeze_otherwise
+    freezing.select_gates = freeze_otherwise
     return run(rank, folder, **arguments)
 
 

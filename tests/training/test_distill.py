@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from depl0.app.recipes.recipe import distill_share
 from depl0.app.tasks import find_task
 from depl0.errors import InputError
 from depl0.search.recovery.distillation import DistillationLoss, block_names, block_outputs, soft_loss
@@ -61,14 +62,15 @@ def test_a_run_with_distillation_learns_something_else_and_resumes_to_the_bit(tm
 
 
 def test_without_a_trained_network_it_is_refused() -> None:
-    with pytest.raises(InputError, match=r"search\.distill must be 0 where model\.weights is empty"):
+    with pytest.raises(InputError, match=r"distill\.weight must be 0 where model\.weights is empty"):
         tiny_recipe(distill__weight=0.5)
 
 
 def test_it_is_on_by_default_where_there_is_a_trained_network(tmp_path: Path, weights: str) -> None:
-    assert tiny_recipe().distill == 0
+    task = find_task("classification")
+    assert distill_share(tiny_recipe(), task) == 0
     by_default = tiny_recipe(model__weights=weights)
-    assert by_default.distill == 0.9
+    assert distill_share(by_default, task) == 0.9
     run(by_default, tmp_path / "default", told := Noisy())
     run(tiny_recipe(model__weights=weights, distill__weight=0.9), tmp_path / "asked")
     run(tiny_recipe(model__weights=weights, distill__weight=0.0), tmp_path / "off", quiet := Noisy())

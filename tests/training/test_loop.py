@@ -148,7 +148,7 @@ def test_a_loss_that_is_no_number_says_at_which_step(tmp_path: Path) -> None:
         TrainingError, match=r"the loss became (nan|inf) at step 5 \(search, epoch 2, learning rate .*\)"
     ) as caught:
         run(recipe, tmp_path / "run")
-    assert "--lr" in str(caught.value)
+    assert "weight_optimizer.lr" in str(caught.value)
     found = load_newest(tmp_path / "run" / "checkpoints")
     assert found is not None
     step, state = found

@@ -25,7 +25,7 @@ from depl0.host.copies import untouched
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host
 from depl0.planning.cause import mark_cause
-from depl0.planning.trace_cases import evaluation_copy, trace_cases
+from depl0.planning.traces import evaluation_copy, trace_cases
 from depl0.planning.trial import Trial
 from depl0.replacements.base import kinds
 from depl0.surgery.slicing import kept_gates
