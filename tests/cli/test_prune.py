@@ -315,6 +315,21 @@ def test_networks_of_other_packages(type_command: Type, tmp_path: Path, model: s
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
+def test_quick_recovers_without_labels(type_command: Type, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    save_file(build_model("small_cnn", 10, 1, 8).state_dict(), tmp_path / "w.safetensors")
+    command = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128"
+    typed = type_command(f"{command} --set finetune.recover=3 --out run")
+    assert typed.code == 0, typed.err
+    assert "recovering from the dense network's answers: at most 3 steps" in typed.err
+    assert "recovered in 3 steps" in typed.err or "recovered in 0 steps" in typed.err
+    found = summary_of(tmp_path / "run")["agreement"]
+    assert f"compact network ~ dense network: {found['equal']:.1%} equal answers, KL" in typed.out
+    typed = type_command(f"{command} --set finetune.recover=0 --out cut")
+    assert typed.code == 0 and "recover" not in typed.err and "equal answers" in typed.out, typed.err
+    assert read_recipe(tmp_path / "cut" / "recipe.toml").finetune.recover == 0
+
+
 def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
     torch.manual_seed(5)
     network = build_model("small_cnn", 10, 1, 8)

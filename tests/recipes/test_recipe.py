@@ -153,6 +153,7 @@ REFUSED = [
     (GateOptimizerSection, "gate_optimizer.schedule", "linear", SCHEDULES),
     (GateOptimizerSection, "gate_optimizer.factor", 1.1, "a number above 0 and at most 1"),
     (FinetuneSection, "finetune.epochs", -1, f"{WHOLE} 0"),
+    (FinetuneSection, "finetune.recover", -1, f"{WHOLE} 0"),
     (FinetuneSection, "finetune.lr", -1, "a number above 0, or left out"),
     (FinetuneSection, "finetune.schedule", 1, f"{SCHEDULES}, 'continued'"),
     (FinetuneSection, "finetune.factor", 0, "a number above 0 and at most 1"),

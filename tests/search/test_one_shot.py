@@ -182,3 +182,27 @@ def test_a_recipe_without_any_training(method: str, tmp_path: Path) -> None:
         assert (summary["freezing"]["statistics"] == "compensated") is compensate
         errors[compensate] = json.loads((out / "compact" / "compact.json").read_text())["certificate"]["max_error"]
     assert max(errors.values()) < 1e-7
+
+
+def test_a_recipe_that_recovers_without_labels(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    network = TinyNet()
+    network.linear.weight.data.mul_(50)  # answers that differ, so that there is something to lose
+    save_file(network.state_dict(), tmp_path / "dense.safetensors")
+    fields = {
+        "model__weights": str(tmp_path / "dense.safetensors"),
+        "gates__method": "reconstruction",
+        "search__epochs": 0,
+        "finetune__epochs": 0,
+        "search__compensate": True,
+    }
+    kl = {}
+    for steps in (0, 60):
+        summary = run(tiny_recipe(**fields, finetune__recover=steps, gates__budget=0.3), tmp_path / str(steps))
+        assert summary["steps"] == 0 and summary["budget_reached"] <= 0.3
+        found = summary["agreement"]
+        assert found["inputs"] == 24 and 0 <= found["equal"] <= 1
+        kl[steps] = found["kl"]
+        record = json.loads((tmp_path / str(steps) / "compact" / "compact.json").read_text())
+        assert record["agreement"] == found
+    assert kl[60] < kl[0]

@@ -14,7 +14,7 @@ from depl0.errors import InputError
 if TYPE_CHECKING:
     from depl0.app.recipes.recipe import Recipe
 
-QUICK = {"search.epochs": 0, "finetune.epochs": 0, "search.compensate": True}
+QUICK = {"search.epochs": 0, "finetune.epochs": 0, "search.compensate": True, "finetune.recover": 300}
 """what ``--quick`` sets, besides the method"""
 QUICK_METHOD = "reconstruction"
 LEARNED_FIELDS = ("gates.generator", "gates.direction", "gates.conditioning", "gate_optimizer.lr", "penalty.weight")
@@ -66,7 +66,9 @@ def chosen_recipe(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="No training: score, prune and compensate a trained network, in minutes."),
+        typer.Option(
+            "--quick", help="Score, prune and compensate a trained network, and recover without labels, in minutes."
+        ),
     ] = False,
     epochs: Annotated[int | None, typer.Option(help="Epochs of the search.")] = None,
     finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,

@@ -11,6 +11,7 @@ from depl0.app.recipes.recipe import Recipe
 from depl0.app.table import MISSING, aligned
 from depl0.app.tasks import Metric, metric_in
 from depl0.latency.measure import Speedup
+from depl0.surgery.record import Agreement
 
 Row: TypeAlias = tuple[str, str, str, str]
 
@@ -38,6 +39,8 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
     lines = aligned(rows, [False, True, True, False])
     error = summary["certificate"]["max_error"]
     lines.append(f"compact network = gated network: largest difference {error:.1e} ({summary['certificate']['dtype']})")
+    if summary.get("agreement") is not None:
+        lines.append(f"compact network ~ dense network: {Agreement(**summary['agreement'])}")
     lines.append(f"{summary['seconds']:.0f} s in all; files in {folder}")
     lines.append(f"look at it:  depl0 report {folder}")
     lines.append(f"use it:      depl0 export {folder} --to onnx")

@@ -393,6 +393,9 @@ class FinetuneSection(Section):
     gated: Flag = False
     """Fine-tune the gated network and extract afterwards, as the paper does on ImageNet, instead of extracting
     first."""
+    recover: Count = 0
+    """Steps of label-free recovery right after the cut, at most: the compact network learns from the dense network's
+    outputs, while that pays. --quick sets 300."""
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:

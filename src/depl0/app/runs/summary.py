@@ -16,7 +16,7 @@ from depl0.costs.memory import memory_bytes
 from depl0.equivalence.certificate import Certificate
 from depl0.latency.measure import Speedup, speedup, summarise, time_networks
 from depl0.surgery.files import file_size
-from depl0.surgery.record import CompactRecord
+from depl0.surgery.record import Agreement, CompactRecord
 
 BATCH = 32
 """images of the larger of the two batches that are timed; the other is one"""
@@ -82,6 +82,8 @@ class Summary:
     """how much the dependency between gates decided in the end; None: they had none"""
     compactions: list[CompactionRecord]
     certificate: Certificate
+    agreement: Agreement | None
+    """with the dense network, on images that were not trained on; None: not measured"""
     removed: list[str]
     input: dict[str, Any]
     groups: dict[str, dict[str, int]]
@@ -121,6 +123,7 @@ class Summary:
             "dependency": self.dependency,
             "compactions": [dataclasses.asdict(entry) for entry in self.compactions],
             "certificate": dataclasses.asdict(self.certificate),
+            "agreement": None if self.agreement is None else dataclasses.asdict(self.agreement),
             "removed": self.removed,
             "input": self.input,
             "groups": self.groups,

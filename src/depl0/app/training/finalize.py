@@ -82,6 +82,7 @@ def _summary(
         dependency=state.dependency,
         compactions=state.compactions,
         certificate=record.certificate,
+        agreement=record.agreement,
         removed=list(record.removed),
         input=session.data.info.description(),
         groups={

@@ -22,6 +22,7 @@ from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
 from depl0.app.training.phase import PlainPhase
 from depl0.app.training.preflight import choose_layout, choose_rounding, header, time_estimate
+from depl0.app.training.recovery import recover
 from depl0.app.training.search import record_cut, search
 from depl0.app.training.session import Session, open_session, roll_back
 from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for
@@ -66,6 +67,7 @@ def prune(
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
         session.distillation = _teacher(session, gated.host)
+        dense = _dense_copy(session, gated.host)
         time_needed = time_estimate(session, gated.host)
         if time_needed is not None:
             session.reporter.note(time_needed)
@@ -75,9 +77,9 @@ def prune(
                 _measure_dense(session, gated.host)
                 if not session.is_past("search"):
                     search(session, gated)
-                    compact = _extract_and_finetune(session, gated)
+                    compact = _extract_and_finetune(session, gated, dense)
                 else:
-                    compact = _finetune_from_checkpoint(session, gated, make_host)
+                    compact = _finetune_from_checkpoint(session, gated, make_host, dense)
                 return folder, finalize(session, gated, compact, example)
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
@@ -131,10 +133,19 @@ def dense_phase(session: Session, host: nn.Module) -> PlainPhase:
     return PlainPhase("dense", host, optimizers, epochs, session.task, clip_norm=recipe.search.clip_norm)
 
 
-def _extract_and_finetune(session: Session, gated: GatedModel) -> nn.Module:
+def _dense_copy(session: Session, host: nn.Module) -> nn.Module | None:
+    """Return a copy to recover from and to compare with; None where the run does neither."""
+    recipe = session.recipe
+    if recipe.finetune.recover > 0 and not session.trained:
+        session.reporter.note("no recovery: the dense network is not trained")
+    is_quick = recipe.search_epochs + recipe.finetune_epochs == 0
+    return copy.deepcopy(host) if session.trained and (is_quick or recipe.finetune.recover > 0) else None
+
+
+def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
     """Return the compact network of a search that has just ended."""
     if not _finetunes_gated(session.recipe):
-        compact = gated.extract()
+        compact = _extracted(session, gated, dense)
         session.state.record = json.dumps(files.record_to_json(record_for(compact)))
         finetune(session, compact, compact)
         return compact
@@ -147,14 +158,24 @@ def _extract_and_finetune(session: Session, gated: GatedModel) -> nn.Module:
         record_cut(session, Cut(session.global_step, share, int(gated.engine.removed.sum())), "finetune", 0.0)
     gated.engine.fix_gates(gates)
     finetune(session, gated, gated.host)
-    return gated.extract()
+    return _extracted(session, gated, dense)
 
 
-def _finetune_from_checkpoint(session: Session, gated: GatedModel, make_host: Callable[[], nn.Module]) -> nn.Module:
+def _extracted(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
+    """Return the compact network, recovered where the recipe says so."""
+    compact = gated.extract()
+    if dense is not None:
+        recover(session, compact, dense)
+    return compact
+
+
+def _finetune_from_checkpoint(
+    session: Session, gated: GatedModel, make_host: Callable[[], nn.Module], dense: nn.Module | None
+) -> nn.Module:
     """Return the compact network of a run whose search was finished before the checkpoint we continue from."""
     if _finetunes_gated(session.recipe):
         finetune(session, gated, gated.host)
-        return gated.extract()
+        return _extracted(session, gated, dense)
     compact = _rebuild(session, make_host)
     finetune(session, compact, compact)
     return compact

@@ -10,8 +10,9 @@ because right after a cut they are long. Inputs that are held back decide when i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeAlias, final
 
 import torch
@@ -60,7 +61,7 @@ class Recovery:
 def recover_from_answers(
     compact: nn.Module,
     dense: nn.Module,
-    inputs: list[Any],
+    inputs: Iterable[Any],
     held_back: list[Any],
     *,
     steps: int = STEPS,
@@ -80,7 +81,7 @@ def recover_from_answers(
     Args:
         compact: the network.
         dense: its teacher. Pass a copy: it is put into evaluation mode.
-        inputs: batches to train on, from the beginning again as often as needed.
+        inputs: batches to train on, from the beginning again as often as needed; those of a list are shuffled.
         held_back: batches to judge by; empty: the first of ``inputs``.
         steps: the number of steps, at most.
         patience: stop after so many steps without improvement; None: take all steps.
@@ -93,17 +94,17 @@ def recover_from_answers(
     parameters = [p for p in compact.parameters() if p.requires_grad and p.is_floating_point()]
     if not parameters:
         return Recovery(0, 0.0, 0.0)
-    inputs, held_back = _on_device(inputs, parameters[0].device), _on_device(held_back, parameters[0].device)
-    held_back = held_back or inputs[:1]
+    device = parameters[0].device
+    held_back = _on_device(held_back or islice(inputs, 1), device)
     distillation = DistillationLoss(dense, weight=1.0, soft=soft or output_loss(class_axis_of(dense, held_back[0])))
     sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
-    trained = _training_modules(compact, fixed, min(map(_examples, inputs)))
+    trained = _training_modules(compact, fixed, _smallest(inputs))
     with isolated_random(0):
         first = best = _loss(compact, distillation, held_back)
         weights, best_step, done = _state(compact), 0, 0
         interrupted = False
         try:
-            batches = _endless(inputs)
+            batches = _endless(inputs, device)
             while done < steps and first > NOTHING_LOST and (patience is None or done - best_step < patience):
                 set_rate(sgd, lr, done, steps)
                 _set_modes(compact, trained)
@@ -289,12 +290,21 @@ def _examples(batch: Any) -> int:
     return next((len(leaf) for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), 1)
 
 
-def _on_device(batches: list[Any], device: torch.device) -> list[Any]:
+def _smallest(inputs: Iterable[Any]) -> int:
+    """Return the examples of the smallest batch; of a stream, of its first."""
+    return min(_examples(batch) for batch in (inputs if isinstance(inputs, list) else islice(inputs, 1)))
+
+
+def _on_device(batches: Iterable[Any], device: torch.device) -> list[Any]:
     return [pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, batch) for batch in batches]
 
 
-def _endless(inputs: list[Any]) -> Iterator[Any]:
-    """Give batches again and again in another order; examples are mixed anew where a batch is one tensor."""
+def _endless(inputs: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """Give batches again and again; those of a list in another order, and mixed anew where a batch is one tensor."""
+    while not isinstance(inputs, list):
+        for batch in inputs:
+            yield from _on_device([batch], device)
+    inputs = _on_device(inputs, device)
     tensors = [batch for batch in inputs if isinstance(batch, Tensor)]
     if len(tensors) == len(inputs) and len({batch.shape[1:] for batch in tensors}) == 1:
         examples, size = torch.cat(tensors), max(len(batch) for batch in tensors)

@@ -1,0 +1,69 @@
+"""Label-free recovery of a run's compact network, and its agreement with the dense one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, final
+
+from torch import nn
+
+from depl0._util.distributed import share_buffers, share_parameters
+from depl0.app.tasks.classification import Classification
+from depl0.app.tasks.segmentation import Segmentation
+from depl0.app.training.search import calibration
+from depl0.app.training.session import Session
+from depl0.search.calibration import MOST_INPUTS, Calibration
+from depl0.search.one_shot import note_agreement
+from depl0.search.recovery.unlabelled import class_axis_of, measure_agreement, recover_from_answers
+
+JUDGING_INPUTS = 256
+_FIRST_EPOCH = 2_000_000
+"""of the training data; a search has those from 0 on"""
+
+
+def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
+    """Let the compact network learn from the dense one's answers, as many steps as the recipe says, at most.
+
+    Validation images judge it, or training images where there are none. Agreement is measured in the end, on images
+    that are not trained on.
+    """
+    data, steps, reporter = session.data, session.recipe.finetune.recover, session.reporter
+    if steps > 0:
+        reporter.note(
+            f"recovering from the dense network's answers: at most {steps} steps (finetune.recover = 0: none)"
+        )
+        judging = calibration(session).judge if data.validation is None else data.validation.epoch(0)
+        reporter.begin("recovery", 1, steps, 0, session.task.metric)
+        try:
+            done = recover_from_answers(
+                compact,
+                dense,
+                _TrainingInputs(session),
+                Calibration(judging, (), (), session.task.loss).inputs(JUDGING_INPUTS),
+                steps=steps,
+                soft=session.task.distill if session.task.distills else None,
+                on_step=lambda *_: reporter.step(),
+            )
+        finally:
+            reporter.end()
+        share_parameters(compact)  # each process has looked at other data
+        share_buffers(compact)
+        stopped = ", interrupted: the best weights so far stay" if done.interrupted else ""
+        reporter.note(f"recovered in {done.steps} steps: loss {done.before:.3g} -> {done.after:.3g}{stopped}")
+    inputs = Calibration(data.for_choices.epoch(0), (), (), session.task.loss).inputs(MOST_INPUTS)
+    has_classes = isinstance(session.task, (Classification, Segmentation))
+    axis = 1 if has_classes else class_axis_of(dense, inputs[0])
+    note_agreement(compact, measure_agreement(compact, dense, inputs, axis))
+
+
+@final
+class _TrainingInputs:
+    """Inputs of the training data, as the recipe augments them, epoch after epoch."""
+
+    def __init__(self, session: Session) -> None:
+        self._train = session.data.train
+
+    def __iter__(self) -> Iterator[Any]:
+        for epoch in count(_FIRST_EPOCH):
+            yield from (inputs for inputs, _ in self._train.epoch(epoch))
