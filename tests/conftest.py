@@ -39,6 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not any(item.get_closest_marker(kind) for kind in SLOW)]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the user's cache folder out of it."""
+    os.environ["DEPL0_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def remembered_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Analyse the few networks that most runs train once in a process; a file asks for it by ``usefixtures``."""

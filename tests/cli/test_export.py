@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import depl0
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides, write_recipe
+from depl0.app.runs.paths import trust_code
 from tests.cli.conftest import Type
 
 pytestmark = [pytest.mark.integrations, pytest.mark.usefixtures("remembered_plans")]
@@ -106,6 +107,7 @@ def a_run(folder: Path) -> Path:
     """Write a run of the golden network on the digits, without training it."""
     shutil.copytree(CHANNELS, folder / "compact")
     recipe = with_overrides(catalog.get("digits"), {"model.spec": MAKE})
+    trust_code(recipe)
     (folder / "recipe.toml").write_text(write_recipe(recipe))
     return folder
 

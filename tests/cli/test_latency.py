@@ -79,7 +79,7 @@ def test_an_onnx_file(type_command: Type, tmp_path: Path) -> None:
 def test_a_pt2_file(type_command: Type, tmp_path: Path) -> None:
     program = torch.export.export(torch.nn.Linear(4, 2).eval(), (torch.zeros(1, 4),))
     torch.export.save(program, str(tmp_path / "small.pt2"))
-    typed = type_command("latency small.pt2 --seconds 0.1 --json")
+    typed = type_command("latency small.pt2 --seconds 0.1 --json --trust-code")
     assert typed.code == 0, typed.err
     assert json.loads(typed.out)["timings"][0]["backend"] == "pt2"
 
@@ -101,7 +101,7 @@ def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
     [
         ("nothing.onnx", "does not exist"),
         ("broken.onnx", "cannot be read as ONNX"),
-        ("broken.pt2", "cannot be read as a .pt2 file"),
+        ("broken.pt2 --trust-code", "cannot be read as a .pt2 file"),
         ("empty", "holds neither a run nor a compact network"),
         ("resnet21", "got 'resnet21' instead"),
         (f"{SMALL} --batch 1,x", "--batch takes whole numbers"),

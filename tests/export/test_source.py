@@ -12,6 +12,7 @@ import pytest
 from depl0.app.deploy.source import open_source
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides, write_recipe
+from depl0.app.runs.paths import trust_code
 
 pytestmark = pytest.mark.integrations
 
@@ -23,6 +24,7 @@ RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}
 def write_run(folder: Path, summary: dict[str, Any]) -> Path:
     shutil.copytree(GOLDEN / "v1" / "channels", folder / "compact")
     recipe = with_overrides(catalog.get("digits"), {"model.spec": f"{NETWORKS / 'golden.py'}:TinyDigits"})
+    trust_code(recipe)
     (folder / "recipe.toml").write_text(write_recipe(recipe))
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder

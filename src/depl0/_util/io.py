@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import secrets
 import stat
 from contextlib import suppress
@@ -81,6 +82,17 @@ def write_whole(path: Path, data: bytes) -> None:
             ) from error
         raise
     flush_folder(path.parent)
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is kept between commands: DEPL0_CACHE, or the system's place for it."""
+    if chosen := os.environ.get("DEPL0_CACHE"):
+        return Path(chosen)
+    if platform.system() == "Windows":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "depl0" / "Cache"
+    if platform.system() == "Darwin":
+        return Path.home() / "Library" / "Caches" / "depl0"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depl0"
 
 
 def flush_folder(folder: Path) -> None:

@@ -65,6 +65,20 @@ def load_callable(spec: str, what: str) -> UserCallable:
     return UserCallable(what, spec, _callable_of(module, name, spec, what), module, folder)
 
 
+def code_file(spec: str) -> str | None:
+    """Return the file that :func:`load_callable` would run, for a module that of its outermost package; None: none."""
+    where = spec.rpartition(":")[0]
+    if where.endswith(".py"):
+        file = Path(where).expanduser()
+        return str(file.resolve()) if file.is_file() else None
+    invalidate_caches()
+    with _importable(os.getcwd()), suppress(ValueError):
+        found = find_spec(where.partition(".")[0])
+        if found is not None:  # a namespace package has folders only
+            return str(Path(found.origin or next(iter(found.submodule_search_locations or [where]))).resolve())
+    return None
+
+
 def is_importable(name: str) -> bool:
     """Tell whether a module, or the package it should be in, is installed or in the current folder."""
     invalidate_caches()

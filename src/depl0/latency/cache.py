@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from depl0._util.io import read_json, write_whole
-
-
-def cache_folder() -> Path:
-    """Return the folder: DEPL0_CACHE, or the place that the system has for such things."""
-    if chosen := os.environ.get("DEPL0_CACHE"):
-        return Path(chosen)
-    if platform.system() == "Windows":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "depl0" / "Cache"
-    if platform.system() == "Darwin":
-        return Path.home() / "Library" / "Caches" / "depl0"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depl0"
+from depl0._util.io import cache_folder, read_json, write_whole
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def tts_command(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare the seconds of dense training with those of pruning, compacted never, once and progressively."""
-    from depl0.app.recipes import catalog
+    from depl0.app.runs.paths import find_recipe
     from depl0.app.runs.progress import make_reporter
     from depl0.paper.tts import ALL, bench_tts, find_members, tts_table
 
@@ -143,7 +143,7 @@ def tts_command(
         "data.limit_train": limit_train,
     }
     given = {name: value for name, value in fields.items() if value is not None}
-    base = complete(catalog.find(recipe), given, set_)
+    base = complete(find_recipe(recipe), given, set_)
     _check_positive("--threads", threads)
     chosen = find_members(only) if only else ALL
     if pairs is not None and (seed or pairs < 1):

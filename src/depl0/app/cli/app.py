@@ -10,6 +10,7 @@ import typer
 
 from depl0 import __version__
 from depl0._util.registry import load_plugins
+from depl0._util.trust import trusting
 from depl0.app.cli import compare, evaluate, export, latency, plan, prune, recipes, report
 from depl0.app.cli.options import GroupedCommand, in_groups
 from depl0.errors import (
@@ -28,7 +29,8 @@ from depl0.errors import (
 app = typer.Typer(
     name="depl0",
     help="Prune convolutional networks: learn which channels to close, cut them out, verify the result.",
-    epilog="With --debug, any command shows the traceback of an error.",
+    epilog="Any command takes --debug, to show the traceback of an error, and --trust-code, to run code of files from "
+    "elsewhere.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -70,12 +72,17 @@ def _shared(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit code. ``--debug``, or DEPL0_DEBUG=1, shows the traceback of an error."""
+    """Run the command; return its exit code.
+
+    ``--debug``, or DEPL0_DEBUG=1, shows the traceback of an error; ``--trust-code`` runs code of files from elsewhere.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words or os.environ.get("DEPL0_DEBUG") == "1"
-    words = [word for word in words if word != "--debug"]
+    trusted = "--trust-code" in words
+    words = [word for word in words if word not in ("--debug", "--trust-code")]
     try:
-        app(words, prog_name="depl0")  # typer reports wrong usage itself, and always ends with SystemExit
+        with trusting(trusted):
+            app(words, prog_name="depl0")  # typer reports wrong usage itself, and always ends with SystemExit
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE
     except Depl0Error as error:

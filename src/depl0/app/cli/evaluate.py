@@ -24,9 +24,9 @@ def eval_command(
     """Evaluate a saved compact network."""
     from depl0.app.recipes import catalog
     from depl0.app.recipes.recipe import task_of
-    from depl0.app.recipes.toml import read_recipe, with_overrides
+    from depl0.app.recipes.toml import with_overrides
     from depl0.app.runs.folder import find_compact
-    from depl0.app.runs.paths import resolve_paths
+    from depl0.app.runs.paths import recipe_of_run
     from depl0.app.runtime.engine import make_engine
     from depl0.app.tasks import check_network
     from depl0.app.training.evaluate import evaluate
@@ -39,10 +39,9 @@ def eval_command(
         raise InputError(
             f"{path} is a compact network without its run.", hint="say --data and --model, as they were in the run."
         )
-    base = resolve_paths(read_recipe(recipe_file), recipe_file.parent) if recipe_file else catalog.get("digits")
     options = {"data.spec": data, "model.spec": model, "task.spec": task_spec, "run.device": device}
-    given = {name: value for name, value in options.items() if value is not None}
-    recipe = with_overrides(base, {**given, **read_assignments(set_)})
+    given = {name: value for name, value in options.items() if value is not None} | read_assignments(set_)
+    recipe = with_overrides(recipe_of_run(recipe_file, given) if recipe_file else catalog.get("digits"), given)
     engine = make_engine(recipe)
     opened = open_data_for(recipe, engine.device)
     compact = load(folder, model_factory(recipe, opened)).to(engine.device)

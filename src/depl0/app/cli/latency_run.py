@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depl0._util import trust
+from depl0._util.io import MAX_VALUES, read_bounded
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory, image_size
-from depl0.app.recipes.toml import read_recipe
 from depl0.app.runs.folder import find_compact
-from depl0.app.runs.paths import resolve_paths
+from depl0.app.runs.paths import recipe_of_run
 from depl0.app.table import aligned
 from depl0.app.training.setup import open_data_for
 from depl0.costs.count import cost
@@ -98,7 +100,7 @@ def run_subject(path: Path, model: str | None, sizes: Sizes, built_small: bool) 
         shape = (sizes.channels, *[sizes.image_size or 32] * 2)
         make = factory(model, sizes.classes, sizes.channels, shape[1])
     elif recipe_file is not None:
-        recipe = resolve_paths(read_recipe(recipe_file), recipe_file.parent)
+        recipe = recipe_of_run(recipe_file)
         info = open_data_for(recipe, "cpu").info
         shape = (info.image_shape[0], *(([sizes.image_size] * 2) if sizes.image_size else info.image_shape[1:]))
         make = factory(recipe.model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]))
@@ -160,8 +162,12 @@ def _open_onnx(path: Path, device: torch.device) -> tuple[int | None, Any]:
 
 
 def _open_pt2(path: Path, device: torch.device) -> tuple[int | None, Any]:
+    data = read_bounded(path, MAX_VALUES)
+    trust.check(
+        trust.file_identity(data), f"{path} was not exported here, and reading a .pt2 file runs the code in it."
+    )
     try:
-        program = torch.export.load(str(path))
+        program = torch.export.load(io.BytesIO(data))
     except Exception as error:  # a damaged archive fails in many ways
         raise InputError(f"{path} cannot be read as a .pt2 file: {error}.", hint="export it again.") from error
     found = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]

@@ -137,9 +137,10 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
     The last starts with lower rates where the network is trained already.
     """
     from depl0.app.recipes import catalog
+    from depl0.app.runs.paths import find_recipe
 
     if recipe is not None:
-        named = catalog.find(recipe)
+        named = find_recipe(recipe)
         return catalog.for_trained(named) if trained and recipe.startswith("custom") else named
     if model is None and data is None:
         return catalog.get("digits")

@@ -14,8 +14,9 @@ from torch import Tensor
 from depl0.app.data import Data
 from depl0.app.deploy.source import Source
 from depl0.app.recipes.recipe import Recipe, task_of
-from depl0.app.recipes.toml import read_recipe, with_overrides
+from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import find_compact
+from depl0.app.runs.paths import recipe_of_run
 from depl0.app.tasks import Metric, Task
 from depl0.app.training.setup import open_data_for
 from depl0.errors import DataError, InputError
@@ -105,7 +106,7 @@ def recipe_with_data(path: Path, data: str | None = None) -> Recipe:
             f"int8 needs calibration images and a test set, and {path} is a compact network without its run.",
             hint="export the run's own folder, or call depl0.export.quantize_onnx with images of your own.",
         )
-    recipe = read_recipe(recipe_file)
+    recipe = recipe_of_run(recipe_file, () if data is None else ("data.spec",))
     return recipe if data is None else with_overrides(recipe, {"data.spec": data})
 
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.app.models.spec import ImageSize, factory, image_size
-from depl0.app.recipes.toml import read_recipe
 from depl0.app.runs.folder import RunFolder, find_compact
-from depl0.app.runs.paths import resolve_paths
+from depl0.app.runs.paths import recipe_of_run
 from depl0.app.tasks import metric_in
 from depl0.errors import InputError
 from depl0.surgery.files import load, read_record
@@ -77,7 +76,7 @@ def _spec_of_run(path: Path, record: CompactRecord, recipe_file: Path | None) ->
         raise InputError(
             f"{path} holds a compact {record.network}, but not what builds the dense {record.network}.", hint=_FACTORY
         )
-    return resolve_paths(read_recipe(recipe_file), recipe_file.parent).model.spec
+    return recipe_of_run(recipe_file).model.spec
 
 
 def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, ImageSize]) -> Callable[[], nn.Module]:

@@ -1,13 +1,22 @@
-"""Where the files of a run are, for somebody who looks from another folder than it was started in."""
+"""Where the files of a run are, for somebody who looks from another folder than it was started in.
+
+Code that only the run's own files name may be a stranger's: it runs if :mod:`depl0._util.trust` knows it.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
-from depl0._util import io
+from depl0._util import io, trust
+from depl0._util.user_code import code_file
 from depl0.app.data import with_path
+from depl0.app.data.registry import DATA
+from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.toml import read_recipe
+from depl0.app.tasks import TASKS
 
 STARTED_IN = "started_in"
 """key of environment.json: the folder in which a run was started, as seen from its own"""
@@ -22,7 +31,17 @@ def started_in(run: Path) -> dict[str, str]:
 
 
 def resolve_paths(recipe: Recipe, run: Path) -> Recipe:
-    """Return a run's recipe as seen from here: files that are not here are looked for where the run was started."""
+    """Return a run's recipe as seen from here: files that are not here are looked for where the run was started.
+
+    Raises:
+        InputError: code is found there that this user has not let run.
+    """
+    found, before = _resolved(recipe, run), code_of(recipe)
+    _check({field: file for field, file in code_of(found).items() if file != before.get(field)}, run)
+    return found
+
+
+def _resolved(recipe: Recipe, run: Path) -> Recipe:
     try:
         kept = io.read_json(run / "environment.json")
         base = run.absolute() / str(kept[STARTED_IN])
@@ -34,6 +53,43 @@ def resolve_paths(recipe: Recipe, run: Path) -> Recipe:
         data=data.replace(spec=with_path(_code(data.spec, base), lambda path: _file(path, base))),
         task=task.replace(spec=_code(task.spec, base)),
     )
+
+
+def recipe_of_run(file: Path, given: Collection[str] = ()) -> Recipe:
+    """Read the recipe of a run, as seen from here; code that is not ``given`` by the user must be trusted."""
+    recipe = _resolved(read_recipe(file), file.parent)
+    _check({field: code for field, code in code_of(recipe).items() if field not in given}, file)
+    return recipe
+
+
+def find_recipe(name_or_file: str) -> Recipe:
+    """Return a recipe by its name, or of a file; code that the file of a run names must be trusted."""
+    recipe = catalog.find(name_or_file)
+    if Path(name_or_file).with_name("environment.json").is_file() and Path(name_or_file).is_file():
+        _check(code_of(recipe), Path(name_or_file))
+    return recipe
+
+
+def code_of(recipe: Recipe) -> dict[str, str]:
+    """Return the files with code of the user's own that a recipe's fields name."""
+    fields = {
+        "model.spec": None if recipe.model.spec.startswith(("torchvision:", "timm:")) else recipe.model.spec,
+        "data.spec": None if recipe.data.spec.partition(":")[0] in DATA else recipe.data.spec,
+        "task.spec": None if recipe.task.spec in TASKS else recipe.task.spec,
+    }
+    files = {field: code_file(spec) for field, spec in fields.items() if spec is not None and ":" in spec}
+    return {field: file for field, file in files.items() if file is not None}
+
+
+def trust_code(recipe: Recipe) -> None:
+    """Let the code of a run that this user has started run in later commands."""
+    for file in code_of(recipe).values():
+        trust.remember(f"code {file}")
+
+
+def _check(code: dict[str, str], place: Path) -> None:
+    for field, file in code.items():
+        trust.check(f"code {file}", f"{place} names code that was never run here: its {field} would run {file}.")
 
 
 def _code(spec: str, base: Path) -> str:

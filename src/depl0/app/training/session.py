@@ -17,7 +17,7 @@ from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.sanity import warnings_for
 from depl0.app.runs.checkpoint import BackgroundSaver, fitting, load_newest, save_checkpoint
 from depl0.app.runs.folder import RunFolder, open_run
-from depl0.app.runs.paths import resolve_paths
+from depl0.app.runs.paths import resolve_paths, trust_code
 from depl0.app.runs.progress import Logged, Quiet, Reporter
 from depl0.app.runs.state import RunState
 from depl0.app.runtime.guard import NumberGuard
@@ -128,7 +128,10 @@ def open_session(
         shown: Reporter = reporter if reporter and engine.is_main_process else Quiet()
         if engine.is_main_process:
             shown = Logged(shown, folder.path / "log.txt")
-        session = Session(recipe, engine, data, task_of(resolve_paths(recipe, folder.path)), folder, shown)
+        resolved = resolve_paths(recipe, folder.path)
+        session = Session(recipe, engine, data, task_of(resolved), folder, shown)
+        if engine.is_main_process:
+            trust_code(resolved)
         if goes_on:
             session.resume()
         else:

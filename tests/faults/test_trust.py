@@ -1,0 +1,94 @@
+"""Code of files from elsewhere: it runs only after --trust-code, and the refusal names what would run."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import Type, type_command
+from tests.cli.test_places import FILES, WORDS
+
+__all__ = ["type_command"]
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
+
+
+class Evil:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def __reduce__(self) -> object:
+        return exec, (self.code,)
+
+
+def test_a_pt2_file_that_was_not_exported_here(type_command: Type, tmp_path: Path) -> None:
+    good, evil, ran = tmp_path / "good.pt2", tmp_path / "evil.pt2", tmp_path / "ran"
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), good)
+    torch.save(Evil(f"open({str(ran)!r}, 'w')"), tmp_path / "inputs.pt")  # noqa: TID251 - what a stranger may have done
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(evil, "w") as new:
+        for name in old.namelist():
+            new.writestr(
+                name, (tmp_path / "inputs.pt" if "sample_inputs" in name else zipfile.Path(old, name)).read_bytes()
+            )
+    typed = type_command("latency evil.pt2 --seconds 0.1")
+    assert typed.code == 2 and "error: evil.pt2 was not exported here" in typed.err and not ran.exists()
+    type_command("latency evil.pt2 --seconds 0.1 --trust-code")
+    assert ran.exists(), "the file is not hostile"
+
+
+@pytest.fixture
+def stranger(type_command: Type, tmp_path: Path) -> Path:
+    """Return a folder as somebody else may send it: a run, and the code that it names."""
+    (tmp_path / "mine.py").write_text(FILES)
+    assert type_command(f"{WORDS} --out {tmp_path}/run").code == 0
+    sent = tmp_path / "sent"
+    shutil.copytree(tmp_path / "run", sent / "run")
+    (tmp_path / "mine.py").rename(sent / "mine.py")
+    (sent / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{FILES}")
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("command", "inside"),
+    [
+        ("eval", True),
+        ("eval", False),
+        ("export --to safetensors", False),
+        ("latency --seconds 0.1", False),
+        ("prune", False),
+        ("recipe", True),
+        ("recipe", False),
+    ],
+)
+def test_the_folder_of_a_stranger(
+    command: str, inside: bool, stranger: Path, type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(stranger if inside else tmp_path)
+    run = "run" if inside else "sent/run"
+    words = f"{command} {run}"
+    if command in ("prune", "recipe"):
+        (stranger / "run" / "summary.json").unlink()
+        words = f"{WORDS if command == 'prune' else f'prune {run}/recipe.toml'} --out {run} --resume"
+    typed = type_command(words)
+    assert typed.code == 2, typed.err
+    assert f"would run {stranger / 'mine.py'}" in typed.err and "--trust-code" in typed.err
+    assert not (tmp_path / "ran").exists()
+    typed = type_command(f"{words} --trust-code")
+    assert typed.code == 0, typed.err
+    assert (tmp_path / "ran").exists()
+    assert type_command(f"eval {run}").code == 0, "it is asked once"
+
+
+def test_a_module_in_the_current_folder(stranger: Path, type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(stranger)
+    recipe = stranger / "run" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("mine.py:", "mine:"))
+    typed = type_command("eval run")
+    assert typed.code == 2 and f"would run {stranger / 'mine.py'}" in typed.err
+    assert not (stranger.parent / "ran").exists()
+    assert type_command("eval run --model lenet5 --data digits").code == 2  # another network, but no question of trust
