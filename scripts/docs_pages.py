@@ -1,4 +1,4 @@
-"""What the documentation's site is made of beside the pages in docs/: reference pages, written from the code itself.
+"""Pages of the documentation site that are not in docs/: the reference, generated from the code, and the examples.
 
 MkDocs calls the functions whose names begin with ``on_`` (mkdocs.yml, ``hooks``).
 """
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are written from the code, the examples, and the two pages at the repository's root."""
+    """Add the generated pages, the examples, and the two pages at the repository's root."""
     pages = {"reference/recipe.md": recipe_page(), "reference/commands.md": commands_page()}
     pages |= {"contributing.md": _text("CONTRIBUTING.md"), "changelog.md": _text("CHANGELOG.md")}
     pages |= {"examples/index.md": _text("examples/README.md")}
@@ -38,12 +38,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links that leave docs/ in the repository into links to their pages."""
+    """Rewrite links that leave docs/ into links to pages of the site."""
     return relink(markdown, page.file.src_uri)
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Take the marks of reStructuredText out of docstrings."""
+    """Remove reStructuredText markup from docstrings."""
     html = re.sub(r":\w+:<code>~?(.*?)</code>", r"<code>\1</code>", html)
     return re.sub(r"\s*::</p>|<p>::</p>", lambda found: "" if found[0].startswith("<p>") else ":</p>", html)
 
@@ -53,7 +53,7 @@ def _text(name: str) -> str:
 
 
 def relink(markdown: str, page: str) -> str:
-    """Return a page's text with links as the site has them.
+    """Return a page's text with links as on the site.
 
     >>> relink("[a](../examples/own_loop.py) [b](../CHANGELOG.md)", "integrations.md")
     '[a](examples/own_loop.md) [b](changelog.md)'
@@ -77,12 +77,14 @@ def recipe_page() -> str:
 
     parts = [
         "# Recipe fields\n",
-        "A recipe is a TOML file with these sections. `depl0 recipes show NAME` prints one; any field can be "
-        "set on the command line: `--set search.label_smoothing=0.1`. A field without a default must be given.\n",
+        "A recipe is a TOML file with these sections. `depl0 recipes show NAME` prints one, `depl0 recipes fields` "
+        "lists all fields with their types. Any field can be set on the command line, for example "
+        "`--set search.label_smoothing=0.1`. "
+        "Names in `[gates]` and `[search]` are those of `depl0.GateConfig` and `depl0.SearchConfig`.\n",
     ]
     for title, section in SECTIONS.items():
         parts.append(
-            f"## `[{title}]`\n\n{_inline(_summary(section))}\n\n| field | default | what it is |\n|---|---|---|"
+            f"## `[{title}]`\n\n{_inline(_summary(section))}\n\n| field | default | description |\n|---|---|---|"
         )
         parts += [f"| `{name}` | {default} | {_cell(text)} |" for name, default, text in recipe_fields(section)]
         parts.append("")
@@ -94,8 +96,9 @@ def recipe_fields(section: type[Section]) -> Iterator[tuple[str, str, str]]:
     from depl0.app.recipes.toml import describe_fields
 
     for field in describe_fields([section.title]):
-        default = "" if field["required"] else "left out" if field["default"] == "none" else f"`{field['default']}`"
-        yield field["name"].partition(".")[2], default if default != "``" else "empty", field["description"]
+        words = {"none": "none", "": "empty"}
+        default = "required" if field["required"] else words.get(field["default"], f"`{field['default']}`")
+        yield field["name"].partition(".")[2], default, field["description"]
 
 
 def _summary(section: type) -> str:
@@ -110,7 +113,7 @@ def commands_page() -> str:
     parts = [
         "# Commands\n",
         "`depl0 COMMAND --help` prints the same. Results go to standard output, progress and errors to standard error. "
-        "Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped on request: run the same command with `--resume`.\n",
+        "Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped on request (continue with `--resume`).\n",
     ]
     for path, command in commands():
         parts.append(_command(path, command))

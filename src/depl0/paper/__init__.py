@@ -1,1 +1,1 @@
-"""What only the paper needs: its literal recipes, tables, ablation and claims."""
+"""What only the paper needs: its recipes, tables, ablation and claims."""

@@ -1,8 +1,9 @@
-"""Recipes to the letter: the paper as printed (``-paper``), and the code that its authors published (``-authors``).
+"""Published recipes: the paper as printed (``-paper``), and the code that its authors published (``-authors``).
 
 The two differ, and neither is what depl0 does by default. docs/paper.md says of every setting where it comes from, and
-which of the two sources says it. What both share: nothing is cut while gates are trained, gates outside training follow
-the paper's rule, batch-norm statistics stay as training left them, and the gates' learning rate is the published one.
+what still differs from both: weights are initialised otherwise, and gates are drawn once per batch. What both share:
+nothing is cut while gates are trained, gates outside training follow the paper's rule, batch-norm statistics stay as
+training left them, and the gates' learning rate is the published one.
 
 The paper prints no λ. The ``-paper`` recipes have the only ones that its authors ever published, those of their code.
 """

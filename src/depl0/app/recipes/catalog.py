@@ -5,7 +5,7 @@ generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has ind
 from trained weights, the plain name scores channels by reconstruction instead, which did better there
 (docs/results/comparison).
 
-The paper's experiments to the letter are in :mod:`depl0.paper.recipes`. Its five networks are here too, with the
+The paper's experiments as published are in :mod:`depl0.paper.recipes`. Its five networks are here too, with the
 schedule of its appendix A, but cut while they train, and with the λ of the authors' code on expected parameters. What
 the paper does not say is the usual choice: crops and flips of CIFAR images, the crops of torchvision's reference
 training on ImageNet, images normalised by the data's mean and standard deviation.
