@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from depl0.app.recipes.sections import Section
 
 ROOT = Path(__file__).parents[1]
+AT_ROOT = ("CONTRIBUTING", "CHANGELOG", "SECURITY")
 
 
 # -- called by MkDocs --------------------------------------------------------------------------------------------------
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, the examples, and the two pages at the repository's root."""
+    """Add the generated pages, the examples, and the pages at the repository's root."""
     pages = {"reference/recipe.md": recipe_page(), "reference/commands.md": commands_page()}
-    pages |= {"contributing.md": _text("CONTRIBUTING.md"), "changelog.md": _text("CHANGELOG.md")}
+    pages |= {f"{name.lower()}.md": _text(f"{name}.md") for name in AT_ROOT}
     pages |= {"examples/index.md": _text("examples/README.md")}
     for script in sorted((ROOT / "examples").glob("*.py")):
         pages[f"examples/{script.stem}.md"] = f"# {script.name}\n\n```python\n{script.read_text()}```\n"
@@ -61,11 +62,12 @@ def relink(markdown: str, page: str) -> str:
     up = "../" * page.count("/")
     if page.startswith("examples/"):
         markdown = re.sub(r"\]\((\w+)\.py\)", r"](\1.md)", markdown)
-    if page in ("contributing.md", "changelog.md") or page.startswith("examples/"):
+    if page.removesuffix(".md").upper() in AT_ROOT or page.startswith("examples/"):
         markdown = re.sub(r"\]\((?:\.\./)?docs/", f"]({up}", markdown)
     markdown = re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py\)", rf"]({up}examples/\1.md)", markdown)
     markdown = re.sub(r"\]\((?:\.\./)+examples/?\)", f"]({up}examples/index.md)", markdown)
-    return re.sub(r"\]\((?:\.\./)+(CONTRIBUTING|CHANGELOG)\.md", lambda found: f"]({up}{found[1].lower()}.md", markdown)
+    at_root = rf"\]\((?:\.\./)+({'|'.join(AT_ROOT)})\.md"
+    return re.sub(at_root, lambda found: f"]({up}{found[1].lower()}.md", markdown)
 
 
 # -- every field of a recipe -------------------------------------------------------------------------------------------
@@ -114,6 +116,8 @@ def commands_page() -> str:
         "# Commands\n",
         "`depl0 COMMAND --help` prints the same. Results go to standard output, progress and errors to standard error. "
         "Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped on request (continue with `--resume`).\n",
+        "Every command also takes `--debug`, which shows the traceback of an error, and `--trust-code`, which runs "
+        "code named by files from elsewhere ([security](../security.md)).\n",
     ]
     for path, command in commands():
         parts.append(_command(path, command))

@@ -9,7 +9,7 @@ import pytest
 from tests.support.pages import NAMES, ROOT
 
 LINK = re.compile(r"(?<!`)!?\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
-MADE = {"contributing.md", "changelog.md", "reference/recipe.md", "reference/commands.md"}
+MADE = {"contributing.md", "changelog.md", "security.md", "reference/recipe.md", "reference/commands.md"}
 """pages that scripts/docs_pages.py adds to the site"""
 
 
