@@ -204,6 +204,38 @@ def test_any_output_can_be_recovered(class_axis: Any, has_classes: bool) -> None
     assert not has_classes or after.kl < before.kl  # type: ignore[operator]
 
 
+def test_what_cannot_be_trained_is_still_cut(trained: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no memory for gradients\nsecond line")
+
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", fail)
+    with pytest.warns(UserWarning, match=r"cut but not recovered: no memory for gradients \(recover=None"):
+        compact = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.3)
+    assert unequal(compact, depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.3, recover=0)) == []
+    assert depl0.info(compact).agreement is not None and not compact.training
+    with pytest.raises(RuntimeError, match="no memory"):
+        depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.3, recover=2)
+
+
+class Numbers(nn.Module):
+    """Gives the numbers of classes, which have no derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x).argmax(1)
+
+
+def test_recurrent_layers_and_numbers_of_classes() -> None:
+    net = nn.Sequential(nn.LSTM(4, 3), nn.Dropout())
+    assert unlabelled._training_modules(net, None, 32) == [net[0]]
+    inputs = [torch.randn(8, 6)]
+    assert unlabelled.measure_agreement(Numbers(), Numbers(), inputs, None) is None
+    assert unlabelled.recover_from_answers(Numbers(), Numbers(), inputs, inputs).steps == 0
+
+
 def test_sums_over_positions_would_not_be_means() -> None:
     scores, wanted = torch.randn(4, 3, 8, 8), torch.randn(4, 3, 8, 8)
     loss = unlabelled.output_loss(1)

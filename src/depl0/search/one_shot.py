@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +20,7 @@ from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel, attach
 from depl0.gated.attaching import choose_multiple, with_config
 from depl0.host.copies import private_copy
-from depl0.host.network import check_host
+from depl0.host.network import check_host, first_line
 from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import DistillationLoss
@@ -38,6 +39,7 @@ from depl0.search.recovery.unlabelled import (
     output_loss,
     recover_from_answers,
     set_rate,
+    state_copy,
 )
 from depl0.search.scores.reconstruction import reconstruction_scores
 from depl0.surgery.record import Agreement, record_of, remember
@@ -115,7 +117,7 @@ def prune(
             one for each step, from the beginning again if there are fewer.
         budget: the share of the cost to keep. Several give a list of networks; the network is analysed and scored once.
         recover: steps of the label-free recovery. "auto": at most 300, fewer if the inputs held back no longer improve;
-            None or 0: the cut alone.
+            a network that cannot be trained is returned as it was cut, with a warning. None or 0: the cut alone.
         steps: training steps with labels after the cut, instead of ``recover``; None: none.
         loss: with ``steps``, the loss of the task, ``loss(outputs, targets)``; None: cross entropy, and distillation
             from the given network.
@@ -168,7 +170,7 @@ def prune(
         scores = reconstruction_scores(networks[0], inputs, config.of)
         once = Calibration(inputs, inputs, inputs)
         host = networks[0].host
-        state = {name: value.clone() for name, value in host.state_dict().items()}
+        state = state_copy(host)
         modes = {name: module.training for name, module in model.named_modules()}
         fixed = {name for name, training in modes.items() if model.training and not training}
         for number, gated in enumerate(networks, 1):
@@ -183,19 +185,27 @@ def prune(
             if steps is not None:
                 finetune(compact, data, steps, lr, loss=loss, dense=dense, fixed=fixed)
             elif recovery_steps:
-                interrupted = recover_from_answers(
-                    compact,
-                    dense,
-                    inputs,
-                    held_back,
-                    steps=recovery_steps,
-                    patience=PATIENCE if recover == "auto" else None,
-                    lr=lr,
-                    soft=output_loss(axis),
-                    augment=augment,
-                    fixed=fixed if model.training else None,
-                    on_step=progress.step,
-                ).interrupted
+                try:
+                    interrupted = recover_from_answers(
+                        compact,
+                        dense,
+                        inputs,
+                        held_back,
+                        steps=recovery_steps,
+                        patience=PATIENCE if recover == "auto" else None,
+                        lr=lr,
+                        soft=output_loss(axis),
+                        augment=augment,
+                        fixed=fixed if model.training else None,
+                        on_step=progress.step,
+                    ).interrupted
+                except RuntimeError as error:  # no derivative, or no memory for it; the cut itself is sound
+                    if recover != "auto":
+                        raise
+                    warnings.warn(
+                        f"the network was cut but not recovered: {first_line(error)} (recover=None: the cut alone).",
+                        stacklevel=2,
+                    )
             note_agreement(compact, measure_agreement(compact, dense, held_back, axis))
             if interrupted:
                 break

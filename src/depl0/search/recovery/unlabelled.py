@@ -101,7 +101,7 @@ def recover_from_answers(
     trained = _training_modules(compact, fixed, _smallest(inputs))
     with isolated_random(0):
         first = best = _loss(compact, distillation, held_back)
-        weights, best_step, done = _state(compact), 0, 0
+        weights, best_step, done = state_copy(compact), 0, 0
         interrupted = False
         try:
             batches = _endless(inputs, device)
@@ -109,7 +109,10 @@ def recover_from_answers(
                 set_rate(sgd, lr, done, steps)
                 _set_modes(compact, trained)
                 batch = _augmented(next(batches), augment)
-                _distil(compact, distillation, batch).backward()
+                learned = _distil(compact, distillation, batch)
+                if not learned.requires_grad:
+                    break  # neither outputs nor blocks can be compared: numbers of classes, say
+                learned.backward()
                 nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
                 sgd.step()
                 sgd.zero_grad()
@@ -117,15 +120,16 @@ def recover_from_answers(
                 if done % CHECK_EVERY == 0 or done == steps:
                     loss = _loss(compact, distillation, held_back)
                     if loss < best:
-                        best, best_step, weights = loss, done, _state(compact)
+                        best, best_step, weights = loss, done, state_copy(compact)
                     elif not math.isfinite(loss):
                         break
                 if on_step is not None:
                     on_step(done, steps)
         except KeyboardInterrupt:
             interrupted = True
-    compact.load_state_dict(weights)
-    compact.eval()
+        finally:
+            compact.load_state_dict(weights)
+            compact.eval()
     return Recovery(done, first, best, interrupted)
 
 
@@ -140,7 +144,7 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float, step: int, steps: int)
 def _distil(network: nn.Module, distillation: DistillationLoss, batch: Any) -> Tensor:
     with distillation.watch(network) as blocks:
         outputs = call(network, batch)
-    return distillation(output_tensors(outputs)[0].new_zeros(()), outputs, batch, blocks)
+    return distillation(torch.zeros((), device=next(network.parameters()).device), outputs, batch, blocks)
 
 
 @torch.no_grad()
@@ -150,17 +154,22 @@ def _loss(network: nn.Module, distillation: DistillationLoss, batches: list[Any]
     return sum(losses) / sum(map(_examples, batches))
 
 
-def _state(network: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+def state_copy(network: nn.Module) -> dict[str, Any]:
+    """Return a copy of a network's state dict."""
+    return {name: v.detach().clone() if isinstance(v, Tensor) else v for name, v in network.state_dict().items()}
 
 
 def _training_modules(compact: nn.Module, fixed: Collection[str] | None, examples: int) -> list[nn.Module]:
-    """Return the modules that are in training mode; norms only where batches are large enough for statistics."""
+    """Return the modules that are in training mode; norms only where batches are large enough for statistics.
+
+    Recurrent layers are among them because some devices cannot differentiate them in evaluation mode.
+    """
     found = []
     for name, module in compact.named_modules():
         is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
         learns = all(p.requires_grad for p in module.parameters(recurse=False))
-        if (is_norm if fixed is None else name not in fixed) and not (is_norm and (examples < FEW or not learns)):
+        by_default = is_norm or isinstance(module, nn.RNNBase)
+        if (by_default if fixed is None else name not in fixed) and not (is_norm and (examples < FEW or not learns)):
             found.append(module)
     return found
 
@@ -183,7 +192,7 @@ def output_loss(class_axis: int | None) -> SoftLoss:
             first, second = (tensors[0].float().movedim(class_axis, 1) for tensors in (found, target))
             return soft_loss(first, second, temperature)
         error = relative_error(_numbered(found), _numbered(target))
-        return found[0].new_zeros(()) if error is None else error
+        return torch.zeros(()) if error is None else error
 
     return loss
 
@@ -228,7 +237,7 @@ def check_class_axis(dense: nn.Module, batch: Any, class_axis: ClassAxis) -> int
 def measure_agreement(
     compact: nn.Module, dense: nn.Module, batches: list[Any], class_axis: int | None
 ) -> Agreement | None:
-    """Compare the outputs of two networks on inputs that neither was fitted to; None: there are none."""
+    """Compare the outputs of two networks on inputs that neither was fitted to; None: there is nothing to compare."""
     count = sum(map(_examples, batches))
     if not count:
         return None
@@ -238,7 +247,9 @@ def measure_agreement(
         for batch in _on_device(batches, device):
             found, wanted, share = _floating(call(compact, batch)), _floating(call(dense, batch)), _examples(batch)
             relative = relative_error(_numbered(found), _numbered(wanted))
-            error += share * (0.0 if relative is None else float(relative))
+            if relative is None:
+                return None
+            error += share * float(relative)
             if class_axis is not None:
                 scores, target = (tensors[0].float().movedim(class_axis, 1) for tensors in (found, wanted))
                 equal += share * float((scores.argmax(1) == target.argmax(1)).float().mean())
