@@ -315,7 +315,7 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
             lambda: WeightOptimizerSection(lr=10**5000),
             "recipe field weight_optimizer.lr must be a number above 0, got a very long int instead.",
         ),
-        (lambda: recipe().replace(name=""), "recipe field name must be a non-empty line of text"),
+        (lambda: recipe().replace(name=""), "recipe field name must be a name for a folder"),
     ],
 )
 def test_the_text_of_other_errors(make, message):

@@ -29,6 +29,7 @@ lr = 0.1
 """
 
 TEXT = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1)
+NAMES = TEXT.filter(lambda name: name not in (".", "..") and not set(name) & set("/\\\\:"))
 
 
 def values(annotation, constraints=()) -> st.SearchStrategy:
@@ -111,7 +112,7 @@ def fields_of(kind) -> st.SearchStrategy:
     return st.fixed_dictionaries({name: values(field.annotation, tuple(field.metadata)) for name, field in fields})
 
 
-PARTS = st.fixed_dictionaries({"name": TEXT, **{title: fields_of(kind) for title, kind in SECTIONS.items()}})
+PARTS = st.fixed_dictionaries({"name": NAMES, **{title: fields_of(kind) for title, kind in SECTIONS.items()}})
 RECIPES = PARTS.map(fit_together).map(recipe_of)
 
 
@@ -208,9 +209,9 @@ ERRORS = [
     (SMALL.replace("lr = 0.1", ""), "recipe field weight_optimizer.lr is missing; it must be a number above 0."),
     (
         SMALL.replace('name = "small"', ""),
-        "recipe field name is missing; it must be a non-empty line of text.",
+        "recipe field name is missing; it must be a name for a folder: one line, no path.",
     ),
-    (SMALL.replace('"small"', "5"), "recipe field name must be a non-empty line of text, got 5 instead."),
+    (SMALL.replace('"small"', "5"), "recipe field name must be a name for a folder: one line, no path, got 5 instead."),
     (
         SMALL.replace("= 3", '= "3"'),
         "recipe field search.epochs must be an integer of at least 0, got '3' instead.",

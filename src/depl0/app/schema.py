@@ -62,6 +62,12 @@ def _printable(text: str) -> str:
     return text
 
 
+def _no_path(text: str) -> str:
+    if text in (".", "..") or any(sign in text for sign in "/\\:"):
+        raise ValueError
+    return text
+
+
 def _distinct(values: Sequence[T]) -> Sequence[T]:
     if len(set(values)) < len(values):
         raise ValueError
@@ -86,6 +92,7 @@ Seed = Annotated[int, Strict(), at.Ge(0), at.Le(2**32 - 1)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), AfterValidator(_printable), Means("a line of text")]
 Name = Annotated[str, Strict(), at.MinLen(1), AfterValidator(_printable), Means("a non-empty line of text")]
+FileName = Annotated[Name, AfterValidator(_no_path), Means("a name for a folder: one line, no path")]
 Distinct = AfterValidator(_distinct)
 Increasing = AfterValidator(_increasing)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,15 @@ def text_table(
     return Table(title, columns, [dict(zip(titles, row, strict=True)) for row in rows], tuple(notes))
 
 
+def printable(text: str) -> str:
+    """Return text that cannot command a terminal: control characters other than tabs and new lines are spelled out.
+
+    >>> printable("run\\x1b[2J")
+    'run\\\\x1b[2J'
+    """
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
@@ -117,7 +127,7 @@ def markdown_grid(header: Sequence[str], rows: Sequence[Sequence[str]], is_numbe
     | dense   | 1.0 |
     """
     numbers = [place > 0 for place in range(len(header))] if is_number is None else list(is_number)
-    cells = [[_markdown_cell(cell) for cell in row] for row in (header, *rows)]
+    cells = [[markdown_text(cell) for cell in row] for row in (header, *rows)]
     return _grid(cells, numbers)
 
 
@@ -132,12 +142,12 @@ def _grid(cells: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
 
 
 def _markdown(table: Table, title: str = "**{}**") -> str:
-    cells = [[_markdown_cell(column.title) for column in table.visible]]
+    cells = [[markdown_text(column.title) for column in table.visible]]
     for number, row in enumerate(table.shown()):
         mark = "**" if number in table.marked else ""
-        cells.append([f"{mark}{_markdown_cell(cell)}{mark}" for cell in row])
-    parts = [title.format(_markdown_cell(table.title)), _grid(cells, _numbers(table))]
-    return "\n\n".join([*parts, *map(_markdown_cell, table.notes)]) + "\n"
+        cells.append([f"{mark}{markdown_text(cell)}{mark}" for cell in row])
+    parts = [title.format(markdown_text(table.title)), _grid(cells, _numbers(table))]
+    return "\n\n".join([*parts, *map(markdown_text, table.notes)]) + "\n"
 
 
 def markdown_page(table: Table) -> str:
@@ -145,8 +155,14 @@ def markdown_page(table: Table) -> str:
     return _markdown(table, title="# {}")
 
 
-def _markdown_cell(text: str) -> str:
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("\n", " ")):
+def markdown_text(text: str) -> str:
+    """Return text that Markdown shows as it is.
+
+    >>> print(markdown_text("a|b <i> [c](d)"))
+    a\\|b &lt;i> \\[c](d)
+    """
+    text = re.sub(r"[\\|*_`\[]", r"\\\g<0>", text)
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), ("\n", " ")):
         text = text.replace(sign, safe)
     return text
 

@@ -10,7 +10,7 @@ import typer
 
 from depl0._util.io import write_whole
 from depl0.app.cli.compare import OUT_HELP, finish, study_folder
-from depl0.app.cli.options import JSON, QUIET, SET, GroupedCommand, choice, in_groups, one_of, with_options_of
+from depl0.app.cli.options import JSON, QUIET, SET, GroupedCommand, choice, echo, in_groups, one_of, with_options_of
 from depl0.app.cli.prune import GROUPS, chosen_recipe, complete
 from depl0.app.table import FORMATS, render
 from depl0.errors import InputError
@@ -105,7 +105,7 @@ def tables_command(
         metric = other_metric(name, run)
         if metric is not None:
             typer.echo(f"note: {run.label} is judged by {metric}; this table has accuracies.", err=True)
-    typer.echo(render(table(name, own), format_), nl=False)
+    echo(render(table(name, own), format_), nl=False)
 
 
 @app.command("tts", cls=GroupedCommand)

@@ -13,6 +13,7 @@ from depl0._util.registry import load_plugins
 from depl0._util.trust import trusting
 from depl0.app.cli import compare, evaluate, export, latency, plan, prune, recipes, report
 from depl0.app.cli.options import GroupedCommand, in_groups
+from depl0.app.table import printable
 from depl0.errors import (
     DataError,
     Depl0Error,
@@ -90,14 +91,14 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         together = isinstance(error, (DivergedError, RunInterruptedError))  # all processes raise these at once
         if not together or _is_first_process():
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {printable(str(error))}", file=sys.stderr)
         if isinstance(error, RunInterruptedError):
             return STOPPED
         return WRONG_INPUT if isinstance(error, INPUT_ERRORS) and not isinstance(error, DownloadError) else FAILED
     except (OSError, MemoryError) as error:
         if debug:
             raise
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"error: {type(error).__name__}: {printable(str(error))}", file=sys.stderr)
         return FAILED
     return DONE
 

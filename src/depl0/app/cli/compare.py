@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depl0.app.cli.options import JSON, QUIET, with_options_of
+from depl0.app.cli.options import JSON, QUIET, echo, with_options_of
 from depl0.app.cli.prune import chosen_recipe
+from depl0.app.table import printable
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -84,7 +85,7 @@ def finish(study: Study, result: Result, table: Table, as_json: bool) -> None:
             typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
         else:
             print_table(table)
-            typer.echo(f"files in {study.folder}")
+            echo(f"files in {study.folder}")
     raise_if_failed(study)
 
 
@@ -101,7 +102,7 @@ def print_table(table: Table) -> None:
         justify: JustifyMethod = "right" if column.is_number else "left"
         shown.add_column(column.title, justify=justify, no_wrap=place != last, overflow="fold")
     for row in table.shown():
-        shown.add_row(*row)
+        shown.add_row(*map(printable, row))
     with console.capture() as capture:
-        console.print(shown, *table.notes, sep="\n")
+        console.print(shown, *map(printable, table.notes), sep="\n")
     typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))  # rich fills lines with spaces

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.options import JSON, SET, read_assignments
+from depl0.app.cli.options import JSON, SET, echo, read_assignments
 from depl0.errors import InputError
 
 
@@ -52,7 +52,7 @@ def eval_command(
     counted = cost(compact, example)
     result = {task.metric.name: score, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
     if as_json:
-        typer.echo(json.dumps(result, indent=2))
+        echo(json.dumps(result, indent=2))
     else:
         shown = f"{task.metric.label} {task.metric.show(score)}"
-        typer.echo(f"{shown} on {opened.info.test_size:,} images; {counted}")
+        echo(f"{shown} on {opened.info.test_size:,} images; {counted}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from depl0._util.registry import unknown
+from depl0.app.cli.options import echo
 from depl0.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,13 +71,11 @@ def export_command(
     name = _name(path)
     if options is not None:
         file = out if out is not None else Path(f"{name}.int8{kind.suffix}")
-        typer.echo(_said(export_int8(path, source, file, options, lambda text: print(text, file=sys.stderr))))
+        echo(_said(export_int8(path, source, file, options, lambda text: print(text, file=sys.stderr))))
         return
     request = Request(source.module, source.example, source.metadata, opset, dynamic_batch)
     done = write_checked(kind, request, out if out is not None else Path(name + kind.suffix))
-    typer.echo(
-        f"{done.path}: {done.size:,} bytes, read by another process, largest relative error {done.max_error:.1g}"
-    )
+    echo(f"{done.path}: {done.size:,} bytes, read by another process, largest relative error {done.max_error:.1g}")
 
 
 def _refuse(needs: str, options: dict[str, object]) -> None:
@@ -101,12 +100,12 @@ def _export_torch(
         check_upload(repo)
     source = open_source(path, model, shape)
     done = export_folder(source, out if out is not None else Path(f"{_name(path)}-torch"))
-    typer.echo(
+    echo(
         f"{done.path}: {done.size:,} bytes, loaded without depl0 by another process, "
         f"largest relative error {done.max_error:.1g}"
     )
     if repo is not None:
-        typer.echo(push_to_hub(done.path, repo))
+        echo(push_to_hub(done.path, repo))
 
 
 def _name(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.options import JSON, choice
+from depl0.app.cli.options import JSON, choice, echo
 from depl0.errors import InputError
 
 BACKENDS = ("eager", "compile", "onnxruntime")
@@ -66,7 +66,7 @@ def latency_command(
         else:
             raise InputError("--budget is for a model; a run has its own.", hint="leave --budget out.")
         result = measured(subject, found, backends, batches, place, seconds)
-    typer.echo(json.dumps(result, indent=2) if as_json else latency_table(result))
+    echo(json.dumps(result, indent=2) if as_json else latency_table(result))
 
 
 def _numbers(option: str, words: str) -> list[int]:

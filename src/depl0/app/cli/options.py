@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from depl0._util.registry import did_you_mean
+from depl0.app.table import printable
 from depl0.errors import InputError
 
 Command = Callable[..., None]
@@ -20,6 +21,11 @@ TYPES = {"str": "TEXT", "int": "INTEGER", "float": "FLOAT", "path": "PATH"}
 QUIET = typer.Option("--quiet", help="Print only the result.")
 JSON = typer.Option("--json", help="Print the result as JSON.")
 SET = typer.Option("--set", help="Any recipe field: section.field=value (depl0 recipes fields lists them).")
+
+
+def echo(text: object, nl: bool = True) -> None:
+    """Print what may hold names from elsewhere."""
+    typer.echo(printable(str(text)), nl=nl)
 
 
 def with_options_of(source: Callable[..., Any], without: Collection[str] = ()) -> Callable[[Command], Command]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.options import JSON
+from depl0.app.cli.options import JSON, echo
 
 
 def plan_command(
@@ -31,8 +31,8 @@ def plan_command(
     if as_json:
         facts = {"model": model, "input_shape": [channels, size, size], "num_classes": classes}
         costs = {"params": params, "macs": macs, "least_params_count": least_params, "least_macs_count": least_macs}
-        typer.echo(json.dumps({**facts, **costs, **found.to_dict()}, indent=2))
+        echo(json.dumps({**facts, **costs, **found.to_dict()}, indent=2))
         return
-    typer.echo(f"{model} on {channels}×{size}×{size} images, {classes} classes: {params:,} parameters, {macs:,} MACs")
-    typer.echo(str(found))
-    typer.echo(f"a budget can go down to {least_params:,} parameters or {least_macs:,} MACs")
+    echo(f"{model} on {channels}×{size}×{size} images, {classes} classes: {params:,} parameters, {macs:,} MACs")
+    echo(str(found))
+    echo(f"a budget can go down to {least_params:,} parameters or {least_macs:,} MACs")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depl0.app.cli.options import QUIET, SET, choice, read_assignments, with_options_of
+from depl0.app.cli.options import QUIET, SET, choice, echo, read_assignments, with_options_of
 from depl0.errors import InputError
 
 if TYPE_CHECKING:
@@ -123,12 +123,12 @@ def prune_command(
     folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
     if is_first_process():
         if not as_json:
-            typer.echo(result_table(summary, folder.path))
+            echo(result_table(summary, folder.path))
         deployed = deploy(recipe, folder.path, reporter.note)
         if as_json:
-            typer.echo(json.dumps(summary if deployed is None else {**summary, "deployed": deployed}, indent=2))
+            echo(json.dumps(summary if deployed is None else {**summary, "deployed": deployed}, indent=2))
         elif deployed is not None:
-            typer.echo(deployed_table(deployed, folder.path))
+            echo(deployed_table(deployed, folder.path))
 
 
 def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.options import JSON, GroupedCommand
+from depl0.app.cli.options import JSON, GroupedCommand, echo
 
 app = typer.Typer(
     help="List recipes and their fields; download data.", invoke_without_command=True, rich_markup_mode=None
@@ -23,7 +23,7 @@ def list_command(context: typer.Context) -> None:
 
     width = max(len(name) for name in catalog.names())
     for name in catalog.names():
-        typer.echo(f"{name:<{width}}  {catalog.describe(name)}")
+        echo(f"{name:<{width}}  {catalog.describe(name)}")
 
 
 @app.command("show", cls=GroupedCommand)
@@ -32,7 +32,7 @@ def show_command(name: Annotated[str, typer.Argument(help="Recipe name or TOML f
     from depl0.app.recipes import catalog
     from depl0.app.recipes.toml import write_recipe
 
-    typer.echo(write_recipe(catalog.find(name)), nl=False)
+    echo(write_recipe(catalog.find(name)), nl=False)
 
 
 @app.command("fields", cls=GroupedCommand)
@@ -51,12 +51,12 @@ def fields_command(
         raise unknown("section", section, SECTIONS)
     found = describe_fields([section] if section is not None else list(SECTIONS))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
         return
     for field in found:
         default = "required" if field["required"] else f"default: {field['default']}"
-        typer.echo(f"{field['name']}: {field['type']}" + ("" if field["default"] == "none" else f" ({default})"))
-        typer.echo(fill(field["description"], 100, initial_indent="    ", subsequent_indent="    "))
+        echo(f"{field['name']}: {field['type']}" + ("" if field["default"] == "none" else f" ({default})"))
+        echo(fill(field["description"], 100, initial_indent="    ", subsequent_indent="    "))
 
 
 @app.command("download", cls=GroupedCommand)
@@ -67,4 +67,4 @@ def download_command(
     """Download a data set, verify it, and unpack it."""
     from depl0.app.data.download import get
 
-    typer.echo(get(name, directory))
+    echo(get(name, directory))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.options import choice
+from depl0.app.cli.options import choice, echo
 from depl0.errors import InputError
 
 FORMATS = ("html", "md", "json")
@@ -26,9 +26,9 @@ def report_command(
 
     read = read_runs(runs)
     if out is None and format_ != "html":
-        typer.echo(as_text(read, format_), nl=False)
+        echo(as_text(read, format_), nl=False)
         return
     folder = out or (runs[0] if len(runs) == 1 else Path("report"))
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder for a report.", hint="choose another --out.")
-    typer.echo(write_report(read, folder, format_))
+    echo(write_report(read, folder, format_))

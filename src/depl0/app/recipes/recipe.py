@@ -25,7 +25,7 @@ from depl0.app.recipes.sections import (
     WeightOptimizerSection,
     refusal,
 )
-from depl0.app.schema import Name
+from depl0.app.schema import FileName
 from depl0.app.tasks import Task, find_task_for
 from depl0.errors import InputError
 
@@ -43,7 +43,7 @@ class Recipe(Section):
 
     title: ClassVar[str] = ""
 
-    name: Name
+    name: FileName
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     task: TaskSection = TaskSection()

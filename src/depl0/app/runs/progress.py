@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from depl0._util.io import append
+from depl0.app.table import printable
 from depl0.app.tasks import ACCURACY, Metric
 
 EVERY_SECONDS = 30.0
@@ -88,7 +89,7 @@ class Plain(Reporter):
     def note(self, text: str) -> None:
         """Print a line."""
         self._last = time.monotonic()
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Remember when the phase began."""
@@ -127,7 +128,9 @@ class Live(Reporter):
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        (self._progress.console if self._progress else self._console).print(text, highlight=False, markup=False)
+        (self._progress.console if self._progress else self._console).print(
+            printable(text), highlight=False, markup=False
+        )
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Show the bar."""

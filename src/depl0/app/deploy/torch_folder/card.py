@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from depl0.app.table import markdown_text
 from depl0.app.tasks import metric_in
 from depl0.gates.threshold import COSTS
 
@@ -17,7 +18,7 @@ def model_card(name: str, network: str, config: Mapping[str, Any], summary: Mapp
     front = _front_matter(name, config, summary)
     parts = [
         "---\n" + front + "---\n",
-        f"# {name}\n",
+        f"# {markdown_text(name)}\n",
         _lead(network, config, summary),
         _figures(config, summary),
         "## How to load it\n",
@@ -75,8 +76,8 @@ def _front_matter(name: str, config: Mapping[str, Any], summary: Mapping[str, An
 
 def _lead(network: str, config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     left = config["macs"] / max(config["dense_macs"], 1)
-    what = summary.get("model") or network
-    data = f", trained on {config['data']}" if config.get("data") else ""
+    what = str(summary.get("model") or network).replace("`", "'")
+    data = f", trained on {markdown_text(config['data'])}" if config.get("data") else ""
     return f"A pruned `{what}`{data}: {left:.1%} of the multiply-accumulates are left. The channels are really gone.\n"
 
 
@@ -104,7 +105,7 @@ def _inputs(config: Mapping[str, Any]) -> str:
             "(one number for each channel)."
         )
     if config.get("class_names"):
-        lines.append(f"Classes, in order: {', '.join(map(str, config['class_names']))}.")
+        lines.append(f"Classes, in order: {', '.join(markdown_text(str(name)) for name in config['class_names'])}.")
     return "\n\n".join(lines) + "\n" if lines else ""
 
 

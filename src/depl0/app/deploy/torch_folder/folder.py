@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, final
 
 from safetensors.torch import save
 
-from depl0._util.io import flush_folder, write_flushed
+from depl0._util.io import flush_folder, name_aside, write_flushed
 from depl0.app.deploy.source import Source
 from depl0.app.deploy.torch_folder.card import model_card
 from depl0.app.deploy.torch_folder.code import model_code
@@ -82,7 +81,8 @@ def export_folder(source: Source, path: Path, name: str | None = None) -> Export
     aside = Path()
     try:
         with explained(path, size):
-            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+            aside = name_aside(path)
+            aside.mkdir()
             for file, data in files.items():
                 (aside / file).parent.mkdir(parents=True, exist_ok=True)
                 write_flushed(aside / file, data)
@@ -91,7 +91,6 @@ def export_folder(source: Source, path: Path, name: str | None = None) -> Export
         for compiled in list(aside.rglob("__pycache__")):
             shutil.rmtree(compiled, ignore_errors=True)
         with explained(path, size):
-            aside.chmod(0o755)  # mkdtemp's is for the user alone
             aside.replace(path)  # an empty folder is replaced
             flush_folder(path.parent)
     finally:
