@@ -232,6 +232,23 @@ def test_an_optimizer_from_before_a_saved_state_was_loaded_is_refused() -> None:
         depl0.Search(gated, STEPS, optimizers=[stale], state=first.search.state_dict())
 
 
+def test_what_a_cut_would_lose_is_refused() -> None:
+    gated = depl0.attach(Net(), torch.randn(2, 1, 6, 6), budget=0.4)
+    for kind in (torch.optim.LBFGS, torch.optim.Adafactor):
+        optimizer = kind(gated.host.parameters(), lr=0.1)
+        with pytest.raises(InputError, match=f"what {kind.__name__} remembers cannot be cut"):
+            depl0.Search(gated, STEPS, optimizers=[optimizer])
+        depl0.Search(gated, STEPS, optimizers=[optimizer], cut="never")
+    sgd = torch.optim.SGD(gated.host.parameters(), lr=0.1)
+    weight = next(gated.host.parameters())
+    for register in (weight.register_hook, weight.register_post_accumulate_grad_hook):
+        handle = register(lambda _: None)
+        with pytest.raises(InputError, match="has hooks, which a cut would lose"):
+            depl0.Search(gated, STEPS, optimizers=[sgd])
+        handle.remove()
+    depl0.Search(gated, STEPS, optimizers=[sgd])
+
+
 def test_the_state_of_another_search_is_refused() -> None:
     state = Loop(average=False).search.state_dict()
     for name, other in (("steps 40", {"steps": 50}), ("budget 0.4", {"budget": 0.5})):

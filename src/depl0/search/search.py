@@ -35,6 +35,8 @@ from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy
 
 CHECKS = 50
 """gate checks per search; each synchronizes the device"""
+_UNCUT = {"LBFGS", "Adafactor", "Lookahead"}
+"""optimizers whose state is not of the weights' shapes, or is kept where it is not found"""
 
 
 @final
@@ -369,6 +371,18 @@ class Search:
                 f"{missing[0]!r}: they would not be trained after a cut.",
                 hint="pass every optimizer, made after a saved state was loaded; requires_grad_(False) excludes a "
                 "weight from training; cut='never' cuts only in finish().",
+            )
+        for optimizer in self._optimizers:
+            if uncut := _UNCUT & {kind.__name__ for kind in type(optimizer).__mro__}:
+                raise InputError(
+                    f"what {uncut.pop()} remembers cannot be cut along with the network.",
+                    hint="choose another optimizer; or cut='never', which cuts only in finish().",
+                )
+        hooked = [name for name, p in weights if p._backward_hooks or p._post_accumulate_grad_hooks]
+        if hooked:
+            raise InputError(
+                f"the weight {hooked[0]!r} has hooks, which a cut would lose.",
+                hint="remove them; or cut='never', which cuts only in finish().",
             )
 
     def _carry(self, shrunk: Shrunk) -> None:
