@@ -96,6 +96,22 @@ def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
     assert "skipped compile, batch 1: torch.compile needs a C++ compiler" in typed.out
 
 
+def write_without_inputs(path: Path) -> None:
+    helper = pytest.importorskip("onnx").helper
+    value = helper.make_tensor("value", 1, [1], [0.0])
+    node = helper.make_node("Constant", [], ["out"], value=value)
+    graph = helper.make_graph([node], "g", [], [helper.make_tensor_value_info("out", 1, [1])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("words", [f"latency {SMALL} --batch 10000000000", "plan lenet5 --image-size 1000000"])
+def test_too_little_memory_is_said_in_words(type_command: Type, words: str) -> None:
+    typed = type_command(words)
+    assert typed.code == 1, typed.err
+    assert typed.err.endswith("error: out of memory.\nhint: use smaller images or batches.\n")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -106,6 +122,9 @@ def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
         ("resnet21", "got 'resnet21' instead"),
         (f"{SMALL} --batch 1,x", "--batch takes whole numbers"),
         (f"{SMALL} --batch 0", "--batch takes whole numbers"),
+        (f"{SMALL} --threads 100000", "Invalid value for '--threads'"),
+        (f"{SMALL} --image-size -3", "Invalid value for '--image-size'"),
+        ("no_inputs.onnx", "takes 0 inputs"),
         (f"{SMALL} --backend tensorrt", "--backend must be some of"),
         (f"{SMALL} --device tpu", "--device must be cpu or cuda"),
         (f"{SMALL} --budget 1.5", "budget must be greater than 0"),
@@ -119,6 +138,8 @@ def test_bad_input(type_command: Type, tmp_path: Path, words: str, said: str) ->
     (tmp_path / "broken.onnx").write_bytes(b"no")
     (tmp_path / "broken.pt2").write_bytes(b"no")
     (tmp_path / "empty").mkdir()
+    if words == "no_inputs.onnx":
+        write_without_inputs(tmp_path / words)
     typed = type_command(f"latency {words}")
     assert typed.code == 2, typed.err
     assert said in typed.err and "Traceback" not in typed.err

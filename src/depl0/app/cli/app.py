@@ -53,6 +53,8 @@ DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
 temporary failure in sysexits.h)"""
 
 
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+"""what torch says of it, on any device"""
 INPUT_ERRORS = (InputError, DataError, FormatError, GateError, NothingToPruneError, TraceError)
 """errors caused by invalid input; all others are failures on the way"""
 
@@ -99,6 +101,11 @@ def main(arguments: list[str] | None = None) -> int:
         if debug:
             raise
         print(f"error: {type(error).__name__}: {printable(str(error))}", file=sys.stderr)
+        return FAILED
+    except RuntimeError as error:
+        if debug or not any(sign in str(error) for sign in OUT_OF_MEMORY):
+            raise
+        print("error: out of memory.\nhint: use smaller images or batches.", file=sys.stderr)
         return FAILED
     return DONE
 

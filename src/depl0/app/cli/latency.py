@@ -22,7 +22,7 @@ def latency_command(
         ),
     ],
     batch: Annotated[str, typer.Option(help="Batch sizes, e.g. 1,32.")] = "1",
-    threads: Annotated[int, typer.Option(help="Threads; 0: torch's setting.", min=0)] = 0,
+    threads: Annotated[int, typer.Option(help="Threads; 0: torch's setting.", min=0, max=1024)] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     backend: Annotated[str, typer.Option(help=f"Some of {','.join(BACKENDS)}.")] = ",".join(BACKENDS),
     budget: Annotated[
@@ -36,7 +36,7 @@ def latency_command(
         bool, typer.Option("--built-small", help="Also time a network built small from the start.")
     ] = False,
     model: Annotated[str | None, typer.Option(help="Dense-model factory (default: the run's own).")] = None,
-    image_size: Annotated[int, typer.Option(help="Height and width of the images.")] = 0,
+    image_size: Annotated[int, typer.Option(help="Height and width of the images.", min=0)] = 0,
     channels: Annotated[int, typer.Option(help="Channels of the images.")] = 3,
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
     seconds: Annotated[float, typer.Option(help="Time limit per comparison (s).")] = 10.0,

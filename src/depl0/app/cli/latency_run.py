@@ -147,6 +147,8 @@ def _open_onnx(path: Path, device: torch.device) -> tuple[int | None, Any]:
         raise
     except Exception as error:  # onnxruntime has many error classes, and no public base of its own
         raise InputError(f"{path} cannot be read as ONNX: {error}.", hint="export it again.") from error
+    if len(session.get_inputs()) != 1:
+        raise InputError(f"{path} takes {len(session.get_inputs())} inputs; only networks with one input are timed.")
     wanted = session.get_inputs()[0]
     first, *rest = wanted.shape
     if not all(isinstance(size, int) for size in rest) or wanted.type != "tensor(float)":

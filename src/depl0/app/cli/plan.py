@@ -12,7 +12,7 @@ from depl0.app.cli.options import JSON, echo
 
 def plan_command(
     model: Annotated[str, typer.Argument(help="resnet56, torchvision:…, timm:…, package.module:make or file.py:make.")],
-    image_size: Annotated[int, typer.Option(help="Height and width of the images.")] = 0,
+    image_size: Annotated[int, typer.Option(help="Height and width of the images.", min=0)] = 0,
     channels: Annotated[int, typer.Option(help="Channels of the images.")] = 3,
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
     groups: Annotated[str, typer.Option(help="all or inner.")] = "all",
