@@ -121,7 +121,8 @@ def time_estimate(session: Session, host: nn.Module) -> str | None:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
     passes = epochs * (STEP_PER_PASS * session.data.train.size + session.data.test.size)
-    return f"time     {duration(seconds / len(images) * passes)} of training, less as channels are cut out"
+    shrinks = "" if session.recipe.search.cut == "never" else ", less as channels are cut out"
+    return f"time     {duration(seconds / len(images) * passes)} of training{shrinks}"
 
 
 def _long(what: str, epochs: int) -> str:
