@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+import depl0
 from depl0._util import io
 from depl0.app.reports.canvas import write
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
@@ -120,3 +121,25 @@ def test_weights_that_unpack_to_more_than_their_file_are_refused(tmp_path: Path)
     assert packed.stat().st_size < 1_000_000
     with bounded(memory=200_000_000), pytest.raises(Depl0Error, match="its members would have 400,"):
         load_weights(TinyNet(), packed)
+
+
+def test_a_save_that_fails_at_its_second_file_leaves_the_network_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def network() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+    write, written = io.write_flushed, []
+
+    def full(path: Path, data: bytes) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise OSError("full")
+        write(path, data)
+
+    depl0.save(depl0.attach(network(), torch.zeros(1, 3)).extract(), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr(io, "write_flushed", full)
+    with pytest.raises(OSError, match="full"):
+        depl0.save(depl0.attach(network(), torch.zeros(1, 3)).extract(), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -8,6 +8,7 @@ import os
 import platform
 import secrets
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,22 @@ def name_aside(path: Path, suffix: str = "") -> Path:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a whole file or none: aside, flushed, renamed, and the new name flushed too. A link is replaced."""
-    part = name_aside(path)
+    write_together({path: data})
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Write files of one folder that belong together: none gets its name before all are on the disk."""
+    parts = {path: name_aside(path) for path in files}
+    path = next(iter(files))
     try:
-        write_flushed(part, data)
-        part.replace(path)
+        for path, data in files.items():
+            write_flushed(parts[path], data)
+        for path, part in parts.items():
+            part.replace(path)
     except BaseException as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+        for part in parts.values():
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
         if isinstance(error, IsADirectoryError):
             raise InputError(
                 f"{path} cannot be written: there is a folder in its place.", hint="move the folder out of the way."

@@ -20,7 +20,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0._util import io
-from depl0._util.io import checksum, write_whole
+from depl0._util.io import checksum, write_together
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import check_description, outputs_on, probe_error
@@ -72,8 +72,8 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
         target.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"{target} is a file, not a folder for a compact network.", hint="move it away.") from error
-    write_whole(target / "compact.safetensors", values)
-    write_whole(target / "compact.json", (json.dumps(header, indent=1) + "\n").encode())
+    text = json.dumps(header, indent=1) + "\n"
+    write_together({target / "compact.safetensors": values, target / "compact.json": text.encode()})
     return target
 
 
