@@ -20,7 +20,7 @@ def is_first() -> bool:
     return world_size() == 1 or dist.get_rank() == 0
 
 
-def mean_of_all(value: Tensor) -> Tensor:
+def all_reduce_mean(value: Tensor) -> Tensor:
     """Return the mean of a tensor over all processes; all of them call this together."""
     if world_size() == 1:
         return value
@@ -29,7 +29,7 @@ def mean_of_all(value: Tensor) -> Tensor:
     return total / world_size()
 
 
-def from_first(value: Tensor) -> Tensor:
+def broadcast(value: Tensor) -> Tensor:
     """Return the first process's tensor in all of them; all of them call this together."""
     if world_size() == 1:
         return value
@@ -39,7 +39,7 @@ def from_first(value: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def share_parameters(model: nn.Module) -> None:
+def broadcast_parameters(model: nn.Module) -> None:
     """Give all processes the first one's weights."""
     if world_size() > 1:
         for parameter in model.parameters():
@@ -47,7 +47,7 @@ def share_parameters(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def share_buffers(model: nn.Module) -> None:
+def broadcast_buffers(model: nn.Module) -> None:
     """Give all processes the first one's statistics: each has seen other data."""
     if world_size() > 1:
         for buffer in model.buffers():

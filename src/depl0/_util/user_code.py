@@ -36,7 +36,7 @@ class UserCallable:
 
     def __call__(self, **arguments: object) -> object:
         """Call it; modules beside its own can be imported meanwhile."""
-        with _importable(self.folder), blamed_on(self.what, self.spec, self.module):
+        with _importable(self.folder), wrap_user_errors(self.what, self.spec, self.module):
             return self.call(**arguments)
 
     def wanted(self, offered: Mapping[str, _V]) -> dict[str, _V]:
@@ -98,7 +98,7 @@ def wanted(call: Callable[..., object], offered: Mapping[str, _V]) -> dict[str, 
 
 
 @contextmanager
-def blamed_on(what: str, spec: str, module: ModuleType | None = None) -> Iterator[None]:
+def wrap_user_errors(what: str, spec: str, module: ModuleType | None = None) -> Iterator[None]:
     """Turn an error of the user's or a library's code into ours, with its file and line."""
     try:
         yield
@@ -124,7 +124,7 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
     # Dataclasses and typing look the module of a class up while it is being executed.
     sys.modules[name] = module
     try:
-        with blamed_on(what, spec, module):
+        with wrap_user_errors(what, spec, module):
             description.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -139,7 +139,7 @@ def _load_module(name: str, spec: str, what: str) -> ModuleType:
             hint="the name of a file must end in .py: path/to/file.py:callable.",
         )
     invalidate_caches()  # the module may be younger than this process
-    with blamed_on(what, spec):
+    with wrap_user_errors(what, spec):
         try:
             return import_module(name)
         except ModuleNotFoundError as error:

@@ -221,10 +221,6 @@ class Propagation:
         dims = [dim for dim, size in enumerate(shape_of(node)) if size > 1]
         return dims[0] if len(dims) == 1 else None
 
-    def channel_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """Return the inputs of a node that are tensors with channels."""
-        return [n for n in node.all_input_nodes if isinstance(self.values.get(n), Channels)]
-
 
 def tensor_inputs(node: fx.Node) -> list[fx.Node]:
     """Return the distinct inputs of a node that are tensors."""

@@ -80,7 +80,6 @@ def _increasing(values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-Int = Annotated[int, Strict()]
 Count = Annotated[int, Strict(), at.Ge(0)]
 Positive = Annotated[int, Strict(), at.Ge(1)]
 Number = Annotated[float, Strict()]

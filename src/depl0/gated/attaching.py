@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from depl0._util.distributed import from_first, is_first
+from depl0._util.distributed import broadcast, is_first
 from depl0.config import GateChanges, GateConfig
 from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
@@ -72,7 +72,7 @@ def attach(
     if config.round_to == "auto":
         unrounded = GatedModel(model, plan, generator, example, config, dense_cost)
         multiple = choose_multiple(unrounded, config.budget, config.of) if is_first() else 0
-        config = config.changed(round_to=int(from_first(torch.tensor(multiple, device=unrounded.engine.device))))
+        config = config.changed(round_to=int(broadcast(torch.tensor(multiple, device=unrounded.engine.device))))
     return GatedModel(model, plan, generator, example, config, dense_cost)
 
 

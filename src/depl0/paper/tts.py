@@ -60,10 +60,6 @@ _METHOD_WORDS = {"l0-hc-once": "L0-HC", "once": "Dep-L0 forward", "backward-once
 LEAST_PAIRS = 3
 """identical dense runs differ by some percent: a figure from fewer pairs says little"""
 
-LESS_THAN_DENSE, LESS_THAN_NEVER = 0.85, 0.80
-"""the goals for ``progressive``, as shares of the time of ``dense`` and ``never``, at a budget of half the MACs"""
-
-
 ALL = tuple({member.name: member for member in COMPACTIONS + METHODS}.values())
 """in the order in which they run"""
 

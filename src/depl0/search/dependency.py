@@ -20,7 +20,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from depl0._util.distributed import mean_of_all
+from depl0._util.distributed import all_reduce_mean
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
@@ -59,7 +59,7 @@ def start_dependent(gated: GatedModel, batches: Batches, loss: Loss | None, shar
         for before, group in pairwise(order):
             mixed = gradients[:, places[group]].T @ gradients[:, places[before]] / len(gradients)
             own = gradients[:, places[group]].square().mean(0)
-            gain = gains(mean_of_all(mixed), mean_of_all(own))
+            gain = gains(all_reduce_mean(mixed), all_reduce_mean(own))
             generator.couple(group, -share / generator.preset.bound * normalised(gain))
 
 

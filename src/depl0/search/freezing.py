@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depl0._util.distributed import from_first, is_first, mean_of_all, share_buffers, share_parameters
+from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, broadcast_parameters, is_first
 from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration
@@ -57,7 +57,7 @@ def freeze_network(
         renewed: whether batch-norm statistics are measured anew, where nothing was fitted.
     """
     config = config or gated.config
-    share_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
+    broadcast_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
     gated.engine.free_gates()
     before = None if scores is not None else gated.evaluation_gates()
     selection, latency = _selected(gated, config, scores)
@@ -88,7 +88,7 @@ def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> t
             "measured": result.measured,
             "attempts": [asdict(attempt) for attempt in result.attempts],
         }
-    found = from_first(found).cpu()
+    found = broadcast(found).cpu()
     return Selection(found[:-1], int(found[-1])), record
 
 
@@ -108,7 +108,7 @@ def _fitted_if_better(
     renew_statistics(gated, calibration)
     loss_without = judged(gated, calibration)
     if loss is not None and loss_without is not None:
-        losses = mean_of_all(torch.stack([loss, loss_without]))
+        losses = all_reduce_mean(torch.stack([loss, loss_without]))
         if not bool(losses[0] < losses[1]):
             gated.host.load_state_dict(state)
             return None
@@ -119,8 +119,8 @@ def _fitted_if_better(
 def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
     """Make a compensated network one that can be trained on, the same in all processes."""
     absorb_statistics(gated, inputs)
-    share_parameters(gated.host)  # each process has looked at other data
-    share_buffers(gated.host)
+    broadcast_parameters(gated.host)  # each process has looked at other data
+    broadcast_buffers(gated.host)
 
 
 def _closing(gated: GatedModel, selection: Selection, before: Tensor | None) -> Tensor:

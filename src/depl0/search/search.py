@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.distributed import from_first, mean_of_all, world_size
+from depl0._util.distributed import all_reduce_mean, broadcast, world_size
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
@@ -253,7 +253,7 @@ class Search:
             else:
                 batches = calibration.pairs(calibration.scores)
                 own = first_scores(gated, batches, calibration.loss, gated.config.of)
-            scores = mean_of_all(own)
+            scores = all_reduce_mean(own)
             if not bool(scores.isfinite().all()):
                 raise DivergedError(
                     f"the first scores of the gates are not finite at step {self._state.done}.",
@@ -343,7 +343,7 @@ class Search:
 
     @torch.no_grad()
     def _log_alpha(self) -> Tensor:
-        return from_first(self.gated.log_alpha()).cpu()
+        return broadcast(self.gated.log_alpha()).cpu()
 
     def _open_gates(self, log_alpha: Tensor) -> Tensor:
         is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
@@ -412,8 +412,8 @@ class Search:
 def _check_alike(gated: GatedModel) -> None:
     """Raise InputError where processes round to different multiples: each has asked its own device."""
     own = torch.tensor(gated.config.multiple, device=gated.engine.device)
-    differs = (own != from_first(own)).float()
-    if bool(mean_of_all(differs) > 0):
+    differs = (own != broadcast(own)).float()
+    if bool(all_reduce_mean(differs) > 0):
         raise InputError(
             f"round_to must be the same in all processes, got {gated.config.multiple} here.",
             hint="call depl0.attach after torch.distributed.init_process_group, or give round_to as a number.",

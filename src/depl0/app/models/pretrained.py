@@ -11,7 +11,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from depl0._util.user_code import blamed_on
+from depl0._util.user_code import wrap_user_errors
 from depl0.app.models.spec import check_known, import_library
 from depl0.errors import Depl0Error, InputError
 
@@ -107,5 +107,5 @@ def _reachable(spec: str, file: str) -> Iterator[None]:
             hint=f"fetch {file} where there is a connection, and give the file instead: --weights FILE.",
         ) from error
     except Exception as error:  # a library's own troubles
-        with blamed_on("model", spec):
+        with wrap_user_errors("model", spec):
             raise error

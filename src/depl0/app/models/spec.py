@@ -26,7 +26,7 @@ from torch import nn
 
 from depl0._util.registry import did_you_mean, unknown
 from depl0._util.torchvision import import_torchvision
-from depl0._util.user_code import blamed_on, load_callable, wanted
+from depl0._util.user_code import load_callable, wanted, wrap_user_errors
 from depl0.app.models import registry
 from depl0.errors import InputError
 
@@ -107,7 +107,7 @@ def _torchvision_factory(name: str, num_classes: int, in_channels: int) -> Calla
         )
 
     def make() -> nn.Module:
-        with blamed_on("model", f"torchvision:{name}"):
+        with wrap_user_errors("model", f"torchvision:{name}"):
             return _checked(models.get_model(name, weights=None, num_classes=num_classes), f"torchvision:{name}")
 
     return make
@@ -118,7 +118,7 @@ def _timm_factory(name: str, num_classes: int, in_channels: int) -> Callable[[],
     timm = import_library("timm", "timm")
 
     def make() -> nn.Module:
-        with blamed_on("model", f"timm:{name}"):
+        with wrap_user_errors("model", f"timm:{name}"):
             network = timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=in_channels)
             return _checked(network, f"timm:{name}")
 

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0._util.distributed import share_buffers
+from depl0._util.distributed import broadcast_buffers
 from depl0.app.runtime.engine import any_process, prepare, restore
 from depl0.app.runtime.guard import explained_batches
 from depl0.app.runtime.network import compiled, match_state_layout, set_channels_last, synced_norms
@@ -213,7 +213,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
     total = sums.over_processes(engine)
     loss, task_loss, count = total.losses.tolist()
     metric = session.task.metric.name
-    share_buffers(phase.model)
+    broadcast_buffers(phase.model)
     with phase.average.swapped_in() if phase.average is not None else nullcontext():
         score = evaluate(engine, phase.model, session.data.for_choices.epoch(0), session.task)
     line: dict[str, Any] = {

@@ -10,7 +10,7 @@ import time
 import torch
 from torch import nn
 
-from depl0._util.distributed import from_first, is_first
+from depl0._util.distributed import broadcast, is_first
 from depl0._util.random import isolated_random
 from depl0.app.runs.progress import duration
 from depl0.app.runtime.network import check_channels_last, is_faster_channels_last, set_channels_last
@@ -63,7 +63,7 @@ def choose_rounding(session: Session, gated: GatedModel) -> GatedModel:
     if state.round_to is None:
         runtime: Runtime = "onnxruntime" if session.recipe.deploy.then == "int8" else "pytorch"
         multiple = choose_multiple(gated, gates.budget, gates.of, runtime) if is_first() else 0
-        state.round_to = int(from_first(torch.tensor([multiple], device=gated.engine.device)))
+        state.round_to = int(broadcast(torch.tensor([multiple], device=gated.engine.device)))
         in_words = f"rounded to multiples of {state.round_to}" if state.round_to > 1 else "not rounded"
         where = "in ONNX Runtime on this device" if runtime == "onnxruntime" else "on this device"
         session.reporter.note(f"channels are {in_words}: fastest {where}")

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import nn
 
-from depl0._util.distributed import share_buffers, share_parameters
+from depl0._util.distributed import broadcast_buffers, broadcast_parameters
 from depl0.app.tasks.classification import Classification
 from depl0.app.tasks.segmentation import Segmentation
 from depl0.app.training.search import calibration
@@ -47,8 +47,8 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
             )
         finally:
             reporter.end()
-        share_parameters(compact)  # each process has looked at other data
-        share_buffers(compact)
+        broadcast_parameters(compact)  # each process has looked at other data
+        broadcast_buffers(compact)
         stopped = ", interrupted: the best weights so far stay" if done.interrupted else ""
         reporter.note(f"recovered in {done.steps} steps: loss {done.before:.3g} -> {done.after:.3g}{stopped}")
     inputs = Calibration(data.for_choices.epoch(0), (), (), session.task.loss).inputs(MOST_INPUTS)

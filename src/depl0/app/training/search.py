@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.distributed import mean_of_all
+from depl0._util.distributed import all_reduce_mean
 from depl0.app.methods import Scored
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.runs.gate_log import dependency_of, describe_gates, gates_line
@@ -221,7 +221,7 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
         run_phase(session, ScoredPhase(session, gated, method))
     data = calibration(session)
     rng = torch.Generator().manual_seed(recipe.run.seed)
-    scores = mean_of_all(method.scores(gated, data.pairs(data.scores), session.task.loss, rng))
+    scores = all_reduce_mean(method.scores(gated, data.pairs(data.scores), session.task.loss, rng))
     if not bool(scores.isfinite().all()):
         raise diverged(f"the scores of the gates are not finite at step {session.global_step}.")
     before = score_before_freezing(session, gated)

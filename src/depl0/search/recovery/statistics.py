@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.distributed import mean_of_all, share_buffers
+from depl0._util.distributed import all_reduce_mean, broadcast_buffers
 from depl0._util.random import isolated_random
 from depl0.gated import GatedModel
 from depl0.host.inputs import output_tensors
@@ -30,11 +30,11 @@ def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
         return False
     loss_before = judged(gated, calibration)
     reestimate(gated, calibration.pairs(calibration.statistics))
-    share_buffers(gated)
+    broadcast_buffers(gated)
     loss_after = judged(gated, calibration)
     if loss_before is None or loss_after is None:
         return True
-    losses = mean_of_all(torch.stack([loss_before, loss_after]))
+    losses = all_reduce_mean(torch.stack([loss_before, loss_after]))
     helps = bool(losses[1] < losses[0])
     if not helps:
         restore(gated.host, before)
