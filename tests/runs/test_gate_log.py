@@ -42,6 +42,18 @@ def test_every_search_epoch_has_a_line(finished: tuple[Path, dict[str, Any]]) ->
         assert undecided == pytest.approx(epoch["undecided"], abs=1e-6)
 
 
+def test_lines_can_be_closer_than_epochs(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    run(tiny_recipe(run__gates_steps=2), tmp_path / "run")
+    lines, usual = (
+        [json.loads(line) for line in (folder / "gates.jsonl").read_text().splitlines()]
+        for folder in (tmp_path / "run", finished[0])
+    )
+    assert [line["step"] for line in lines] == [0, 2, 3, 4, 6, 8, 9]  # epochs of 3 steps
+    assert [line["epoch"] for line in lines] == pytest.approx([0, 2 / 3, 1, 4 / 3, 2, 8 / 3, 3])
+    assert [line for line in lines if line["step"] % 3 == 0] == usual
+    assert read_run(tmp_path / "run").gates is not None
+
+
 def test_the_first_line_says_what_the_gates_are(tmp_path: Path) -> None:
     fields = {"gates__preset": "paper", "penalty__weight": 1e-6, "search__warmup": 0, "search__epochs": 1}
     run(tiny_recipe(**fields, finetune__epochs=0), tmp_path / "run")

@@ -437,6 +437,8 @@ class RunSection(Section):
     """Steps between two checkpoints (default: checkpoint_minutes decides)."""
     keep_checkpoints: Positive = 2
     """Number of checkpoints to keep."""
+    gates_steps: Positive | None = None
+    """Steps between two lines of gates.jsonl (default: one line per epoch)."""
     on_nan: Literal["stop", "rollback"] = "stop"
     """On non-finite values: stop, or roll back to the last checkpoint and halve the learning rates."""
     sync_bn: Flag = False

@@ -69,6 +69,9 @@ def _run_phase(session: Session, phase: Phase) -> None:
                     sums = train_step(session, phase, wrapped, inputs, targets).plus(sums)
                     session.global_step += 1
                     session.reporter.step()
+                    every = session.recipe.run.gates_steps
+                    if every and session.global_step % every == 0 and step + 1 < batches.steps:
+                        _write_gates(session, phase, epoch + (step + 1) / batches.steps)
                     _after_step(session, phase, epoch, step + 1, sums)
                 phase.after_epoch()
                 _write_epoch(session, phase, epoch + 1, sums, time.monotonic() - start)
@@ -236,7 +239,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
     session.reporter.epoch(line)
 
 
-def _write_gates(session: Session, phase: Phase, epoch: int) -> None:
+def _write_gates(session: Session, phase: Phase, epoch: float) -> None:
     if session.engine.is_main_process:
         gates = phase.gates_line()
         if gates is not None:

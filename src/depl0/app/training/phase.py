@@ -66,7 +66,7 @@ class Phase(abc.ABC):
         return {}
 
     def gates_line(self) -> dict[str, Any] | None:
-        """Return a line for ``gates.jsonl``, written at the start and after each epoch."""
+        """Return a line for ``gates.jsonl``, written at the start, after each epoch and every ``run.gates_steps``."""
         return None
 
     def search_state(self) -> dict[str, Any] | None:
