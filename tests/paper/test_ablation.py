@@ -21,7 +21,8 @@ DIGITS = catalog.get("digits")
 
 def test_every_generator_there_is_takes_part() -> None:
     left_out = {"lstm-shared"}  # studies that were begun go on; depl0 compare takes it (docs/paper.md)
-    assert {*ablation.GENERATORS, *left_out} == set(GENERATORS)
+    controls = {"fc-const", "fc-frozen", "fc-shuffled", "independent-fc"}  # for benchmarks/paper_regime.py
+    assert {*ablation.GENERATORS, *left_out, *controls} == set(GENERATORS)
     recipes = [DIGITS, catalog.get("lenet5-fashion-mnist")]
     members = Ablation(recipes, seeds=2).members()
     assert list(members) == [

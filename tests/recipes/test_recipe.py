@@ -167,6 +167,7 @@ REFUSED = [
     (RunSection, "run.checkpoint_minutes", -1, "a number of at least 0"),
     (RunSection, "run.checkpoint_steps", 0, f"{WHOLE} 1, or left out"),
     (RunSection, "run.keep_checkpoints", 0, f"{WHOLE} 1"),
+    (RunSection, "run.gates_steps", 0, f"{WHOLE} 1, or left out"),
     (RunSection, "run.on_nan", "pray", "one of 'stop', 'rollback'"),
     (RunSection, "run.sync_bn", "yes", "true or false"),
     (RunSection, "run.channels_last", True, "one of 'auto', 'on', 'off'"),
@@ -216,8 +217,9 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
     [
         (
             lambda: GatesSection(generator="fcc"),
-            "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', 'fc-tanh', "
-            "'independent', 'lstm', 'lstm-shared', got 'fcc' instead.\nhint: did you mean fc?",
+            "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-const', "
+            "'fc-frozen', 'fc-relu', 'fc-shuffled', 'fc-tanh', 'independent', 'independent-fc', 'lstm', "
+            "'lstm-shared', got 'fcc' instead.\nhint: did you mean fc?",
         ),
         (
             lambda: GatesSection(groups="iner"),

@@ -1,0 +1,131 @@
+"""Controls for ``fc``: each takes one thing away, so that what is left can be told from dependency.
+
+=================  =====================================================================================
+``fc-const``       W trains, but is fed on the first log α for ever: the start and the steps of ``fc``,
+                   and no information from gate to gate
+``fc-frozen``      W stays as it was drawn; only biases train
+``fc-shuffled``    groups are walked in an order in which no two neighbours of the network follow each other
+``independent-fc`` free numbers (L0-HC) that start at the first log α that ``fc`` has with the same seed
+=================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.gates.generators.base import BoundedGenerator, Generator, Memory
+from depl0.gates.generators.fc import FC
+from depl0.gates.generators.layers import Affine, output_layer
+from depl0.gates.generators.presets import REACH
+from depl0.gates.generators.registry import register
+
+
+class _Layers(BoundedGenerator):
+    """The layers of ``fc``, for controls to change."""
+
+    def _make_layers(self, rng: torch.Generator | None) -> None:
+        layers = {g: output_layer(self.inputs(g), self.sizes[g], self.preset, rng) for g in self.order()}
+        self.layers = nn.ModuleList(layers[group] for group in sorted(layers))
+
+    def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Give W·x + b."""
+        return cast(Affine, self.layers[group])(previous), memory
+
+    def bias(self, group: int) -> Tensor:
+        """Give b."""
+        return cast(Affine, self.layers[group]).bias
+
+
+@register("fc-const")
+@final
+class FCConst(_Layers):
+    """Gives log α_l = c·tanh(W_l·x_{l−1} + b_l), where x_{l−1} is what the group before fed at the start."""
+
+    first: Tensor
+
+    def build(self, rng: torch.Generator | None) -> None:
+        """Make the layers, and keep the log α that they give."""
+        self._make_layers(rng)
+        self.register_buffer("first", torch.zeros(sum(self.sizes), dtype=torch.float32))
+        with torch.no_grad():
+            for _ in self.sizes:  # each time, one more group is fed on what it stays fed on
+                self.first.copy_(self())
+
+    def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Give W·x + b for the x of the start, whatever the group before feeds now."""
+        place = self.order().index(group)
+        if place > 0:
+            first = self.first.split(list(self.sizes))[self.order()[place - 1]]
+            on_gates = self.conditioning == "gates"  # all of them are open when a search begins
+            previous = self.feed_gates(torch.ones_like(first)) if on_gates else self.feed(first)
+        return super().pre_activation(group, previous, memory)
+
+    @torch.no_grad()
+    def start_from(self, log_alpha: Tensor) -> None:
+        """Set the biases so that this is the first log α, and feed on it from now on."""
+        limit = REACH * self.preset.bound
+        self.first.copy_(self._checked_start(log_alpha).clamp(-limit, limit))
+        super().start_from(log_alpha)
+
+
+@register("fc-frozen")
+@final
+class FCFrozen(_Layers):
+    """Gives log α_l = c·tanh(W_l·x_{l−1} + b_l) with a W that is drawn once and never trained."""
+
+    def build(self, rng: torch.Generator | None) -> None:
+        """Make the layers, and turn their weights into constants."""
+        self._make_layers(rng)
+        for layer in self.layers:
+            weight = cast(Affine, layer).weight.detach()
+            del layer.weight
+            layer.register_buffer("weight", weight)
+
+
+@register("fc-shuffled")
+@final
+class FCShuffled(_Layers):
+    """Gives what ``fc`` gives on another order of the groups: each is fed by a group that is far from it."""
+
+    def build(self, rng: torch.Generator | None) -> None:
+        """Make the layers in this order."""
+        self._make_layers(rng)
+
+    def order(self) -> tuple[int, ...]:
+        """Give the groups by steps of about 0.4 of their number, which meets each of them once."""
+        count = len(self.sizes)
+        stride = min((s for s in range(1, count + 1) if math.gcd(s, count) == 1), key=lambda s: abs(s - 0.4 * count))
+        shuffled = tuple(place * stride % count for place in range(count))
+        return shuffled if self.direction == "forward" else tuple(count - 1 - group for group in shuffled)
+
+
+@register("independent-fc")
+@final
+class IndependentFC(Generator):
+    """Gives log α = b, which starts at what ``fc`` would start at."""
+
+    def build(self, rng: torch.Generator | None) -> None:
+        """Draw ``fc``, keep its first log α, and forget it."""
+        first = FC(self.sizes, self.direction, self.preset, rng, self.conditioning)()
+        self.log_alpha = nn.Parameter(first.detach())
+
+    def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Give one group's log α, whatever came before it."""
+        return self.bias(group), memory
+
+    def bias(self, group: int) -> Tensor:
+        """Give the group's free numbers."""
+        return self.log_alpha.narrow(0, sum(self.sizes[:group]), self.sizes[group])
+
+    def forward(self) -> Tensor:
+        """Give the flat log α of all gates in plan order."""
+        return self.log_alpha.view(-1)
+
+    @torch.no_grad()
+    def start_from(self, log_alpha: Tensor) -> None:
+        """Become this flat log α."""
+        self.log_alpha.copy_(self._checked_start(log_alpha))
