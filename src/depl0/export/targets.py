@@ -108,3 +108,18 @@ def target(name: str) -> Target:
 
 # Where another module of this environment could be taken for the network's own, it is hidden from the reader.
 NO_DEPL0 = 'import sys\nsys.modules["depl0"] = None\n'
+
+# The rest of a reader in which ``network`` is called with tensors: writes its answers to all cases.
+RUN_NETWORK = """
+import numpy, torch
+from torch.utils import _pytree
+inputs = numpy.load(given)
+found = {}
+for case in sorted({name.split(".")[0] for name in inputs}):
+    names = sorted((name for name in inputs if name.split(".")[0] == case), key=lambda n: int(n.split(".")[1]))
+    with torch.no_grad():
+        outputs = _pytree.tree_leaves(network(*[torch.from_numpy(inputs[name]) for name in names]))
+    for place, output in enumerate(o for o in outputs if isinstance(o, torch.Tensor)):
+        found[f"{case}.{place}"] = output.numpy()
+numpy.savez(answers, **found)
+"""

@@ -16,7 +16,7 @@ from depl0.analysis.recording import quiet
 from depl0.errors import InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
-from depl0.export.targets import NO_DEPL0, Request, Target, register
+from depl0.export.targets import NO_DEPL0, RUN_NETWORK, Request, Target, register
 from depl0.host.inputs import ExampleInputs
 
 METADATA = "metadata.json"
@@ -33,20 +33,11 @@ class Pt2(Target):
     reader: ClassVar[str] = (
         NO_DEPL0
         + """
-import numpy, torch
-from torch.utils import _pytree
+import torch
 file, given, answers = sys.argv[1:]
 network = torch.export.load(file).module()
-inputs = numpy.load(given)
-found = {}
-for case in sorted({name.split(".")[0] for name in inputs}):
-    names = sorted((name for name in inputs if name.split(".")[0] == case), key=lambda n: int(n.split(".")[1]))
-    with torch.no_grad():
-        outputs = _pytree.tree_leaves(network(*[torch.from_numpy(inputs[name]) for name in names]))
-    for place, output in enumerate(o for o in outputs if isinstance(o, torch.Tensor)):
-        found[f"{case}.{place}"] = output.numpy()
-numpy.savez(answers, **found)
 """
+        + RUN_NETWORK
     )
 
     def encode(self, request: Request) -> bytes:

@@ -18,7 +18,7 @@ from depl0.app.deploy.torch_folder.code import model_code
 from depl0.app.deploy.torch_folder.structure import FORMAT, VERSION, structure_of
 from depl0.errors import InputError
 from depl0.export.checked import check_outputs, explained, read_by_another_process
-from depl0.export.targets import NO_DEPL0, Request, Target
+from depl0.export.targets import NO_DEPL0, RUN_NETWORK, Request, Target
 from depl0.export.torch_files import state_of
 
 FILES = ("model.safetensors", "config.json", "model.py", "README.md")
@@ -46,20 +46,10 @@ class _Folder(Target):
 import os
 file, given, answers = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(file))
-import numpy, torch
-from torch.utils import _pytree
 from model import load
 network = load()
-inputs = numpy.load(given)
-found = {}
-for case in sorted({name.split(".")[0] for name in inputs}):
-    names = sorted((name for name in inputs if name.split(".")[0] == case), key=lambda n: int(n.split(".")[1]))
-    with torch.no_grad():
-        outputs = _pytree.tree_leaves(network(*[torch.from_numpy(inputs[name]) for name in names]))
-    for place, output in enumerate(o for o in outputs if isinstance(o, torch.Tensor)):
-        found[f"{case}.{place}"] = output.numpy()
-numpy.savez(answers, **found)
 """
+        + RUN_NETWORK
     )
 
     def encode(self, request: Request) -> bytes:
