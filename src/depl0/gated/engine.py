@@ -66,6 +66,11 @@ class Engine:
         """Return the expected costs."""
         return self._gated._expected
 
+    @property
+    def has_wrapper(self) -> bool:
+        """Return whether it is called by a DDP that follows its cuts (:mod:`depl0.gated.wrapping`)."""
+        return self._gated._has_wrapper
+
     def snapshot(self) -> Snapshot:
         """Return the network as it stands, to select gates from."""
         gated = self._gated

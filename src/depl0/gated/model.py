@@ -18,6 +18,7 @@ from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_saved_gates, checked_log_alpha
 from depl0.gated.display import describe, with_signature_of
 from depl0.gated.engine import Engine
+from depl0.gated.wrapping import current_wrapper, follow_training
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Generator
 from depl0.gates.rates import BETAS, gate_learning_rate
@@ -87,6 +88,7 @@ class GatedModel(Gated):
         self._threshold: Threshold | None = None
         self._fixed: Tensor | None = None
         self._removed: Tensor | None = None
+        self._has_wrapper = False  # whether a DDP that can follow a cut has called it
         self.training = host.training
         if self.config.budget is not None:
             self._threshold = self._make_threshold(self.config.budget)
@@ -113,6 +115,9 @@ class GatedModel(Gated):
         return self._call(self._gates(), args, kwargs)
 
     def _call(self, gates: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not torch.compiler.is_compiling() and (wrapper := current_wrapper()) is not None:
+            self._has_wrapper = True
+            follow_training(wrapper, self)
         parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
         return call_gated(
             self.host, self._scaling(parameters, gates), args, kwargs, self._ties, self.plan.checkpointing

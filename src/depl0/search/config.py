@@ -23,8 +23,8 @@ class SearchConfig:
         ramp: the share of it, after the warm-up, over which the target is lowered from the whole cost to the budget.
         cut: when closed channels are cut out of the network: ``"progressive"`` (whenever it frees a tenth of the
             remaining MACs), ``"once"`` (when the search has converged, or at the end), ``"never"`` (only by
-            ``finish``), or ``"auto"``: progressive in one process, never in several, because wrappers such as DDP must
-            be rebuilt after each cut.
+            ``finish``), or ``"auto"``: progressive in one process and under DDP, else never, because whatever
+            synchronizes gradients must take the parameters of the smaller network.
         first_scores: where the first scores come from, given ``calibrate``: ``"taylor"`` (first-order change of the
             loss, or of the outputs without labels, for the cost), ``"reconstruction"`` (the error that is left when the
             layers that read a channel are refitted without it), or ``"none"``: all gates start alike.

@@ -131,7 +131,7 @@ class Search:
         """Advance one step; returns True if the network shrank.
 
         Call it once for every step of the optimizers, before the forward pass (with accumulated gradients: before the
-        first one). Rebuild wrappers such as DDP when it returns True.
+        first one). DDP around the network follows by itself; rebuild other wrappers when it returns True.
         """
         state = self._state
         shrank = state.done < self.steps and self._check_gates()
@@ -305,7 +305,7 @@ class Search:
         if state.convergence is None and self._has_converged(log_alpha) and policy == "once":
             self.freeze()
             return self.cut(self.gated.evaluation_gates().cpu() == 0)
-        if policy == "progressive":
+        if policy == "progressive" and self._is_followed:
             state.closed_streak = closed_streak(log_alpha, state.closed_streak, self.gated.config.evaluation)
             closing = closing_gates(self.gated, log_alpha, state.closed_streak)
             if is_worth_it(self.gated, closing):
@@ -315,11 +315,14 @@ class Search:
     @property
     def _policy(self) -> CutPolicy:
         """When channels are cut; with a latency budget, timing chooses among all of them at the end."""
-        policy = self.config.cut
-        if policy == "auto":
-            policy = "progressive" if world_size() == 1 else "never"
+        policy = "progressive" if self.config.cut == "auto" else self.config.cut
         is_timed = self.gated.config.budget is not None and self.gated.config.of == "latency"
         return "never" if is_timed and policy == "progressive" else policy
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether whatever synchronizes gradients takes the parameters of a smaller host."""
+        return self.config.cut != "auto" or world_size() == 1 or self.gated.engine.has_wrapper
 
     def _has_converged(self, log_alpha: Tensor) -> bool:
         config, state, has_budget = self.config, self._state, self.gated.config.budget is not None

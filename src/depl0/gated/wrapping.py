@@ -1,0 +1,81 @@
+"""DistributedDataParallel around a gated network: it follows what is trained, in place.
+
+DDP keeps the parameters that it was given, and expects a gradient of each in every step. A search replaces the host when
+it cuts, and while gates are fixed (warm-up, after freezing) the generator gets no gradients. So whenever a gated network
+runs inside the forward pass of a DDP that was built for something else, that DDP is initialised again: the same object,
+with the same options, for the parameters that will get gradients now. All processes get there together, because all of
+them follow the same search.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from depl0.gated.model import GatedModel
+
+_IGNORED = "_ddp_params_and_buffers_to_ignore"
+"""what DDP reads from the module that it wraps: names of parameters that it leaves alone"""
+_KEPT = ("training", "require_backward_grad_sync", "require_forward_param_sync", "_join_config")
+_OLD_NAMES = {"broadcast_buffers": "forward_sync_buffers"}
+"""deprecated options, and what has taken their place"""
+
+
+def current_wrapper() -> DistributedDataParallel | None:
+    """Return the DDP whose forward pass is under way, if it can be built again."""
+    wrapper = DistributedDataParallel._active_ddp_module
+    if wrapper is None or wrapper.mixed_precision is not None or wrapper._delay_all_reduce_params:
+        return None  # those put hooks on modules and parameters, which stay
+    return wrapper
+
+
+def follow_training(wrapper: DistributedDataParallel, gated: GatedModel) -> None:
+    """Build a DDP anew, in place, unless it reduces just the parameters of the gated network that get gradients."""
+    if not torch.is_grad_enabled():
+        return
+    trained = (gated.host, gated.engine.is_fixed)
+    if wrapper.__dict__.get("_depl0_built_for", _built_for(wrapper, gated)) == trained:
+        wrapper.__dict__["_depl0_built_for"] = trained
+        return
+    unused = {id(p) for p in gated.generator.parameters()} if gated.engine.is_fixed else set()
+    _build_anew(wrapper, {name for name, p in wrapper.module.named_parameters() if id(p) in unused})
+    wrapper.__dict__["_depl0_built_for"] = trained
+
+
+def _built_for(wrapper: DistributedDataParallel, gated: GatedModel) -> tuple[nn.Module | None, bool]:
+    """Return the host, and whether gates were fixed, that a DDP fits which somebody has just built."""
+    reduced = {id(p) for p in wrapper._module_parameters}
+    has_host = all(id(p) in reduced for p in gated.host.parameters())
+    has_gates = wrapper.find_unused_parameters or any(id(p) in reduced for p in gated.generator.parameters())
+    is_fixed = gated.engine.is_fixed if wrapper.find_unused_parameters else not has_gates
+    return gated.host if has_host else None, is_fixed
+
+
+def _build_anew(wrapper: DistributedDataParallel, unused: set[str]) -> None:
+    module, before = wrapper.module, dict(wrapper.__dict__)
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    options: dict[str, Any] = {
+        name: getattr(wrapper, name)
+        for name in known
+        if name not in ("self", "module", "device_mesh") and hasattr(wrapper, name) and _OLD_NAMES.get(name) not in known
+    }
+    if "init_sync" in known:  # all processes have cut alike, and parameters in use may not be written to
+        options["init_sync"] = False
+    options["bucket_cap_mb"] = None if wrapper.bucket_bytes_cap_default else wrapper.bucket_bytes_cap / 2**20
+    own = getattr(module, _IGNORED, None)
+    setattr(module, _IGNORED, unused | set(own or ()))
+    try:
+        DistributedDataParallel.__init__(wrapper, module, **options)
+    finally:
+        delattr(module, _IGNORED) if own is None else setattr(module, _IGNORED, own)
+    for name, value in before.items():
+        if name in _KEPT or name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
+            if name != "_comm_hooks":
+                wrapper.__dict__[name] = value
+    for hook, state in before["_comm_hooks"]:
+        wrapper.register_comm_hook(state, hook)
