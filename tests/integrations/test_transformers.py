@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import depl0
 from tests.networks.trainers import BATCH, EXAMPLE, batches, dataset, network
+from tests.support.forkserver import ForkServer, ranks
 
 transformers = pytest.importorskip("transformers")
 
@@ -180,10 +181,27 @@ def test_the_best_model_cannot_come_back_into_a_smaller_one(tmp_path: Path) -> N
         fit.train()
 
 
-def test_cuts_among_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depl0.integrations.transformers.world_size", lambda: 2)
-    with pytest.raises(depl0.errors.InputError, match=r"cut='progressive' needs .* for 2 processes"):
-        trainer(tmp_path, callback(cut="progressive")).train()
+def train_in_ranks(rank: int, folder: Path, warmup: float) -> int:
+    search = callback(warmup=warmup)
+    fit = trainer(folder / "out", search, ddp_backend="gloo")
+    fit.train()
+    state = {name: tensor.contiguous() for name, tensor in search.compact.state_dict().items()}
+    save_file(state, folder / f"{rank}.safetensors")
+    (folder / f"sizes{rank}.json").write_text(json.dumps(fit.model.sizes))
+    return 0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("warmup", [0.0, 0.2])
+def test_several_processes_cut_while_they_train(server: ForkServer, tmp_path: Path, warmup: float) -> None:
+    what = "tests.integrations.test_transformers:train_in_ranks"
+    codes, said = ranks(server, tmp_path, what, warmup=warmup)
+    assert codes == [0, 0], said
+    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
+    learned = [name for name in first if "running" not in name]
+    torch.testing.assert_close({n: first[n] for n in learned}, {n: second[n] for n in learned}, rtol=0, atol=0)
+    sizes = json.loads((tmp_path / "sizes0.json").read_text())
+    assert sizes[-1] < sizes[0]
 
 
 def test_a_model_without_a_gated_network_is_refused(tmp_path: Path) -> None:

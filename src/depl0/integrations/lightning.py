@@ -160,8 +160,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
         if trainer.global_step == self._seen_step:
             return
         self._seen_step = trainer.global_step
-        if self.search.step():
-            _wrap_anew(trainer, pl_module)
+        self.search.step()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -240,10 +239,3 @@ def _all_steps(trainer: Trainer, max_epochs: int | None) -> int:
         steps = min(steps, -(-trainer.max_steps // len(trainer.optimizers)))  # max_steps counts those of each optimizer
     return int(steps)
 
-
-def _wrap_anew(trainer: Trainer, pl_module: LightningModule) -> None:
-    """Wrap the module for several processes once more: the former wrapper waits for parameters that are gone."""
-    strategy = trainer.strategy
-    if isinstance(strategy, _classes("strategies", "DDPStrategy")):
-        strategy.model = pl_module
-        strategy.configure_ddp()

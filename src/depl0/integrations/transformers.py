@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.distributed import world_size
 from depl0._util.optional import check_installed
 from depl0.errors import InputError
 from depl0.gated import GatedModel
@@ -193,14 +192,7 @@ def _plain(optimizer: Any) -> Any:
 
 def _check_cuts(search: Search, args: TrainingArguments) -> None:
     """Refuse what cannot go together with a network that becomes smaller."""
-    wanted, several = search.config.cut, world_size() > 1
-    if several and wanted in ("progressive", "once"):
-        raise InputError(
-            f"cut={wanted!r} needs the network wrapped anew for {world_size()} processes after each cut, and the "
-            "Hugging Face Trainer has no place for that.",
-            hint="leave cut='auto', which cuts at the end where there are several processes.",
-        )
-    if args.load_best_model_at_end and wanted != "never" and not several:
+    if args.load_best_model_at_end and search.config.cut != "never":
         raise InputError(
             "load_best_model_at_end would load a larger network into one that has become smaller.",
             hint="leave it off (only the end of the search is within the budget), or pass cut='never'.",

@@ -208,6 +208,6 @@ def finetune(session: Session, model: nn.Module, trained: nn.Module) -> None:
         session.task,
         clip_norm=recipe.search.clip_norm,
         distillation=session.distillation,
-        find_unused_parameters=trained is not model,
+        find_unused_parameters=recipe.run.compile and trained is not model,
     )
     run_phase(session, phase)

@@ -79,9 +79,9 @@ class SearchPhase(Phase):
             clip_norm=recipe.search.clip_norm,
             average=average,
             distillation=session.distillation,
-            find_unused_parameters=recipe.search.warmup > 0,
+            find_unused_parameters=recipe.run.compile and recipe.search.warmup > 0,
         )
-        self.gated, self.penalty_weight = gated, penalty.weight
+        self.gated, self.penalty_weight, self._is_compiled = gated, penalty.weight, recipe.run.compile
         self.search = Search(
             gated,
             recipe.search.epochs * steps,
@@ -111,8 +111,8 @@ class SearchPhase(Phase):
     def before_step(self) -> bool:
         """Advance the search; returns True if the network shrank."""
         rebuilt = self.search.step()
-        if rebuilt and self.search.is_frozen:
-            self.find_unused_parameters = True  # the generator gets no gradients any more
+        if rebuilt and self.search.is_frozen and self._is_compiled:  # the generator gets no gradients any more
+            self.find_unused_parameters = True
         return rebuilt
 
     def describe(self) -> dict[str, Any]:
