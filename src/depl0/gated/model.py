@@ -26,7 +26,7 @@ from depl0.gates.scaling import SiteScaling
 from depl0.gates.threshold import Threshold
 from depl0.host.functional import call_gated
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import Gated, tied_names
+from depl0.host.network import Gated, check_whole, tied_names
 from depl0.select.gates import check_budget, select_gates
 from depl0.select.latency import extract_selected
 
@@ -119,9 +119,13 @@ class GatedModel(Gated):
             self._has_wrapper = True
             follow_training(wrapper, self)
         parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
-        return call_gated(
-            self.host, self._scaling(parameters, gates), args, kwargs, self._ties, self.plan.checkpointing
-        )
+        try:
+            scaled = self._scaling(parameters, gates)
+        except RuntimeError:
+            for parameter in parameters.values():  # they may have been sharded since
+                check_whole(parameter)
+            raise
+        return call_gated(self.host, scaled, args, kwargs, self._ties, self.plan.checkpointing)
 
     def __getattr__(self, name: str) -> Any:
         """Give what the host has and this class has not: ``gated.num_features``, ``gated.get_classifier()``."""

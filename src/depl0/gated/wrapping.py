@@ -1,10 +1,10 @@
 """DistributedDataParallel around a gated network: it follows what is trained, in place.
 
-DDP keeps the parameters that it was given, and expects a gradient of each in every step. A search replaces the host when
-it cuts, and while gates are fixed (warm-up, after freezing) the generator gets no gradients. So whenever a gated network
-runs inside the forward pass of a DDP that was built for something else, that DDP is initialised again: the same object,
-with the same options, for the parameters that will get gradients now. All processes get there together, because all of
-them follow the same search.
+DDP keeps the parameters that it was given, and expects a gradient of each in every step. A search replaces the host
+when it cuts, and while gates are fixed (warm-up, after freezing) the generator gets no gradients. So whenever a gated
+network runs inside the forward pass of a DDP that was built for something else, that DDP is initialised again: the same
+object, with the same options, for the parameters that will get gradients now. All processes get there together, because
+all of them follow the same search.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"
 """what DDP reads from the module that it wraps: names of parameters that it leaves alone"""
+_NOT_OPTIONS = ("self", "module", "device_mesh")  # of a mesh, the process group is passed on
 _KEPT = ("training", "require_backward_grad_sync", "require_forward_param_sync", "_join_config")
 _OLD_NAMES = {"broadcast_buffers": "forward_sync_buffers"}
 """deprecated options, and what has taken their place"""
@@ -62,7 +63,7 @@ def _build_anew(wrapper: DistributedDataParallel, unused: set[str]) -> None:
     options: dict[str, Any] = {
         name: getattr(wrapper, name)
         for name in known
-        if name not in ("self", "module", "device_mesh") and hasattr(wrapper, name) and _OLD_NAMES.get(name) not in known
+        if name not in _NOT_OPTIONS and hasattr(wrapper, name) and _OLD_NAMES.get(name) not in known
     }
     if "init_sync" in known:  # all processes have cut alike, and parameters in use may not be written to
         options["init_sync"] = False
@@ -73,9 +74,8 @@ def _build_anew(wrapper: DistributedDataParallel, unused: set[str]) -> None:
         DistributedDataParallel.__init__(wrapper, module, **options)
     finally:
         delattr(module, _IGNORED) if own is None else setattr(module, _IGNORED, own)
+    for hook, state in before.pop("_comm_hooks"):
+        wrapper.register_comm_hook(state, hook)
     for name, value in before.items():
         if name in _KEPT or name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
-            if name != "_comm_hooks":
-                wrapper.__dict__[name] = value
-    for hook, state in before["_comm_hooks"]:
-        wrapper.register_comm_hook(state, hook)
+            wrapper.__dict__[name] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,9 +46,21 @@ def check_host(model: object) -> nn.Module:
     return model
 
 
+def check_whole(parameter: Tensor) -> None:
+    """Refuse a parameter of which every process holds a part (FSDP2, tensor parallelism)."""
+    loaded = sys.modules.get("torch.distributed.tensor")  # there are no such parameters before it is imported
+    if loaded is not None and isinstance(parameter, loaded.DTensor):
+        raise InputError(
+            "the network is sharded (its parameters are DTensors); gates and cuts need whole parameters.",
+            hint="wrap the gated network in DistributedDataParallel, which follows cuts; or prune first, and shard the "
+            "compact network.",
+        )
+
+
 def _check_values(model: nn.Module) -> None:
-    """Refuse a network whose parameters have no values: nothing could be compared."""
+    """Refuse a network whose parameters have no values here: nothing could be compared."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        check_whole(tensor)
         if is_lazy(tensor):
             raise InputError(
                 f"{name} has no shape yet.", hint="run the network once, so that its lazy layers know their sizes."

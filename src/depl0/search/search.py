@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, final
 
 import torch
@@ -19,6 +20,7 @@ from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.gates.generators import BoundedGenerator
+from depl0.host.network import check_whole
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.closing import closed_streak, closing_gates, first_streak, is_worth_it
 from depl0.search.config import CutPolicy, SearchConfig
@@ -134,6 +136,8 @@ class Search:
         first one). DDP around the network follows by itself; rebuild other wrappers when it returns True.
         """
         state = self._state
+        for parameter in islice(self.gated.weight_parameters(), 1):
+            check_whole(parameter)
         shrank = state.done < self.steps and self._check_gates()
         if not state.frozen and state.done >= self.config.warmup * self.steps - 1e-9:
             self._release()
