@@ -1,23 +1,20 @@
-"""A full disk, a folder that is read-only, and signals that ask to stop."""
+"""A full disk, and a folder that is read-only."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from depl0.app.cli.app import STOPPED, main
+from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.errors import InputError, TrainingError
 from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
 from tests.support import tasks
-from tests.support.forkserver import ForkServer
 from tests.support.resume import what_matters
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
@@ -92,41 +89,6 @@ def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
         run(tiny_recipe(search__epochs=2), out, Noisy(at_step=2, act=remount))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_ends_with_a_code_of_its_own(
-    server: ForkServer, tmp_path: Path, number: signal.Signals
-) -> None:
-    out, log = tmp_path / "run", tmp_path / "log"
-    fields = {"search__epochs": 1000, "search__warmup": 0.0}
-    task = {"task": "prune", "out": str(out), "fields": fields, "options": []}
-    pid = server.start(log, **task, resume=False)
-    wait_for_an_epoch(out, log)
-    os.kill(pid, number)
-    assert server.wait() == STOPPED == 75
-    assert "interrupted at step" in log.read_text() and "--resume" in log.read_text()
-    assert "Traceback" not in log.read_text()
-    assert not (out / "lock").exists()
-    found = load_newest(out / "checkpoints")
-    assert found is not None
-    assert f"interrupted at step {found[0]};" in log.read_text()
-
-
-def test_sigterm_outside_of_training_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Asked(Noisy):
-        def note(self, text: str) -> None:  # between two phases
-            if "gates frozen" in text:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(5)
-
-    recipe = tiny_recipe(search__epochs=1)
-    with pytest.raises(TrainingError, match="interrupted at once"):
-        run(recipe, tmp_path / "run", Asked())
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    reporter = Noisy()
-    run(recipe, tmp_path / "run", reporter, resume=True)
-    assert "resumed from step 3" in reporter.notes
-
-
 def test_the_options_of_the_command_are_obeyed(tmp_path: Path) -> None:
     recipe, out = tmp_path / "r.toml", tmp_path / "run"
     recipe.write_text(write_recipe(tiny_recipe(search__epochs=2, finetune__epochs=1)))
@@ -145,10 +107,3 @@ def test_how_a_run_is_looked_after_may_change_when_it_goes_on(tmp_path: Path) ->
     free = {"run__keep_checkpoints": 5, "run__checkpoint_steps": 3, "run__on_nan": "rollback"}
     run(tiny_recipe(**free), out, reporter, resume=True)
     assert "resumed from step 2" in reporter.notes
-
-
-def wait_for_an_epoch(out: Path, log: Path) -> None:
-    deadline = time.monotonic() + 90
-    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)

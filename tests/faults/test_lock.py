@@ -67,7 +67,7 @@ def test_a_second_run_is_refused_and_the_first_is_not_disturbed(tmp_path: Path) 
 
 def test_the_lock_of_a_killed_run_does_not_hold(server: ForkServer, tmp_path: Path) -> None:
     out, log = tmp_path / "run", tmp_path / "log"
-    task = {"task": "prune", "out": str(out), "fields": {"search__epochs": 300}, "options": []}
+    task = {"task": "prune", "out": str(out), "fields": {"search__epochs": 300}}
     pid = server.start(log, **task, resume=False)
     deadline = time.monotonic() + 90
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,11 @@ FIELDS: dict[str, Any] = {
     "run__checkpoint_steps": 3,
     "weight_optimizer__lr": 0.1,
 }
+
+
+def at_step(step: int, how: int) -> dict[str, Any]:
+    """A fault of the second rank."""
+    return {"rank": 1, "step": step, "phase": "search", "how": how}
 
 
 def losses(folder: Path) -> list[float]:
@@ -55,7 +61,7 @@ def test_the_curve_of_two_is_the_curve_of_one(server: ForkServer, tmp_path: Path
 
 
 def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(server: ForkServer, tmp_path: Path) -> None:
-    codes, said = ranks(server, tmp_path, "die", step=8, fields=FIELDS)
+    codes, said = ranks(server, tmp_path, "run", fault=at_step(8, signal.SIGKILL), fields=FIELDS)
     assert codes == [1, -9]
     assert "process 0 of 2 has lost another one, and stops" in said[0]
     assert "hint: re-run with --resume to continue." in said[0]  # what to do comes first, gloo's words last
@@ -70,7 +76,8 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(server: ForkServer
 def test_two_processes_resume_to_the_same_metrics(server: ForkServer, tmp_path: Path) -> None:
     fields = {**FIELDS, "run__checkpoint_steps": 7, "data__batch_size": 4, "search__epochs": 2, "finetune__epochs": 0}
     assert ranks(server, tmp_path / "whole", "run", fields=fields)[0] == [0, 0]
-    assert ranks(server, tmp_path / "broken", "die", step=9, fields=fields)[0] == [1, -9]  # saved within an epoch
+    fault = at_step(9, signal.SIGKILL)  # the last checkpoint is one within an epoch
+    assert ranks(server, tmp_path / "broken", "run", fault=fault, fields=fields)[0] == [1, -9]
     codes, said = ranks(server, tmp_path / "broken", "run", fields=fields, resume=True)
     assert codes == [0, 0], said
 
@@ -82,7 +89,7 @@ def test_two_processes_resume_to_the_same_metrics(server: ForkServer, tmp_path: 
 
 
 def test_a_rank_that_hangs_is_not_waited_for(server: ForkServer, tmp_path: Path) -> None:
-    codes, said = ranks(server, tmp_path, "hang", step=5, fields=FIELDS)
+    codes, said = ranks(server, tmp_path, "run", fault=at_step(5, signal.SIGSTOP), timeout="3", fields=FIELDS)
     assert codes == [1, -9]
     assert "process 0 of 2 has lost another one, and stops" in said[0]
     assert "hint: re-run with --resume to continue." in said[0]  # what to do comes first, gloo's words last
@@ -90,7 +97,7 @@ def test_a_rank_that_hangs_is_not_waited_for(server: ForkServer, tmp_path: Path)
 
 def test_a_signal_to_one_rank_stops_all_after_a_save(server: ForkServer, tmp_path: Path) -> None:
     fields = {**FIELDS, "search__epochs": 60, "run__checkpoint_steps": 1000}
-    codes, said = ranks(server, tmp_path, "ask one", step=4, fields=fields)
+    codes, said = ranks(server, tmp_path, "run", fault=at_step(4, signal.SIGTERM), fields=fields)
     assert codes == [75, 75]
     assert "interrupted at step" in said[0] and said[1] == ""
     step = int(said[0].partition("interrupted at step ")[2].partition(";")[0])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from depl0._util.stopping import StopRequested
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Quiet
 from depl0.app.studies.measures import made_with
@@ -71,7 +72,7 @@ def test_an_interruption_ends_the_study_and_a_second_call_goes_on(tmp_path: Path
 
 def test_ctrl_c_before_a_training_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object, **others: object) -> None:
-        raise KeyboardInterrupt
+        raise StopRequested
 
     monkeypatch.setattr("depl0.app.studies.study.prune", stop)
     with pytest.raises(RunInterruptedError, match="interrupted in a"):

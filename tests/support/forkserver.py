@@ -1,7 +1,7 @@
 """Runs in processes of their own that can be killed, without paying for imports each time.
 
 A server imports everything once and forks for every task. A task is a line of JSON: a recipe's overrides, the folder,
-whether to resume, and at which file operation the process is to die, if at all.
+whether to resume, and what is to happen to the process (``tests.support.faults``), if anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-KILLED_BY_PLAN = 99
 
 
 class ForkServer:

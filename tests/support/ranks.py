@@ -17,15 +17,33 @@ from typing import Any
 
 import torch
 
-import depl0.app.training.loop as loop
 import depl0.search.freezing as freezing
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
 from tests.networks.tiny import tiny_recipe
+from tests.support.faults import fail_at
 
 
-def carry_out(folder: str, world: int, what: str, seconds: float = 400.0, **arguments: Any) -> int:
-    """Start all ranks, note their exit codes and how long they took, and return the worst code."""
+def carry_out(
+    folder: str,
+    world: int,
+    what: str,
+    fault: dict[str, Any] | None = None,
+    timeout: str | None = None,
+    elastic: bool = False,
+    seconds: float = 400.0,
+    **arguments: Any,
+) -> int:
+    """Start all ranks, note their exit codes and how long they took, and return the worst code.
+
+    A rank that a fault has stopped (SIGSTOP) is killed when another one has ended; ``timeout`` is how long they wait,
+    and ``elastic`` lets them think that torchrun is their parent.
+    """
+    if timeout is not None:
+        os.environ["DEPL0_TIMEOUT"] = timeout
+    if elastic:
+        os.environ["TORCHELASTIC_RUN_ID"] = "none"
+    hangs = (fault or {}).get("how") == signal.SIGSTOP
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -33,10 +51,11 @@ def carry_out(folder: str, world: int, what: str, seconds: float = 400.0, **argu
     for rank in range(world):
         pids.append(os.fork())
         if pids[-1] == 0:
-            one_rank(rank, world, port, folder, what, arguments)
+            one_rank(rank, world, port, folder, what, fault, arguments)
+    (Path(folder) / "pids.json").write_text(json.dumps(pids))
     for pid in pids:
         while not (done := os.waitpid(pid, os.WNOHANG))[0]:
-            if time.monotonic() - start > seconds or (what == "hang" and pid == pids[1] and len(ends) == 1):
+            if time.monotonic() - start > seconds or (hangs and pid == pids[1] and len(ends) == 1):
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
         ends.append(os.waitstatus_to_exitcode(done[1]))
@@ -44,7 +63,9 @@ def carry_out(folder: str, world: int, what: str, seconds: float = 400.0, **argu
     return max(map(abs, ends))
 
 
-def one_rank(rank: int, world: int, port: int, folder: str, what: str, arguments: dict[str, Any]) -> None:
+def one_rank(
+    rank: int, world: int, port: int, folder: str, what: str, fault: dict[str, Any] | None, arguments: dict[str, Any]
+) -> None:
     log = os.open(Path(folder) / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -53,6 +74,8 @@ def one_rank(rank: int, world: int, port: int, folder: str, what: str, arguments
     torch.set_num_threads(1)
     code = 98
     try:
+        if fault is not None:
+            fail_at(**fault)
         code = find_task(what)(rank, Path(folder), **arguments)
     except BaseException:
         traceback.print_exc()
@@ -69,36 +92,6 @@ def run(rank: int, folder: Path, fields: dict[str, Any], resume: bool = False) -
     recipe = folder / f"recipe{rank}.toml"
     recipe.write_text(write_recipe(tiny_recipe(**fields)))
     return main(["prune", str(recipe), "--out", str(folder / "run"), *(["--resume"] if resume else [])])
-
-
-def at_step(rank: int, step: int, act: Any) -> None:
-    """Let something happen to the second rank before one of its steps."""
-    train_step, done = loop.train_step, 0
-
-    def counting(*args: Any) -> Any:
-        nonlocal done
-        done += 1
-        if rank == 1 and done == step:
-            act()
-        return train_step(*args)
-
-    loop.train_step = counting
-
-
-def die(rank: int, folder: Path, step: int, **arguments: Any) -> int:
-    at_step(rank, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    return run(rank, folder, **arguments)
-
-
-def hang(rank: int, folder: Path, step: int, **arguments: Any) -> int:
-    os.environ["DEPL0_TIMEOUT"] = "3"
-    at_step(rank, step, lambda: os.kill(os.getpid(), signal.SIGSTOP))
-    return run(rank, folder, **arguments)
-
-
-def ask_one(rank: int, folder: Path, step: int, **arguments: Any) -> int:
-    at_step(rank, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    return run(rank, folder, **arguments)
 
 
 def disagree(rank: int, folder: Path, **arguments: Any) -> int:
@@ -119,4 +112,4 @@ def find_task(what: str) -> Callable[..., int]:
     return task
 
 
-TASKS = {"run": run, "die": die, "hang": hang, "ask one": ask_one, "disagree": disagree}
+TASKS = {"run": run, "disagree": disagree}

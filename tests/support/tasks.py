@@ -12,39 +12,40 @@ from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import BackgroundSaver, load_newest, save_checkpoint
 from tests.networks.tiny import tiny_recipe
 from tests.support import ranks
-from tests.support.crash import Counter
+from tests.support.faults import Counter, fail_at
 
 
-def carry_out(task: str, die_at: int | None = None, **arguments: Any) -> int:
+def carry_out(task: str, fault: dict[str, Any] | None = None, **arguments: Any) -> int:
+    """Carry out a task; ``fault`` is what fail_at is given, and strikes the ranks of a task or itself."""
     if task == "save":
-        return save(die_at=die_at, **arguments)
+        return save(fault or {}, **arguments)
     if task == "ranks":
-        return ranks.carry_out(**arguments)
-    return prune(die_at=die_at, **arguments)
-
-
-def prune(
-    out: str, fields: dict[str, Any], resume: bool, options: list[str], die_at: int | None, count: bool = False
-) -> int:
-    """Run the command; perhaps die at a file operation, perhaps say how many there were."""
+        return ranks.carry_out(fault=fault, **arguments)
     torch.set_num_threads(1)
+    if fault is not None:
+        fail_at(**fault)
+    return prune(**arguments) if task == "prune" else main(arguments["words"])
+
+
+def prune(out: str, fields: dict[str, Any], resume: bool = False, count: bool = False) -> int:
+    """Run the command; perhaps say how many file operations there were."""
     recipe = Path(out).with_suffix(".toml")
     recipe.write_text(write_recipe(tiny_recipe(**fields)))
-    counter = Counter(Path(out), die_at)
-    if die_at is not None or count:
+    counter = Counter(Path(out))
+    if count:
         counter.install()
-    code = main(["prune", str(recipe), "--out", out, *(["--resume"] if resume else []), *options])
+    code = main(["prune", str(recipe), "--out", out, *(["--resume"] if resume else [])])
     if count:
         Path(out).with_suffix(".count").write_text(str(counter.count))
     return code
 
 
-def save(folder: str, steps: list[int], keep: int, die_at: int | None, background: bool = False) -> int:
-    """Save checkpoints, and die while the last one is saved; the exit code is 0 when it was not."""
+def save(fault: dict[str, Any], folder: str, steps: list[int], keep: int, background: bool = False) -> int:
+    """Save checkpoints, and perhaps die while the last one is saved."""
     *before, last = steps
     for number, step in enumerate(before):
         save_checkpoint(Path(folder), step, state(number), keep)
-    Counter(Path(folder), die_at).install()
+    fail_at(**fault)
     if background:
         with BackgroundSaver(Path(folder), keep) as saver:
             saver.save(last, state(len(before)))

@@ -132,6 +132,6 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
         interrupt()
         interrupt()
 
-    with pytest.raises(TrainingError, match="interrupted at once"):
+    with pytest.raises(TrainingError, match="interrupted before the first checkpoint"):
         run(recipe, out, Noisy(at_step=5, act=twice))
     assert not (out / "checkpoints").exists()

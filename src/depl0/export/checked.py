@@ -17,6 +17,7 @@ from torch import Tensor
 
 from depl0._util import trust
 from depl0._util.io import name_aside, write_flushed
+from depl0._util.stopping import check_stop
 from depl0.equivalence.comparison import relative_error
 from depl0.errors import ExportError, InputError
 from depl0.export.targets import Request, Target
@@ -49,6 +50,7 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
         with explained(path, len(data)):
             write_flushed(part, data)
         error = check_outputs(wanted, read_by_another_process(target, part, given), target.tolerance)
+        check_stop()
         with explained(path, len(data)):
             part.replace(path)
         if target.suffix == ".pt2":  # can hold code; this one holds none

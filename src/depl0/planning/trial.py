@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.precision import cast
+from depl0._util.stopping import check_stop
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.analysis.recording import user_line
@@ -64,6 +65,7 @@ class Trial:
             return self._run(plan, spared)
 
     def _run(self, plan: Plan, spared: Collection[str]) -> Failure | None:
+        check_stop()
         gates = torch.rand(plan.num_gates, generator=torch.Generator().manual_seed(0))
         gates = torch.where(gates < 0.5, 0.0, gates)
         for group in plan.groups:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from depl0 import __version__
 from depl0._util.registry import load_plugins
+from depl0._util.stopping import StopRequested, stop_on_signals
 from depl0._util.trust import trusting
 from depl0.app.cli import compare, evaluate, export, latency, plan, prune, recipes, report
 from depl0.app.cli.options import GroupedCommand, in_groups
@@ -53,6 +55,8 @@ DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75
 temporary failure in sysexits.h)"""
 
 
+STOPPABLE = (["prune"], ["compare"], ["export"])
+"""commands that have something to save or to clean up; the others end at once, as the system does it"""
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
 """what torch says of it, on any device"""
 INPUT_ERRORS = (InputError, DataError, FormatError, GateError, NothingToPruneError, TraceError)
@@ -84,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     trusted = "--trust-code" in words
     words = [word for word in words if word not in ("--debug", "--trust-code")]
     try:
-        with trusting(trusted):
+        with trusting(trusted), stop_on_signals() if words[:1] in STOPPABLE else nullcontext():
             app(words, prog_name="depl0")  # typer reports wrong usage itself, and always ends with SystemExit
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE
@@ -97,6 +101,11 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, RunInterruptedError):
             return STOPPED
         return WRONG_INPUT if isinstance(error, INPUT_ERRORS) and not isinstance(error, DownloadError) else FAILED
+    except StopRequested:
+        if debug:
+            raise
+        print("error: interrupted.", file=sys.stderr)
+        return STOPPED
     except (OSError, MemoryError) as error:
         if debug:
             raise

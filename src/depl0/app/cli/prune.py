@@ -116,6 +116,7 @@ def prune_command(
     from depl0.app.cli.result import check_deployable, deploy, deployed_table, result_table
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.engine import is_first_process
+    from depl0.app.runtime.processes import stoppable
     from depl0.app.training.prune import prune
 
     recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
@@ -124,7 +125,8 @@ def prune_command(
     if is_first_process():
         if not as_json:
             echo(result_table(summary, folder.path))
-        deployed = deploy(recipe, folder.path, reporter.note)
+        with stoppable(folder, is_finished=True):
+            deployed = deploy(recipe, folder.path, reporter.note)
         if as_json:
             echo(json.dumps(summary if deployed is None else {**summary, "deployed": deployed}, indent=2))
         elif deployed is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
+from depl0._util.stopping import check_stop
 from depl0.errors import InputError
 
 Split: TypeAlias = Literal["validation", "test"]
@@ -111,11 +112,18 @@ class Batches(abc.ABC):
                 f"got {first_step!r} instead.",
                 hint="batch size, data and number of processes must be those of the run that is resumed.",
             )
-        return self.batches_from(number, first_step)
+        return _until_stopped(self.batches_from(number, first_step))
 
     @abc.abstractmethod
     def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Any]]:
         """Give the batches of one epoch from a step on; both numbers have been checked."""
+
+
+def _until_stopped(batches: Iterator[tuple[Tensor, Any]]) -> Iterator[tuple[Tensor, Any]]:
+    """Whatever goes through data, to score, evaluate or calibrate, can be stopped at any batch."""
+    for batch in batches:
+        check_stop()
+        yield batch
 
 
 @final

@@ -107,6 +107,11 @@ class RunFolder:
         """Whether the folder holds a run, finished or not."""
         return (self.path / "recipe.toml").exists()
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is any checkpoint, whole or not."""
+        return has_checkpoints(self.checkpoints)
+
     def begin(self, recipe: Recipe) -> None:
         """Make the folder and say what is going to happen in it."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -151,7 +156,7 @@ class RunFolder:
             _check_summary(summary, self.path / "summary.json")
             check_saved(self.compact)
         except FormatError as error:
-            if not has_checkpoints(self.checkpoints):
+            if not self.has_checkpoints:
                 raise FormatError(
                     f"the run {self.path} is finished, but its result is not whole and no checkpoint is left to make "
                     f"it from: {error.message}",

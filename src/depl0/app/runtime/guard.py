@@ -54,9 +54,8 @@ def diverged(message: str) -> DivergedError:
     """Return the error of a training that has diverged."""
     return DivergedError(
         message,
-        hint="the last good checkpoint is intact. Go on from there with half the learning rates: --resume --set "
-        "run.on_nan=rollback. Or lower the learning rates (weight_optimizer.lr, gate_optimizer.lr), or set "
-        "search.clip_norm, and start again.",
+        hint="lower the learning rates (weight_optimizer.lr, gate_optimizer.lr), or set search.clip_norm, and start "
+        "again.",
     )
 
 

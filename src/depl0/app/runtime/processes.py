@@ -5,17 +5,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from depl0._util.stopping import StopRequested, stop_asked, stop_on_signals
+from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.lock import locked
 from depl0.app.runtime.engine import any_process
 from depl0.errors import Depl0Error, InputError, RunInterruptedError, TrainingError
@@ -59,27 +58,43 @@ def exclusive(folder: Path, engine: Accelerator) -> Iterator[None]:
 
 
 @contextmanager
-def explain_failures(engine: Accelerator, folder: Path) -> Iterator[None]:
-    """Translate environment failures (a full disk, a lost process, a signal) into actionable errors."""
+def stoppable(folder: RunFolder, *, is_finished: bool = False) -> Iterator[None]:
+    """Let signals end a run, or what follows one that is finished, and say what there is to continue from."""
     try:
-        with _sigterm_interrupts():
+        with stop_on_signals():
             yield
-    except KeyboardInterrupt as error:
-        raise RunInterruptedError(f"interrupted at once; {folder} has the last checkpoint.", hint=CONTINUE) from error
+    except StopRequested as stop:
+        if is_finished:
+            raise RunInterruptedError(f"interrupted; the run in {folder.path} is finished.", hint=CONTINUE) from stop
+        if folder.has_checkpoints:
+            raise RunInterruptedError(f"interrupted; {folder.path} has the last checkpoint.", hint=CONTINUE) from stop
+        raise RunInterruptedError(
+            "interrupted before the first checkpoint.", hint="re-run with --resume to start again."
+        ) from stop
+
+
+@contextmanager
+def explain_failures(engine: Accelerator, folder: RunFolder) -> Iterator[None]:
+    """Translate environment failures (a full disk, a lost process) into actionable errors."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES):
             raise
         place = f" ({error.filename})" if error.filename else ""
+        intact = " The last checkpoint in it is intact." if folder.has_checkpoints else ""
         raise TrainingError(
-            f"{folder} cannot be written to: {error.strerror}{place}. The last checkpoint in it is intact.",
+            f"{folder.path} cannot be written to: {error.strerror}{place}.{intact}",
             hint=f"make room or mend the disk, then {CONTINUE}",
         ) from error
     except RuntimeError as error:
+        if stop_asked():  # the same signal has ended another process, or a worker that loads data
+            raise StopRequested from error
         if engine.num_processes == 1 or not (isinstance(error, _distributed_error()) or _LOST.search(str(error))):
             raise
+        kept = f"; {folder.path} has the last checkpoint" if folder.has_checkpoints else ""
         raise TrainingError(
-            f"process {engine.process_index} of {engine.num_processes} has lost another one, and stops; {folder} has "
-            "the last checkpoint.",
+            f"process {engine.process_index} of {engine.num_processes} has lost another one, and stops{kept}.",
             hint=f"{CONTINUE} The other one's own message says why it ended. This one saw: {_short(str(error))}",
         ) from error
 
@@ -92,20 +107,3 @@ def _short(reason: str, longest: int = 160) -> str:
 
 def _distributed_error() -> type[Exception]:
     return getattr(torch.distributed, "DistError", Depl0Error)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C where no training step is there to be finished."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

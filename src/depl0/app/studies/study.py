@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from depl0._util.io import read_json, write_whole
+from depl0._util.stopping import StopRequested
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
 from depl0.app.runs import schema as content
@@ -86,7 +87,7 @@ class Study:
             reporter.note(f"{name} ({number}/{len(self.members)})")
             try:
                 self._run_member(name, recipe, reporter)
-            except (RunInterruptedError, KeyboardInterrupt) as error:
+            except (RunInterruptedError, StopRequested) as error:
                 after_each(self.outcomes())
                 raise RunInterruptedError(
                     f"interrupted in {name}, member {number} of {len(self.members)}; what is done is kept in "

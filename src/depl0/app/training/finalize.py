@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 import depl0.surgery.files as files
+from depl0._util.stopping import check_stop
 from depl0.app.runs.gate_log import settled_epoch
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
@@ -42,6 +43,7 @@ def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: T
     }
     reached = measured_share(compact, dense, gated.engine.example) if session.recipe.gates.of == "latency" else None
     summary = _summary(session, gated, record, figures, faster, reached).to_dict()
+    check_stop()
     if engine.is_main_process:
         files.save(compact, session.folder.compact)
         session.folder.finish(summary)

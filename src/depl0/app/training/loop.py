@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast_buffers
+from depl0._util.stopping import stop_asked, stop_deferred
 from depl0.app.runtime.engine import any_process, prepare, restore
 from depl0.app.runtime.guard import explained_batches
 from depl0.app.runtime.network import compiled, match_state_layout, set_channels_last, synced_norms
@@ -49,7 +47,7 @@ def _run_phase(session: Session, phase: Phase) -> None:
     if is_new and phase.epochs == 0:
         _write_gates(session, phase, 0)
     try:
-        with _stop_on_signals(session):
+        with stop_deferred():
             if is_new and session.recipe.run.on_nan == "rollback":  # there must be something to go back to
                 save_phase(session, phase, epoch, first_step, sums)
             while epoch < phase.epochs:
@@ -76,7 +74,7 @@ def _run_phase(session: Session, phase: Phase) -> None:
                 phase.after_epoch()
                 _write_epoch(session, phase, epoch + 1, sums, time.monotonic() - start)
                 epoch, first_step, sums = epoch + 1, 0, None
-                stop, due = any_process(engine, session.stop_asked, is_checkpoint_due(session))
+                stop, due = any_process(engine, stop_asked(), is_checkpoint_due(session))
                 if epoch == phase.epochs or due or stop:
                     save_phase(session, phase, epoch, 0, sums)
                 if stop:  # asked while the epoch was evaluated
@@ -139,7 +137,7 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
 def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sums) -> None:
     """Stop on non-finite values, or on request; save when it is time."""
     last = step == session.data.train.steps
-    asked = session.stop_asked and session.engine.num_processes == 1  # several stop together, at a check
+    asked = stop_asked() and session.engine.num_processes == 1  # several stop together, at a check
     if not (last or asked or _is_time_to_check(session) or is_step_to_save(session)):
         return
     names = [scheduled.name for scheduled in phase.optimizers]
@@ -158,7 +156,7 @@ def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sum
                 "lr": lr,
             }
         )
-    stop, due = any_process(session.engine, session.stop_asked, is_checkpoint_due(session))
+    stop, due = any_process(session.engine, stop_asked(), is_checkpoint_due(session))
     if stop or (due and not last):
         save_phase(session, phase, epoch, step, sums)
     if stop:
@@ -185,26 +183,6 @@ def _is_time_to_check(session: Session) -> bool:
     steps = float(session.engine.reduce(wanted, reduction="mean")) if then else 1.0
     session.next_check, session.last_check = session.global_step + max(1, int(steps)), (session.global_step, now)
     return True
-
-
-@contextmanager
-def _stop_on_signals(session: Session) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into a request that is honoured after the present step."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if session.stop_asked:  # asked twice: at once, then
-            raise KeyboardInterrupt
-        session.stop_asked = True
-
-    before = {name: signal.signal(name, ask) for name in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 # -- what is written after an epoch ----------------------------------------------------------------------------------

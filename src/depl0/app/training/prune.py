@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 import depl0.surgery.files as files
+from depl0._util.stopping import check_stop
 from depl0.app.recipes.recipe import Recipe, distill_share
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.progress import Quiet, Reporter
 from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.processes import stoppable
 from depl0.app.training.evaluate import final_scores
 from depl0.app.training.finalize import finalize, record_for
 from depl0.app.training.loop import run_phase
@@ -46,21 +48,28 @@ def prune(
 
     Raises:
         InputError: the recipe does not fit the network, the data or the folder.
-        TrainingError: training was interrupted or diverged; the folder holds the last checkpoint.
+        TrainingError: training was interrupted or diverged; the folder holds the last checkpoint, if there was one.
     """
     folder, goes_on = open_run(out, recipe, resume)
     said = reporter or Quiet()
     done = folder.finished(said.note) if goes_on else None
-    if done is not None:
-        return folder, done
+    if done is None:
+        with stoppable(folder):
+            done = _prune(recipe, folder, goes_on, resume, said)
+    return folder, done
+
+
+def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, reporter: Reporter) -> dict[str, Any]:
     engine = make_engine(recipe, folder.path)
-    said = said if engine.is_main_process else Quiet()
+    said = reporter if engine.is_main_process else Quiet()
     written, recipe = recipe, resolve_paths(recipe, folder.path)  # a run may be resumed from another folder
     said.note(f"opening {recipe.data.spec} …")
     data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
+    check_stop()
     make_host = model_factory(recipe, data)
     said.note(f"analysing {recipe.model.spec} …")
     gated, example, start = gated_network(recipe, engine, data, make_host)
+    check_stop()
     with open_session(written, engine, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
         session.trained = start.trained
         choose_layout(session, gated.host, gated.dense_cost.macs)
@@ -80,7 +89,7 @@ def prune(
                     compact = _extract_and_finetune(session, gated, dense)
                 else:
                     compact = _finetune_from_checkpoint(session, gated, make_host, dense)
-                return folder, finalize(session, gated, compact, example)
+                return finalize(session, gated, compact, example)
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
                 gated, example, _ = gated_network(recipe, engine, data, make_host)

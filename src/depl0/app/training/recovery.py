@@ -49,8 +49,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
             reporter.end()
         broadcast_parameters(compact)  # each process has looked at other data
         broadcast_buffers(compact)
-        stopped = ", interrupted: the best weights so far stay" if done.interrupted else ""
-        reporter.note(f"recovered in {done.steps} steps: loss {done.before:.3g} -> {done.after:.3g}{stopped}")
+        reporter.note(f"recovered in {done.steps} steps: loss {done.before:.3g} -> {done.after:.3g}")
     inputs = Calibration(data.for_choices.epoch(0), (), (), session.task.loss).inputs(MOST_INPUTS)
     has_classes = isinstance(session.task, (Classification, Segmentation))
     axis = 1 if has_classes else class_axis_of(dense, inputs[0])

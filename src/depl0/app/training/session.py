@@ -56,7 +56,6 @@ class Session:
     seconds_before: float = 0.0
     started: float = field(default_factory=time.monotonic)
     last_saved: float = field(default_factory=time.monotonic)
-    stop_asked: bool = False
     guard: NumberGuard = field(default_factory=NumberGuard)
     next_check: int = 0
     last_check: tuple[int, float] = (0, 0.0)
@@ -124,7 +123,7 @@ def open_session(
     reporter: Reporter | None,
 ) -> Iterator[Session]:
     """Open a run folder for this run alone, resuming it if it ``goes_on``; trackers and checkpoints end with it."""
-    with exclusive(folder.path, engine), explain_failures(engine, folder.path):
+    with exclusive(folder.path, engine), explain_failures(engine, folder):
         shown: Reporter = reporter if reporter and engine.is_main_process else Quiet()
         if engine.is_main_process:
             shown = Logged(shown, folder.path / "log.txt")
@@ -167,11 +166,15 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
         DivergedError: the recipe does not ask for it, there is no checkpoint, or it was done too often.
     """
     run = session.recipe.run
-    if run.on_nan != "rollback":
-        raise trouble
     session.wait_until_saved()
     session.engine.wait_for_everyone()
-    found = load_newest(session.folder.checkpoints)
+    if run.on_nan != "rollback" and session.folder.has_checkpoints:
+        raise DivergedError(
+            trouble.message,
+            hint="the last good checkpoint is intact. Go on from there with half the learning rates: --resume --set "
+            f"run.on_nan=rollback. Or {trouble.hint}",
+        ) from trouble
+    found = load_newest(session.folder.checkpoints) if run.on_nan == "rollback" else None
     if found is None:
         raise trouble
     step, state = found

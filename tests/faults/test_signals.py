@@ -1,0 +1,221 @@
+"""Signals: every phase of a run ends with code 75, in words that are true, and goes on from where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depl0._util.stopping import check_stop, stop_asked, stop_on_signals
+from depl0.app.cli.app import STOPPED
+from depl0.app.recipes.toml import write_recipe
+from depl0.app.runs.checkpoint import has_checkpoints, load_newest
+from depl0.errors import DivergedError, TrainingError
+from tests.networks.tiny import Noisy, run, tiny_recipe
+from tests.support.forkserver import ForkServer
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
+
+SCORED = {"gates__method": "l1-norm", "gates__generator": "independent"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "how", "fields"),
+    [
+        ("opening", 1, signal.SIGHUP, {}),
+        ("analysing", 1, signal.SIGUSR1, {}),
+        ("scoring", 1, signal.SIGTERM, {**SCORED, "search__epochs": 0}),
+        ("search", 1, signal.SIGTERM, {}),
+        ("search", 2, signal.SIGINT, {}),
+        ("search", 4, signal.SIGHUP, {}),
+        ("search", 3, signal.SIGUSR1, {}),
+        ("freezing", 1, signal.SIGTERM, {}),
+        ("extracting", 1, signal.SIGINT, {}),
+        ("finetune", 2, signal.SIGTERM, {}),
+        ("finalising", 1, signal.SIGUSR1, {}),
+    ],
+)
+def test_every_phase_ends_with_the_code_of_a_stop(
+    server: ForkServer, tmp_path: Path, phase: str, step: int, how: int, fields: dict[str, Any]
+) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    fields = {"search__epochs": 2, "finetune__epochs": 1, **fields}
+    fault = {"rank": 0, "step": step, "phase": phase, "how": how}
+    assert server.run(log, task="prune", out=str(out), fields=fields, fault=fault) == STOPPED == 75, log.read_text()
+    said = log.read_text()
+    assert "Traceback" not in said and "--resume" in said and "error: interrupted" in said
+    assert f"{signal.Signals(how).name}: stopping" in said
+    assert not (out / "lock").exists()
+    if phase in ("search", "extracting", "finetune"):  # after the present step, or the first one of what follows
+        found = load_newest(out / "checkpoints")
+        assert found is not None and f"interrupted at step {found[0]}; everything is saved in {out}" in said
+        assert found[0] == step + (0 if phase == "search" else 6)
+    elif has_checkpoints(out / "checkpoints"):
+        assert f"interrupted; {out} has the last checkpoint." in said
+    else:
+        assert phase in ("opening", "analysing", "scoring")
+        assert "interrupted before the first checkpoint." in said
+
+
+def test_an_export_that_is_stopped_leaves_nothing(server: ForkServer, tmp_path: Path) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    fields = {"search__epochs": 0, "finetune__epochs": 0}
+    assert server.run(log, task="prune", out=str(out), fields=fields) == 0, log.read_text()
+    words = ["export", str(out), "--to", "safetensors", "--out", str(tmp_path / "network.safetensors")]
+    fault = {"rank": 0, "step": 1, "phase": "exporting", "how": signal.SIGTERM}
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert server.run(log, task="main", words=words, fault=fault) == STOPPED, log.read_text()
+    assert "error: interrupted." in log.read_text() and "Traceback" not in log.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_what_follows_a_run_can_be_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from depl0.app.cli import result
+    from depl0.app.cli.app import main
+
+    def deploy(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        check_stop()
+
+    monkeypatch.setattr(result, "deploy", deploy)
+    (tmp_path / "r.toml").write_text(write_recipe(tiny_recipe(search__epochs=0, finetune__epochs=0)))
+    assert main(["prune", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run"), "--quiet"]) == STOPPED
+    assert f"error: interrupted; the run in {tmp_path / 'run'} is finished." in capsys.readouterr().err
+
+
+def test_a_scheduler_may_send_its_signal_twice(tmp_path: Path) -> None:
+    def twice() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(TrainingError, match="interrupted at step 2; everything is saved"):
+        run(tiny_recipe(), tmp_path / "run", Noisy(at_step=2, act=twice))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and not stop_asked()
+
+
+def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
+    """The shell sends SIGHUP, and nothing can be said any more: writing to a closed terminal is an error."""
+    (tmp_path / "r.toml").write_text(write_recipe(tiny_recipe(search__epochs=100_000, finetune__epochs=0)))
+    here, there = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "depl0", "prune", "r.toml", "--out", "run"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(there)
+    os.set_blocking(here, False)
+    seen = b""
+
+    def epochs_are_done() -> bool:
+        nonlocal seen
+        with contextlib.suppress(BlockingIOError):
+            seen += os.read(here, 1 << 16)
+        return b"search" in seen and (tmp_path / "run/metrics.jsonl").stat().st_size > 0
+
+    wait_until(epochs_are_done, lambda: f"{process.poll()} {seen!r}")
+    os.close(here)
+    assert process.wait(timeout=300) == STOPPED
+    assert has_checkpoints(tmp_path / "run" / "checkpoints")
+
+
+def test_ranks_end_when_their_launcher_is_killed(server: ForkServer, tmp_path: Path) -> None:
+    fault = {"rank": 1, "step": 3, "phase": "search", "how": signal.SIGKILL, "parent": True}
+    fields = {"search__epochs": 100_000, "search__warmup": 0.0}
+    task = {"task": "ranks", "folder": str(tmp_path), "world": 2, "what": "run", "elastic": True}
+    assert server.run(tmp_path / "log", **task, fault=fault, fields=fields) == -signal.SIGKILL
+    pids = json.loads((tmp_path / "pids.json").read_text())
+    try:
+        wait_until(lambda: not any(map(is_alive, pids)), lambda: (tmp_path / "rank0.log").read_text())
+    finally:
+        for pid in filter(is_alive, pids):
+            os.kill(pid, signal.SIGKILL)
+    said = (tmp_path / "rank0.log").read_text()
+    assert "interrupted at step" in said and "Traceback" not in said
+    assert has_checkpoints(tmp_path / "run" / "checkpoints")
+
+
+def is_alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return ") Z " not in state.read_text()
+    except OSError:
+        return False
+
+
+def wait_until(happened: Callable[[], bool], story: Callable[[], str]) -> None:
+    deadline = time.monotonic() + 300
+    while True:
+        try:
+            if happened():
+                return
+        except FileNotFoundError:
+            pass
+        assert time.monotonic() < deadline, story()
+        time.sleep(0.05)
+
+
+# -- what is not there is not promised --------------------------------------------------------------------------------
+
+
+def test_no_checkpoint_is_promised_where_there_is_none(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    for name, recipe in {"none": tiny_recipe(), "some": tiny_recipe(run__checkpoint_steps=1)}.items():
+        with pytest.raises(TrainingError, match="cannot be written to") as caught:
+            run(recipe, tmp_path / name, Noisy(at_step=2, act=full))
+        assert ("The last checkpoint in it is intact." in str(caught.value)) == (name == "some")
+    for name, steps in {"none at all": None, "a good one": 1}.items():
+        recipe = tiny_recipe(
+            model__spec="tests.networks.tiny:ScoresThatExplode", run__checkpoint_steps=steps, search__epochs=3
+        )
+        with pytest.raises(DivergedError) as caught:
+            run(recipe, tmp_path / name)
+        assert "lower the learning rates" in str(caught.value)
+        assert ("checkpoint is intact" in str(caught.value)) == has_checkpoints(tmp_path / name / "checkpoints")
+        assert has_checkpoints(tmp_path / name / "checkpoints") == (steps == 1)
+
+
+# -- workers and nohup -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "end"), [(signal.SIGINT, 0), (signal.SIGUSR1, 0), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_worker_leaves_it_to_its_parent(how: int, end: int) -> None:
+    """A signal to the whole group must not take the workers away from a step that is to be finished."""
+    with stop_on_signals():
+        pid = os.fork()
+        if pid == 0:
+            os.kill(os.getpid(), how)
+            os._exit(int(stop_asked()))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == end
+        assert not stop_asked()
+
+
+def test_nohup_is_obeyed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop_asked()
+    finally:
+        signal.signal(signal.SIGHUP, before)
