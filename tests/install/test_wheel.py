@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import json
 import os
 import re
 import shutil
@@ -72,15 +73,20 @@ def interpreter(version: str) -> str | None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel that is built from a copy of the repository."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+    return build(tmp_path_factory.mktemp("wheel"), "source")
+
+
+def build(folder: Path, name: str) -> Path:
+    """Build a wheel offline, as ``make wheel`` does."""
+    source = folder / name
     source.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     words = "wheel --quiet --no-deps --no-index --no-build-isolation --disable-pip-version-check --wheel-dir"
     command = [sys.executable, "-m", "pip", *words.split(), str(folder), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     (made,) = folder.glob("*.whl")
     return made
@@ -132,3 +138,29 @@ def test_links_work_on_a_package_index(wheel: Path) -> None:
         page = archive.read(name).decode()
     assert "Three ways in" in page
     assert re.findall(r"\]\((?!https?:|#)[^)]*\)", page) == []
+
+
+def test_a_second_build_is_the_same_byte_for_byte(wheel: Path, tmp_path: Path) -> None:
+    """In another folder, by somebody with other permissions, later."""
+    before = os.umask(0o077)
+    try:
+        again = build(tmp_path, "elsewhere")
+    finally:
+        os.umask(before)
+    assert again.name == wheel.name
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_a_bill_of_materials_is_inside(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        bill = json.loads(archive.read("depl0-0.1.0.dist-info/sboms/depl0.cdx.json"))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    own, parts = bill["metadata"]["component"], {part["name"]: part for part in bill["components"]}
+    assert (own["name"], own["version"], own["licenses"]) == ("depl0", "0.1.0", [{"license": {"id": "Apache-2.0"}}])
+    required = {name for name, part in parts.items() if part["scope"] == "required"}
+    assert required == {"numpy", "safetensors", "torch"}
+    assert parts["typer"]["properties"] == [
+        {"name": "python:requires-dist", "value": "typer>=0.12; extra == \"cli\""}
+    ]
+    refs = [part["bom-ref"] for part in bill["components"]]
+    assert len(set(refs)) == len(refs) and bill["dependencies"] == [{"ref": own["bom-ref"], "dependsOn": refs}]
