@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle  # noqa: TID251 - the weapon, not the tool
 import shutil
-import subprocess
-import sys
 import tarfile
 import warnings
 from collections.abc import Callable
@@ -175,71 +172,6 @@ def test_the_command_says_so(tmp_path: Path, mark: Path, name: str, capsys: pyte
     message = capsys.readouterr().err
     assert "error: weights file" in message and "Traceback" not in message
     assert not mark.exists()
-
-
-# -- archives --------------------------------------------------------------------------------------------------------
-
-
-def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
-    with tarfile.open(path, "w:gz") as tar:
-        for info, content in members:
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-
-
-def link(name: str, to: str, kind: bytes) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, to
-    return info
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        [(tarfile.TarInfo("../outside"), b"x")],
-        [(tarfile.TarInfo("cifar-10-batches-bin/../../outside"), b"x")],
-        [(tarfile.TarInfo("/tmp/depl0-outside"), b"x")],
-        [(link("cifar-10-batches-bin", "..", tarfile.SYMTYPE), b""), (tarfile.TarInfo("cifar-10-batches-bin/o"), b"x")],
-        [(link("cifar-10-batches-bin/data_batch_1.bin", "/etc/passwd", tarfile.SYMTYPE), b"")],
-        [(link("cifar-10-batches-bin/data_batch_1.bin", "../../secret", tarfile.LNKTYPE), b"")],
-    ],
-    ids=["up", "up within", "absolute", "through a link", "symbolic link", "hard link"],
-)
-def test_archives_that_would_write_or_read_elsewhere(tmp_path: Path, members: list[Any]) -> None:
-    (tmp_path / "secret").write_text("secret")
-    folder = tmp_path / "data"
-    folder.mkdir()
-    archive(folder / "cifar-10-binary.tar.gz", *members)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(DataError, match="is not unpacked"):
-        open_data(f"cifar10:{folder}")
-    assert sorted(tmp_path.rglob("*")) == before
-    assert not Path("/tmp/depl0-outside").exists()
-
-
-def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
-    """Ten gigabytes of zeros in ten megabytes would be a test of patience: the limits are lowered in a process."""
-    info = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
-    archive(tmp_path / "cifar-10-binary.tar.gz", (info, bytes(30_000_000)))
-    assert (tmp_path / "cifar-10-binary.tar.gz").stat().st_size < 40_000
-    code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))\n"
-        "from pathlib import Path\n"
-        "from depl0.app.data.archive import unpack\n"
-        "from depl0.errors import DataError\n"
-        "try: unpack(Path('cifar-10-binary.tar.gz'), 'cifar-10-batches-bin', max_bytes=1_000_000)\n"
-        "except DataError as error: print(error)\n"
-    )
-    path = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert "more than the 1,000,000 allowed" in done.stdout, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-binary.tar.gz"]
 
 
 def test_a_good_archive_is_read(tmp_path: Path) -> None:

@@ -379,7 +379,7 @@ def _read_header(path: Path) -> dict[str, Any]:
         raise FormatError(f"{path} has format version {version!r}; a whole number was expected.")
     if version > VERSION:
         raise FormatError(
-            f"{path} has format version {version}, but this depl0 reads versions up to {VERSION}.",
+            f"{path} has format version {str(version)[:20]}, but this depl0 reads versions up to {VERSION}.",
             hint="install a newer depl0: pip install --upgrade depl0.",
         )
     return header

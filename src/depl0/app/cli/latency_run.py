@@ -25,6 +25,7 @@ from depl0.app.training.setup import open_data_for
 from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gates.threshold import check_share, checked_kind
+from depl0.host.network import first_line
 from depl0.latency.backends import Call, Omitted, Skipped, Timing, compare, open_session, time_calls
 from depl0.latency.backends import built_small as make_built_small
 from depl0.latency.cache import machine
@@ -158,7 +159,16 @@ def _open_onnx(path: Path, device: torch.device) -> tuple[int | None, Any]:
 
     def call_for(batch: int) -> Call:
         feed = {wanted.name: torch.randn(batch, *rest).numpy()}
-        return lambda: session.run(None, feed)
+
+        def call() -> Any:
+            try:
+                return session.run(None, feed)
+            except Exception as error:
+                raise InputError(
+                    f"{path} cannot be run: {first_line(error)}", hint="use a smaller --batch, or export it again."
+                ) from error
+
+        return call
 
     return first if isinstance(first, int) else None, call_for
 

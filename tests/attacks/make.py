@@ -1,0 +1,219 @@
+"""Write the hostile files: ``python -m tests.attacks.make``. The same bytes every time; the tests see to it.
+
+Each lies in the folder that is called after what a reader of depl0 takes it for (``tests/support/readers.py``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle  # noqa: TID251 - a weapon
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "golden" / "v1" / "channels"
+OLD = (1980, 1, 1, 0, 0, 0)
+"""the time of everything in an archive"""
+
+
+class RunsCode:
+    """Is ``print("it ran")`` when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("it ran",)
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name, OLD), content, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def tarred(*members: tuple[str, bytes, str, bytes]) -> bytes:
+    """An archive of names, types, targets of links, and contents."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, kind, link, content in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size = kind, link, len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return gzip.compress(file.getvalue(), mtime=0)
+
+
+def safetensors(header: dict[str, Any] | bytes, values: bytes = b"", length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + values
+
+
+def golden(**changes: Any) -> bytes:
+    """The header of a good compact network with other entries."""
+    return json.dumps({**json.loads((GOLDEN / "compact.json").read_bytes()), **changes}).encode()
+
+
+def not_numbers() -> bytes:
+    """The values of a good compact network, the first of which is none."""
+    content = bytearray((GOLDEN / "compact.safetensors").read_bytes())
+    content[-4:] = struct.pack("<f", float("nan"))
+    return bytes(content)
+
+
+def deep(opening: str, levels: int = 20_000) -> bytes:
+    return (opening * levels).encode()
+
+
+def field(number: int, kind: int, value: int | bytes) -> bytes:
+    """One field of a protocol buffer."""
+    head = varint(number << 3 | kind)
+    return head + (varint(value) if isinstance(value, int) else varint(len(value)) + value)
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def onnx(graph: bytes) -> bytes:
+    return field(1, 0, 8) + field(8, 2, field(2, 0, 17)) + field(7, 2, graph)
+
+
+def onnx_value(number: int, name: bytes, *sizes: int) -> bytes:
+    shape = field(2, 2, b"".join(field(1, 2, field(1, 0, size)) for size in sizes))
+    return field(number, 2, field(1, 2, name) + field(2, 2, field(1, 2, field(1, 0, 1) + shape)))
+
+
+def onnx_node(kind: bytes, given: list[bytes], gives: bytes) -> bytes:
+    return field(1, 2, b"".join(field(1, 2, name) for name in given) + field(2, 2, gives) + field(4, 2, kind))
+
+
+def onnx_sizes(name: bytes, sizes: list[int]) -> bytes:
+    """An initializer: a vector of whole numbers."""
+    raw = struct.pack(f"<{len(sizes)}q", *sizes)
+    return field(5, 2, field(1, 0, len(sizes)) + field(2, 0, 7) + field(8, 2, name) + field(9, 2, raw))
+
+
+ELSEWHERE = field(8, 2, b"w") + field(2, 0, 1) + field(1, 0, 4) + field(14, 0, 1)
+ELSEWHERE += field(13, 2, field(1, 2, b"location") + field(2, 2, b"../../../../../../etc/passwd"))
+ADD = onnx_node(b"Add", [b"x", b"w"], b"y") + field(2, 2, b"g")
+IN_OUT = onnx_value(11, b"x", 1, 4) + onnx_value(12, b"y", 1, 4)
+
+DIR, FILE, SYM, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+PICKLE = pickle.dumps(RunsCode(), protocol=2)
+NAN = float("nan")
+LINE = {"phase": "search", "epoch": 0, "step": 0, "open": {"layer0.conv": [1000, 1000, 1000]}}
+
+ATTACKS: dict[str, tuple[str, bytes]] = {
+    "compact.json/deep-lists": ("20,000 lists in each other: the parser's stack", deep("[")),
+    "compact.json/deep-objects": ("5,000 objects in each other", deep('{"a":', 5000)),
+    "compact.json/long-number": ("a number of 5,000 digits, which takes quadratic time to read", b"1" * 5000),
+    "compact.json/long-version": ("the same as the format's version", golden(version=10**4200)),
+    "compact.json/no-text": ("bytes that are no UTF-8", b"\xff\xfe{}"),
+    "compact.json/huge-shape": ("a tensor of 2^62 numbers", golden(dense_shapes={"stem.weight": [2**31, 2**31]})),
+    "compact.json/negative-position": ("a kept channel before the first", golden(keep={"stem.weight": {"0": [-1]}})),
+    "compact.json/many-channels": ("a layer of 2^60 channels", golden(numbers={"stem": {"0": 2**60}})),
+    "compact.json/strange-module": ("a module that is no part of depl0", golden(replaced={"stem": {"kind": "os"}})),
+    "compact.safetensors/long-header": ("a header of 2^63 bytes", safetensors({}, length=2**63)),
+    "compact.safetensors/deep-header": ("a header of 20,000 lists in each other", safetensors(deep("["))),
+    "compact.safetensors/nan": ("a weight that is no number", not_numbers()),
+    "compact.safetensors/pickle": ("code, in a pickle", PICKLE),
+    "state.json/deep-lists": ("20,000 lists in each other", deep("[")),
+    "state.json/unknown-entry": ("an entry of no known kind", b'{"version": 1, "step": 1, "tree": {"code": "x"}}'),
+    "state.json/negative-step": ("a step before the first", b'{"version": 1, "step": -1, "tree": {"dict": []}}'),
+    "state.safetensors/long-header": ("a header of 2^40 bytes", safetensors({}, length=2**40)),
+    "state.safetensors/pickle": ("code, in a pickle", PICKLE),
+    "weights.safetensors/long-header": ("a header of 2^62 bytes", safetensors({}, length=2**62)),
+    "weights.safetensors/huge-tensor": (
+        "a tensor of 2^62 bytes in a file of 100",
+        safetensors({"conv1.weight": {"dtype": "U8", "shape": [2**62], "data_offsets": [0, 2**62]}}, b"xx"),
+    ),
+    "weights.safetensors/overlap": (
+        "two tensors in the same place",
+        safetensors({n: {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]} for n in ("a", "b")}, b"xx"),
+    ),
+    "weights.pt/bomb": ("30 MB of zeros in 30 kB", zipped({"a/data.pkl": PICKLE, "a/data/0": bytes(30_000_000)})),
+    "weights.pt/zip-with-code": ("code, in an archive", zipped({"a/data.pkl": PICKLE, "a/version": b"3"})),
+    "weights.pt/bare-pickle": ("code, in a bare pickle", PICKLE),
+    "weights.pt/long-string": ("a string of 2^62 bytes", b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b"x."),
+    "recipe.toml/deep-lists": ("20,000 lists in each other", b"a = " + deep("[")),
+    "recipe.toml/deep-keys": ("a key of 5,000 parts", b".".join([b"a"] * 5000) + b" = 1\n"),
+    "recipe.toml/long-number": ("a number of 5,000 digits", b"a = " + b"1" * 5000),
+    "recipe.toml/path-as-name": ("a name that is a path", b'name = "../../outside"\n'),
+    "recipe.toml/nan": ("a learning rate that is no number", b"[weight_optimizer]\nlr = nan\n"),
+    "recipe.toml/null": ("a null character in a name", b'name = "a\\u0000b"\n'),
+    "metrics.jsonl/deep-lists": ("20,000 lists in each other, in a first line", deep("[") + b"\n{}\n"),
+    "metrics.jsonl/no-object": ("a line that is no object", b"3\n{}\n"),
+    "gates.jsonl/huge-position": (
+        "a gate in place 2^40",
+        json.dumps({**LINE, "kept": {"layer0.conv": [2**40, 1, 2]}}).encode() + b"\n{}\n",
+    ),
+    "gates.jsonl/nan": ("a probability that is no number", json.dumps({**LINE, "open": {"a": [NAN]}}).encode()),
+    "summary.json/deep-objects": ("5,000 objects in each other", deep('{"a":', 5000)),
+    "summary.json/long-number": ("a number of MACs with 400 digits", b'{"dense": {"macs": 1' + b"0" * 400 + b"}}"),
+    "environment.json/deep-lists": ("400 lists in each other, all closed", b'{"a": %b1%b}' % (b"[" * 400, b"]" * 400)),
+    "study.json/deep-lists": ("20,000 lists in each other", deep("[")),
+    "study.json/no-recipe": (
+        "a member whose recipe is a list",
+        b'{"version": 1, "kind": "a", "members": [{"name": "a", "recipe": []}]}',
+    ),
+    "network.onnx/no-input": ("a network without inputs", onnx(field(2, 2, b"g"))),
+    "network.onnx/cut-short": ("a graph that promises 2^31 bytes", field(1, 0, 8) + b"\x3a" + varint(2**31)),
+    "network.onnx/elsewhere": ("weights in another file of the machine", onnx(ADD + field(5, 2, ELSEWHERE) + IN_OUT)),
+    "network.onnx/huge-constant": (
+        "a constant of 2^36 numbers, computed when the network runs",
+        onnx(
+            onnx_node(b"ConstantOfShape", [b"s"], b"c")
+            + onnx_node(b"ReduceSum", [b"c"], b"r")
+            + onnx_node(b"Add", [b"x", b"r"], b"y")
+            + field(2, 2, b"g")
+            + onnx_sizes(b"s", [2**18, 2**18])
+            + IN_OUT
+        ),
+    ),
+    "network.pt2/code": ("code, in the example inputs", zipped({"a/data/sample_inputs/model.pt": PICKLE})),
+    "train-images-idx3-ubyte/many": ("2^32 - 1 images in 16 bytes", struct.pack(">4I", 0x803, 2**32 - 1, 28, 28)),
+    "train-images-idx3-ubyte/large": ("images of 2^32 - 1 pixels", struct.pack(">4I", 0x803, 1, 2**32 - 1, 1)),
+    "train-images-idx3-ubyte.gz/bomb": (
+        "30 MB of zeros in 30 kB, for one image",
+        gzip.compress(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(30_000_000), mtime=0),
+    ),
+    "data.tar.gz/bomb": ("30 MB of zeros in 30 kB", tarred(("data/a", FILE, "", bytes(30_000_000)))),
+    "data.tar.gz/up": ("a file beside the archive", tarred(("../outside", FILE, "", b"x"))),
+    "data.tar.gz/up-within": ("the same, hidden", tarred(("data/../../outside", FILE, "", b"x"))),
+    "data.tar.gz/absolute": ("a file anywhere", tarred(("/tmp/depl0-outside", FILE, "", b"x"))),
+    "data.tar.gz/through-a-link": ("a file behind a link", tarred(("data", SYM, "..", b""), ("data/o", FILE, "", b""))),
+    "data.tar.gz/symbolic-link": ("a link to a file of the machine", tarred(("data/a", SYM, "/etc/passwd", b""))),
+    "data.tar.gz/hard-link": ("a hard link to a file outside", tarred(("data/a", HARD, "../../secret", b""))),
+}  # fmt: skip
+"""what each file attacks, and its content; all of them are refused in words, within 5 s and 1 GB"""
+
+
+def page() -> str:
+    """Return what README.md says of the files."""
+    lines = [f"| `{name}` | {what} |" for name, (what, _) in ATTACKS.items()]
+    return "\n".join([*HEAD, *lines, ""])
+
+
+HEAD = [
+    "# Hostile files",
+    "",
+    "Files that attack a reader of depl0, written by `python -m tests.attacks.make`. Every one must be refused in",
+    "words, within 5 seconds and 1 GB, and run no code. The tests add pipes, devices and folders in a file's place.",
+    "",
+    "| file | what it attacks |",
+    "|---|---|",
+]
+
+
+if __name__ == "__main__":
+    for name, (_, content) in ATTACKS.items():
+        (HERE / name).parent.mkdir(exist_ok=True)
+        (HERE / name).write_bytes(content)
+    (HERE / "README.md").write_text(page())

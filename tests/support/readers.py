@@ -1,0 +1,156 @@
+"""Every reader of a file that may come from a stranger, under the name of the file that it reads.
+
+A reader either takes a file or refuses it with an error of depl0; anything else is a fault. The stranger knows how to
+make a checksum, so that files are read beyond it. ``tests/attacks`` and ``tests/fuzz`` use them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save as write_safetensors
+
+import depl0
+from depl0._util.io import cache_folder, checksum
+from depl0.app.cli.latency_run import file_subject
+from depl0.app.data import mnist
+from depl0.app.data.archive import unpack
+from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
+from depl0.app.reports.report import as_text
+from depl0.app.reports.run import read_run
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.runs.folder import RunFolder
+from depl0.app.studies.study import _read as read_study
+from depl0.app.weights import load_weights
+from depl0.latency import cache, multiples, tables
+from tests.networks.golden import TinyDigits
+from tests.networks.tiny import TinyNet, tiny_recipe
+from tests.support.runs import write_run
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "channels"
+Reader = Callable[[Path], None]
+"""is given the path of the file; what must lie beside it lies there"""
+READERS: dict[str, Reader] = {}
+KEY = {"what": "fuzz"}
+
+
+def reads(*names: str) -> Callable[[Reader], Reader]:
+    def note(reader: Reader) -> Reader:
+        READERS.update(dict.fromkeys(names, reader))
+        return reader
+
+    return note
+
+
+def prepared(name: str, folder: Path) -> Path:
+    """Put a good file of this name into a new folder, with what belongs to it; return its path."""
+    folder.mkdir(parents=True)
+    path = folder / name
+    if name.startswith("compact."):
+        for file in ("compact.json", "compact.safetensors"):
+            shutil.copy(GOLDEN / file, folder)
+    elif name.startswith("state."):
+        path = save_checkpoint(folder, 3, {"phase": "search", "w": torch.ones(2), "list": [1, (2.5, None)]}, 1) / name
+    elif name == "weights.safetensors":
+        path.write_bytes(write_safetensors(TinyNet().state_dict()))
+    elif name == "weights.pt":
+        torch.save(TinyNet().state_dict(), path)  # noqa: TID251 - what others write
+    elif name == "study.json":
+        recipe = write_recipe(tiny_recipe())
+        members = [{"name": "a", "recipe_sha256": "0", "recipe": recipe}]
+        failed = {"a": {"kind": "InputError", "message": "no", "hint": None}}
+        path.write_text(json.dumps({"version": 1, "kind": "sweep", "members": members, "failures": failed}))
+    elif name == "latency.json":
+        path.write_text(json.dumps({"key": KEY, "value": [[0.5, 1.5]]}))
+    elif name == "train-images-idx3-ubyte":
+        path.write_bytes(struct.pack(">4I", mnist.IMAGES_MAGIC, 1, 28, 28) + bytes(784))
+    elif name in ("network.onnx", "network.pt2", "data.tar.gz", "train-images-idx3-ubyte.gz"):
+        path.touch()
+    else:
+        shutil.rmtree(folder)
+        write_run(folder, layers=2, gates=3, epochs=2)
+        if name == "recipe.toml":
+            path.write_text(write_recipe(tiny_recipe()))
+    return path
+
+
+@reads("compact.json", "compact.safetensors")
+def read_compact(path: Path) -> None:
+    header, values = path.parent / "compact.json", path.parent / "compact.safetensors"
+    sign(header, values)
+    depl0.load(path.parent, TinyDigits)
+
+
+@reads("state.json", "state.safetensors")
+def read_checkpoint(path: Path) -> None:
+    sign(path.parent / "state.json", path.parent / "state.safetensors")
+    load_newest(path.parents[1])
+
+
+def sign(header: Path, values: Path) -> None:
+    """Give two files the checksum that they should have."""
+    if not (header.is_file() and values.is_file()):
+        return
+    try:
+        tree = json.loads(header.read_bytes())
+        tree["sha256"] = checksum(tree, values.read_bytes())
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return
+    header.write_text(json.dumps(tree))
+
+
+@reads("weights.safetensors", "weights.pt")
+def read_weights(path: Path) -> None:
+    load_weights(TinyNet(), path)
+
+
+@reads("recipe.toml")
+def read_toml(path: Path) -> None:
+    found = read_recipe(path)
+    assert parse_recipe(write_recipe(found)) == found
+
+
+@reads("metrics.jsonl", "gates.jsonl", "summary.json", "environment.json")
+def read_report(path: Path) -> None:
+    if path.suffix == ".jsonl":
+        RunFolder(path.parent).metrics.read()
+    as_text([read_run(path.parent)], "md")
+
+
+@reads("study.json")
+def read_members(path: Path) -> None:
+    read_study(path)
+
+
+@reads("latency.json")
+def read_latency(path: Path) -> None:
+    """What was measured is kept under the digest of its key."""
+    kept = cache._path(KEY)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    assert cache_folder() in kept.parents
+    if not kept.is_symlink():
+        kept.symlink_to(path)
+    value = cache.recall(KEY)
+    tables._checked_table(value, 1, 2)
+    tables._kept_calibration(value)
+    multiples._checked(value)
+
+
+@reads("network.onnx", "network.pt2")
+def read_exported(path: Path) -> None:
+    file_subject(path, [1], torch.device("cpu"), 0.01)
+
+
+@reads("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
+def read_images(path: Path) -> None:
+    mnist.read_idx(mnist._file(path.parent, "train-images", 3), mnist.IMAGES_MAGIC, (28, 28))
+
+
+@reads("data.tar.gz")
+def read_archive(path: Path) -> None:
+    unpack(path, "data", max_bytes=1_000_000)
