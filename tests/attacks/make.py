@@ -103,6 +103,7 @@ def onnx_sizes(name: bytes, sizes: list[int]) -> bytes:
 ELSEWHERE = field(8, 2, b"w") + field(2, 0, 1) + field(1, 0, 4) + field(14, 0, 1)
 ELSEWHERE += field(13, 2, field(1, 2, b"location") + field(2, 2, b"../../../../../../etc/passwd"))
 ADD = onnx_node(b"Add", [b"x", b"w"], b"y") + field(2, 2, b"g")
+RELU = onnx_node(b"Relu", [b"x"], b"y") + field(2, 2, b"g")
 IN_OUT = onnx_value(11, b"x", 1, 4) + onnx_value(12, b"y", 1, 4)
 
 DIR, FILE, SYM, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -164,6 +165,11 @@ ATTACKS: dict[str, tuple[str, bytes]] = {
         b'{"version": 1, "kind": "a", "members": [{"name": "a", "recipe": []}]}',
     ),
     "network.onnx/no-input": ("a network without inputs", onnx(field(2, 2, b"g"))),
+    "network.onnx/scalar-input": ("an input without sizes", onnx(RELU + onnx_value(11, b"x") + onnx_value(12, b"y"))),
+    "network.onnx/negative-size": (
+        "an input of 2^64 - 1 numbers, or of -1",
+        onnx(RELU + onnx_value(11, b"x", 1, 2**64 - 1) + onnx_value(12, b"y", 1, 2**64 - 1)),
+    ),
     "network.onnx/cut-short": ("a graph that promises 2^31 bytes", field(1, 0, 8) + b"\x3a" + varint(2**31)),
     "network.onnx/elsewhere": ("weights in another file of the machine", onnx(ADD + field(5, 2, ELSEWHERE) + IN_OUT)),
     "network.onnx/huge-constant": (

@@ -151,8 +151,8 @@ def _open_onnx(path: Path, device: torch.device) -> tuple[int | None, Any]:
     if len(session.get_inputs()) != 1:
         raise InputError(f"{path} takes {len(session.get_inputs())} inputs; only networks with one input are timed.")
     wanted = session.get_inputs()[0]
-    first, *rest = wanted.shape
-    if not all(isinstance(size, int) for size in rest) or wanted.type != "tensor(float)":
+    first, *rest = wanted.shape or [None]
+    if not rest or not all(isinstance(size, int) and size > 0 for size in rest) or wanted.type != "tensor(float)":
         raise InputError(
             f"{path} takes {wanted.type} of shape {wanted.shape}; only float images of one size are timed."
         )
