@@ -208,6 +208,47 @@ def test_an_average_of_the_host_alone_is_cut_too() -> None:
         stranger.cut(torch.arange(stranger.gated.plan.num_gates) < 2)
 
 
+def test_an_average_is_fitted_to_the_cut_as_the_network_is() -> None:
+    """The mean went on from weights that knew nothing of what was refitted when the gates were frozen."""
+    equal: list[bool] = []
+
+    class Compared(SearchListener):
+        def shrunk(self, shrunk: Any) -> None:
+            equal.append(same(loop.average.module.host.state_dict(), loop.gated.host.state_dict()))
+
+    loop = Loop(cut="once", compensate=True, ramp=0.4, converged_change=0.1, listener=Compared())
+    while not loop.search.is_frozen:
+        loop.average.module.load_state_dict(loop.gated.state_dict())
+        loop.train(1)
+    assert equal == [True]
+    assert all(p.shape == q.shape for p, q in zip(loop.average.parameters(), loop.gated.parameters(), strict=True))
+
+
+def test_a_network_that_keeps_its_last_pass_can_be_finished_with_an_average() -> None:
+    class Keeps(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = super().forward(x)
+            return self.last
+
+    gated = depl0.attach(Keeps(), torch.randn(1, 1, 6, 6), budget=0.4)
+    mean = AveragedModel(gated.host)
+    search = depl0.Search(gated, 1, averages=[mean], calibrate=BATCHES, loss=LOSS, cut="never")
+    search.freeze()
+    gated(BATCHES[0][0]).sum().backward()
+    assert depl0.info(search.finish(average=mean)).macs_left <= 0.4
+
+
+def test_a_second_search_with_an_average_goes_on_from_the_first() -> None:
+    loop = Loop()
+    assert loop.train(STEPS)
+    loop.search.finish(average=loop.average)
+    weights = list(loop.gated.weight_parameters())
+    loop.search = depl0.Search(loop.gated, 4, optimizers=[loop.sgd], averages=[loop.average], calibrate=BATCHES)
+    loop.train(4)
+    assert depl0.info(loop.search.finish(average=loop.average)).macs_left <= 0.4
+    assert all(a is b for a, b in zip(weights, loop.gated.weight_parameters(), strict=True)), "nothing more was cut"
+
+
 def test_weights_that_no_optimizer_holds_are_refused() -> None:
     """After a cut nobody would train them."""
     gated = Loop(average=False).gated
@@ -234,7 +275,8 @@ def test_an_optimizer_from_before_a_saved_state_was_loaded_is_refused() -> None:
 
 def test_what_a_cut_would_lose_is_refused() -> None:
     gated = depl0.attach(Net(), torch.randn(2, 1, 6, 6), budget=0.4)
-    for kind in (torch.optim.LBFGS, torch.optim.Adafactor):
+    lookahead = type("Lookahead", (torch.optim.SGD,), {})  # timm's; keeps slow weights in its groups
+    for kind in (torch.optim.LBFGS, torch.optim.Adafactor, lookahead):
         optimizer = kind(gated.host.parameters(), lr=0.1)
         with pytest.raises(InputError, match=f"what {kind.__name__} remembers cannot be cut"):
             depl0.Search(gated, STEPS, optimizers=[optimizer])

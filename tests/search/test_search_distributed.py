@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 
 import depl0
 from tests.networks.loops import Net, batch
@@ -117,14 +118,23 @@ def test_ddp_follows_the_cuts_and_equals_one_process(
     assert float(error) < 1e-6
 
 
-def train(rank: int, folder: Path, cut: Any, wrapped: bool) -> int:
+def same_in_all(state: Any) -> bool:
+    leaves = [leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, (Tensor, int, float))]
+    own = torch.cat([torch.as_tensor(leaf).flatten().double() for leaf in leaves])
+    both = [torch.zeros_like(own) for _ in range(2)]
+    dist.all_gather(both, own)
+    return torch.equal(*both)
+
+
+def train(rank: int, folder: Path, cut: Any, wrapped: bool, fit: bool) -> int:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4, rng=torch.Generator().manual_seed(0)).train()
     weights, gates = gated.parameter_groups(lr=0.05, steps=20)
     sgd, adam = torch.optim.SGD([weights], momentum=0.9), torch.optim.Adam([gates])
     own = [batch(100 * rank + number) for number in range(3)]  # other data in each process
-    search = depl0.Search(gated, 20, optimizers=[sgd], calibrate=own, loss=LOSS, cut=cut)
+    soon: Any = {"ramp": 0.4, "converged_change": 0.1} if cut == "once" else {}
+    search = depl0.Search(gated, 20, optimizers=[sgd], calibrate=own, loss=LOSS, cut=cut, compensate=fit, **soon)
     torch.manual_seed(rank)  # other gates in each process
     model, cuts = DistributedDataParallel(gated) if wrapped else gated, 0
     for step in range(20):
@@ -136,22 +146,30 @@ def train(rank: int, folder: Path, cut: Any, wrapped: bool) -> int:
         for optimizer in (sgd, adam):
             optimizer.step()
             optimizer.zero_grad()
-    state = values(search.finish())
-    both = [torch.zeros_like(state) for _ in range(2)]
-    dist.all_gather(both, state)
+    compact = search.finish()
+    remembered = {name: optimizer.state_dict()["state"] for name, optimizer in {"sgd": sgd, "adam": adam}.items()}
+    states = {"compact": compact.state_dict(), "gated": gated.state_dict(), **remembered, "search": search.state_dict()}
+    differing = [name for name, state in states.items() if not same_in_all(state)]
     if rank == 0:
-        (folder / "result").write_text(f"{torch.equal(*both)} {cuts > 0}")
+        (folder / "result").write_text(f"{differing} {cuts > 0}")
     dist.barrier()
     return 0
 
 
 @pytest.mark.parametrize(
-    ("cut", "wrapped", "has_cut"), [("auto", True, True), ("auto", False, False), ("never", True, False)]
+    ("cut", "wrapped", "fit", "has_cut"),
+    [
+        ("auto", True, False, True),
+        ("auto", False, False, False),
+        ("never", True, False, False),
+        ("once", True, False, True),
+        ("once", True, True, True),
+    ],
 )
 def test_two_processes_with_other_data_agree(
-    server: ForkServer, tmp_path: Path, cut: str, wrapped: bool, has_cut: bool
+    server: ForkServer, tmp_path: Path, cut: str, wrapped: bool, fit: bool, has_cut: bool
 ) -> None:
     what = "tests.search.test_search_distributed:train"
-    codes, said = ranks(server, tmp_path, what, cut=cut, wrapped=wrapped)
+    codes, said = ranks(server, tmp_path, what, cut=cut, wrapped=wrapped, fit=fit)
     assert codes == [0, 0], said
-    assert (tmp_path / "result").read_text() == f"True {has_cut}"
+    assert (tmp_path / "result").read_text() == f"[] {has_cut}"

@@ -13,6 +13,8 @@ import depl0
 import depl0.search.closing as closing
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runtime import network as compiling
+from depl0.app.training.ema import Average
+from depl0.app.training.search import SearchRecorder
 from depl0.errors import TrainingError
 from depl0.search.convergence import StablePeriod, can_converge
 from depl0.search.freezing import freeze_network
@@ -116,6 +118,22 @@ def test_once_freezes_when_the_search_has_converged_and_trains_on(whole: dict[st
     assert cut["macs_share"] == summary["macs_left"] <= 0.5
     after = [line for line in epochs(folder, "search") if line["step"] > cut["step"]]
     assert after and all(line["kept"]["macs_share"] == summary["macs_left"] for line in after)
+
+
+def test_what_freezing_fits_is_trained_on_and_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[list[torch.Tensor]]] = []
+
+    def remember(average: Average) -> None:
+        seen.append([[tensor.clone() for tensor in tensors] for tensors in (average._present(), average.state())])
+
+    frozen, carry_over = SearchRecorder.frozen, Average.carry_over
+    monkeypatch.setattr(SearchRecorder, "frozen", lambda own, what: [frozen(own, what), remember(own._average)])
+    monkeypatch.setattr(Average, "carry_over", lambda own, shrunk: [remember(own), carry_over(own, shrunk)])
+    run(with_overrides(recipe_of("once"), {"finetune.epochs": 0}), tmp_path / "run")
+    assert events(tmp_path / "run", "freezing")[0]["statistics"] == "renewed"
+    (fitted, _), (own, mean) = seen
+    assert all(map(torch.equal, fitted, own)), "training goes on from other weights than those that were fitted"
+    assert all(map(torch.equal, fitted, mean)), "the mean does not know of the fit"
 
 
 def test_once_is_never_until_it_acts(whole: dict[str, Path]) -> None:

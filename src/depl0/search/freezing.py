@@ -61,12 +61,33 @@ def freeze_network(
     gated.engine.free_gates()
     before = None if scores is not None else gated.evaluation_gates()
     selection, latency = _selected(gated, config, scores)
+    fitted, renewed = _fit(gated, selection.gates, before, calibration, compensated, renewed)
+    return Freezing(selection.gates, selection.forced, renewed, fitted, latency)
+
+
+def fit_to_frozen(gated: GatedModel, *, calibration: Calibration | None, compensated: bool, renewed: bool) -> None:
+    """Make a network whose gates are frozen fit them once more: it has got other weights since."""
+    broadcast_buffers(gated)
+    gates = gated.evaluation_gates().cpu()
+    gated.engine.free_gates()
+    _fit(gated, gates, gated.evaluation_gates(), calibration, compensated, renewed)
+
+
+def _fit(
+    gated: GatedModel,
+    gates: Tensor,
+    before: Tensor | None,
+    calibration: Calibration | None,
+    compensated: bool,
+    renewed: bool,
+) -> tuple[Compensation | None, bool]:
+    """Fix these gates and make what is left fit; return what was fitted, and whether statistics were renewed."""
     fitted: Compensation | None = None
     if compensated and calibration is not None:
-        fitted = _fitted_if_better(gated, selection, before, calibration)
-    gated.engine.fix_gates(selection.gates)
+        fitted = _fitted_if_better(gated, gates, before, calibration)
+    gated.engine.fix_gates(gates)
     renewed = fitted is None and renewed and calibration is not None and renew_statistics(gated, calibration)
-    return Freezing(selection.gates, selection.forced, renewed, fitted, latency)
+    return fitted, renewed
 
 
 def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> tuple[Selection, dict[str, Any] | None]:
@@ -93,13 +114,13 @@ def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> t
 
 
 def _fitted_if_better(
-    gated: GatedModel, selection: Selection, before: Tensor | None, calibration: Calibration
+    gated: GatedModel, gates: Tensor, before: Tensor | None, calibration: Calibration
 ) -> Compensation | None:
     """Compensate for what freezing closes; after a search that closed most before, only where the loss says so."""
     state = {name: value.clone() for name, value in gated.host.state_dict().items()}
     inputs = calibration.inputs()
-    fitted = compensate(gated, _closing(gated, selection, before), inputs, before=before, after=selection.gates)
-    gated.engine.fix_gates(selection.gates)
+    fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates)
+    gated.engine.fix_gates(gates)
     settle(gated, inputs)
     if before is None:
         return fitted
@@ -123,7 +144,7 @@ def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
     broadcast_buffers(gated.host)
 
 
-def _closing(gated: GatedModel, selection: Selection, before: Tensor | None) -> Tensor:
+def _closing(gated: GatedModel, gates: Tensor, before: Tensor | None) -> Tensor:
     """Return the gates that are open now and will be closed."""
     was_open = ~gated.engine.removed if before is None else before.cpu() > 0
-    return was_open & (selection.gates == 0)
+    return was_open & (gates == 0)

@@ -7,7 +7,6 @@ remembered from one check to the next is in ``state_dict``. So a resumed search 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, final
@@ -15,20 +14,20 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.distributed import all_reduce_mean, broadcast, world_size
+from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, world_size
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.gates.generators import BoundedGenerator
+from depl0.host.copies import private_copy
 from depl0.host.network import check_whole
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.closing import closed_streak, closing_gates, first_streak, is_worth_it
 from depl0.search.config import CutPolicy, SearchConfig
 from depl0.search.convergence import StablePeriod, can_converge, gate_positions
 from depl0.search.dependency import check_can_depend, start_dependent
-from depl0.search.freezing import Freezing, freeze_network, settle
+from depl0.search.freezing import Freezing, fit_to_frozen, freeze_network, settle
 from depl0.search.recovery.compensation import compensate
-from depl0.search.recovery.statistics import renew_statistics
 from depl0.search.scores.importance import first_scores
 from depl0.search.scores.reconstruction import reconstruction_scores
 from depl0.search.state import Convergence, Cut, SearchListener, SearchState
@@ -149,12 +148,7 @@ class Search:
         """Freeze the gates within the budget and renew batch-norm statistics; the network stays gated."""
         self._release()
         with self._listener.freezing():
-            freezing = freeze_network(
-                self.gated,
-                calibration=self._calibration,
-                compensated=self.config.compensate,
-                renewed=self.config.renew_statistics,
-            )
+            freezing = freeze_network(self.gated, **self._fitting)
             self._state.frozen = True
             self._listener.frozen(freezing)
         return freezing
@@ -171,7 +165,8 @@ class Search:
         """
         if not self._state.frozen:
             self.freeze()
-        return self.gated.extract() if average is None else self._averaged(average).extract()
+        broadcast_buffers(self.gated)  # each process has seen other data since the gates were frozen
+        return self.gated.extract() if average is None else self._averaged(average)[0].extract()
 
     def cut(self, closing: Tensor) -> bool:
         """Cut gates out of the network for good; returns False if there were none left to cut."""
@@ -308,6 +303,9 @@ class Search:
         policy = self._policy
         if state.convergence is None and self._has_converged(log_alpha) and policy == "once":
             self.freeze()
+            for average in self._averages:  # else the mean would go on from weights that know nothing of the cut
+                fitted, mean = self._averaged(average)
+                mean.load_state_dict(fitted.host.state_dict())
             return self.cut(self.gated.evaluation_gates().cpu() == 0)
         if policy == "progressive" and self._is_followed:
             state.closed_streak = closed_streak(log_alpha, state.closed_streak, self.gated.config.evaluation)
@@ -404,15 +402,25 @@ class Search:
                 raise _no_copy(average)
         self._host = self.gated.engine.host_state()
 
-    def _averaged(self, average: nn.Module) -> GatedModel:
-        """Return a copy of the network, frozen alike, with averaged weights and statistics that fit them."""
-        own, shapes = copy.deepcopy(self.gated), state_shapes(self.gated.host)
+    @property
+    def _fitting(self) -> dict[str, Any]:
+        """Return how what is left is made to fit frozen gates."""
+        config = self.config
+        return {
+            "calibration": self._calibration,
+            "compensated": config.compensate,
+            "renewed": config.renew_statistics,
+        }
+
+    def _averaged(self, average: nn.Module) -> tuple[GatedModel, nn.Module]:
+        """Return a copy of the frozen network with averaged weights, fitted to the gates alike, and their owner."""
+        own, shapes = private_copy(self.gated), state_shapes(self.gated.host)
+        assert isinstance(own, GatedModel), "a copy is of the same class"
         for module in average.modules():
             if type(module) is type(own.host) and state_shapes(module) == shapes:
                 own.host.load_state_dict(module.state_dict())
-                if self._calibration is not None and self.config.renew_statistics:
-                    renew_statistics(own, self._calibration)
-                return own
+                fit_to_frozen(own, **self._fitting)
+                return own, module
         raise _no_copy(average)
 
 

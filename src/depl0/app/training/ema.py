@@ -19,6 +19,10 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self._model = model
+        self.restart()
+
+    def restart(self) -> None:
+        """Let the mean begin with the present weights."""
         self._mean = [tensor.clone() for tensor in self._present()]
 
     @torch.no_grad()

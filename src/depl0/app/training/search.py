@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, final
 
@@ -150,12 +150,13 @@ class SearchRecorder(SearchListener):
 
     @contextmanager
     def freezing(self) -> Iterator[None]:
-        """Measure the network before its gates are frozen, with averaged weights while training goes on."""
-        is_training = self._session.epoch < self._session.recipe.search.epochs
-        average = self._average if is_training else None  # at the end the network has them already
-        with average.swapped_in() if average is not None else nullcontext():
-            self._score_before = score_before_freezing(self._session, self._gated)
-            yield
+        """Measure the network before its gates are frozen; averaged weights are what is frozen, and trained on."""
+        if self._average is not None:
+            self._average.copy_to_model()
+        self._score_before = score_before_freezing(self._session, self._gated)
+        yield
+        if self._average is not None:
+            self._average.restart()
 
     def frozen(self, freezing: Freezing) -> None:
         """Record the frozen gates."""
