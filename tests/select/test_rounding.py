@@ -19,6 +19,7 @@ from depl0.select.rounding import removable_in_steps, round_to_nearest
 from depl0.surgery.record import record_of
 from tests.networks.mixed import given_scores, mixed
 from tests.networks.structures import STRUCTURES, image
+from tests.networks.tiny import tiny_gated
 
 ROUND_TO = [1, 2, 3, 4, 8, 16, 32]
 
@@ -116,6 +117,18 @@ def test_what_is_gone_is_not_opened_to_make_a_multiple() -> None:
     for group in gated.plan.groups:
         alive = group.size - int(gone[group.gates].sum())
         assert int(rounded[group.gates].sum()) <= alive
+
+
+@pytest.mark.parametrize("budget", [None, 0.5])
+@pytest.mark.parametrize("round_to", [1, 2, 4])
+def test_a_group_that_was_closed_for_good_is_left_alone(round_to: int, budget: float | None) -> None:
+    gated = tiny_gated(budget=budget, round_to=round_to)
+    first, second = gated.plan.groups
+    gated.engine.close(torch.arange(gated.plan.num_gates) < first.size)
+    frozen = depl0.Search(gated, 1, cut="never").freeze().gates
+    assert not frozen[first.gates].any()
+    kept = int((frozen[second.gates] > 0).sum())
+    assert kept > 0 and kept % round_to == 0
 
 
 def test_a_gate_of_a_grouped_convolution_counts_its_channels() -> None:

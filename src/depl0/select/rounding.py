@@ -154,10 +154,10 @@ class _Ladder:
     def of(
         cls, group: Group, step: int, is_open: Tensor, alive: Tensor, scores: Tensor, may_vanish: bool
     ) -> _Ladder | None:
-        """Return a group's ladder; None for one that shall be left alone."""
+        """Return a group's ladder; None for one that has no gates left, or that shall be left alone."""
         own, opened = scores[group.gates], is_open[group.gates]
         count = int(opened.sum())
-        if may_vanish and count == 0:
+        if not bool(alive[group.gates].any()) or (may_vanish and count == 0):
             return None
         by_score = own.argsort(descending=True, stable=True)
         by_score = by_score[alive[group.gates][by_score]]
