@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle  # noqa: TID251
+from collections.abc import Callable
 from pathlib import Path
 
 import onnxruntime
@@ -15,6 +18,7 @@ from torch import nn
 
 import depl0
 from depl0.export import export_onnx
+from depl0.host.copies import private_copy
 from depl0.replacements.full_width import FullWidth, WidthSpec, keep_full_width
 
 pytestmark = pytest.mark.structures
@@ -32,6 +36,15 @@ def test_removed_channels_are_zeros() -> None:
     assert "3 of 6 channels, the others are zeros" in repr(module)
     keep_full_width(module, spec, torch.tensor([1]))
     assert module(x[:, :1]).shape == (2, 1, 4, 4)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module)), private_copy])
+def test_a_module_at_full_width_can_be_pickled_and_copied(again: Callable[[nn.Module], nn.Module]) -> None:
+    module, x = nn.Sequential(SpatialAttention()), torch.randn(2, 3, 4, 4)
+    keep_full_width(module[0], WidthSpec(6, 1, 1, True), torch.tensor([0, 2, 5]))
+    other = again(module)
+    assert type(other[0]) is type(module[0]) and other[0] is not module[0]
+    assert torch.equal(other(x), module(x))
 
 
 def test_cut_in_training_saved_loaded_and_deployed(tmp_path: Path) -> None:

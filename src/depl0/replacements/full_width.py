@@ -71,8 +71,18 @@ def full_width_class(base: type[nn.Module]) -> type[nn.Module]:
         kept = f"{len(self.depl0_kept)} of {self.depl0_width.width} channels, the others are zeros"
         return f"{said}{', ' if said else ''}{kept}"
 
-    members = {"forward": forward, "extra_repr": extra_repr, "__doc__": base.__doc__, "__module__": __name__}
-    return type(f"FullWidth{base.__name__}", (FullWidth, base), members)
+    def reduce(self: Any, protocol: Any) -> Any:  # a class that is made at run time is not found by its name
+        reduced: Any = base.__reduce_ex__(self, max(int(protocol), 2))
+        return new_full_width, (base, *reduced[1][1:]), *reduced[2:]
+
+    members = {"forward": forward, "extra_repr": extra_repr, "__reduce_ex__": reduce}
+    return type(f"FullWidth{base.__name__}", (FullWidth, base), {**members, "__doc__": base.__doc__})
+
+
+def new_full_width(base: type[nn.Module], *args: Any) -> Any:
+    """Make an unpickled or copied module, without its contents."""
+    kind = full_width_class(base)  # type: ignore[arg-type]
+    return kind.__new__(kind, *args)
 
 
 def keep_full_width(module: nn.Module, spec: WidthSpec, keep: Tensor) -> None:
@@ -101,7 +111,7 @@ class FullWidthReplacement(Replacement):
     kind: ClassVar[str] = "full_width"
     spec_type: ClassVar[type] = WidthSpec
     rank: ClassVar[int] = 1  # only where nothing else is known
-    exported = (WidthSpec, FullWidth, full_width_class, keep_full_width, rebuild_full_width)
+    exported = (WidthSpec, FullWidth, full_width_class, new_full_width, keep_full_width, rebuild_full_width)
     rebuild = rebuild_full_width
 
     @classmethod
