@@ -7,8 +7,11 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
+from safetensors.torch import save_file
+from torch import nn
 
 from tests.cli.conftest import Type
+from tests.networks.golden import TinyDigits
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
@@ -45,6 +48,18 @@ def test_a_run_ends_in_the_deployed_file(type_command: Type, tmp_path: Path) -> 
     assert again.code == 0 and again.out.splitlines()[-9:] == typed.out.splitlines()[-9:]
     assert type_command("report run --out report").code == 0
     assert "<h3>Deployed</h3>" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_weights_with_a_new_head_can_be_deployed(type_command: Type, tmp_path: Path) -> None:
+    """They always failed: the dense network was to take all of them."""
+    other = TinyDigits()
+    other.classifier = nn.Linear(6, 7)
+    save_file(other.state_dict(), tmp_path / "other.safetensors")
+    options = "--set deploy.then=int8 --set deploy.max_drop=100 --set deploy.calibration_images=64"
+    typed = type_command(f"{SHORT} --weights other.safetensors {options}")
+    assert typed.code == 0, typed.err
+    found = json.loads((tmp_path / "run" / "deployed.json").read_text())
+    assert not found["dense_is_trained"] and found["variants"][0]["score"] is None
 
 
 def test_what_may_follow_a_run(type_command: Type, tmp_path: Path) -> None:

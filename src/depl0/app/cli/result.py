@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from depl0._util.optional import check_installed
 from depl0.app.recipes.recipe import Recipe
+from depl0.app.runs.paths import resolve_paths
 from depl0.app.table import MISSING, aligned
 from depl0.app.tasks import Metric, metric_in
 from depl0.latency.measure import Speedup
@@ -77,7 +78,7 @@ def deploy(recipe: Recipe, run: Path, note: Callable[[str], None]) -> dict[str, 
         return None
     from depl0.app.deploy.variants import deploy_run  # torch.onnx is slow to import
 
-    return deploy_run(run, recipe, note)
+    return deploy_run(run, resolve_paths(recipe, run), note)
 
 
 def deployed_table(deployed: dict[str, Any], run: Path) -> str:

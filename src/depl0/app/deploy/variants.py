@@ -87,9 +87,9 @@ def _dense(
 ) -> bool:
     """Add the dense network's two files; their scores only where its trained weights are at hand."""
     network = source.make().eval()
-    trained = bool(recipe.model.weights)
-    if recipe.model.weights:
-        load_weights(network, recipe.model.weights)
+    trained = False
+    if recipe.model.weights:  # a new head has never been trained for this task
+        trained = load_weights(network, recipe.model.weights, strict=recipe.model.strict) is None
     example = ExampleInputs(source.example, {})
     files["dense, float"] = export_onnx(network, example)
     found = quantize_onnx(network, example, images, score=score if trained else None, max_drop=float("inf"))
