@@ -131,6 +131,16 @@ def test_a_part_that_is_wrapped_after_attach() -> None:
     torch.testing.assert_close(list(wrapped.values()), list(gradients_of(Plain()).values()), rtol=0, atol=0)
 
 
+def test_a_gated_layer_that_is_wrapped_by_itself_after_attach_is_refused() -> None:
+    host = Plain()
+    gated = depl0.attach(host, torch.ones(2, 6), start=0.5).train()
+    gated(torch.ones(2, 6))
+    for name, layer in host.named_children():
+        setattr(host, name, checkpoint_wrapper(layer))
+    with pytest.raises(depl0.errors.InputError, match="is wrapped in CheckpointWrapper, which hides its parameters"):
+        gated(torch.ones(2, 6))
+
+
 def test_checkpointing_elsewhere_is_left_alone() -> None:
     before = vars(checkpointing).copy()
     gradients("parts")

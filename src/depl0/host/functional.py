@@ -62,8 +62,20 @@ def call_gated(
         return call_with(host, parameters, args, kwargs, ties)
     if not (checkpoints or _may_checkpoint(host)):
         return call_with(host, parameters, args, kwargs, ties)
+    _check_owners(host, parameters)
     with _seen_again(host, _with_ties(host, parameters, ties)):
         return call_with(host, parameters, args, kwargs, ties)
+
+
+def _check_owners(host: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    """Refuse a layer that was wrapped by itself: its wrapper shows its parameters, but takes no others for them."""
+    for name in parameters:
+        path, _, own = name.rpartition(".")
+        if own not in (module := host.get_submodule(path))._parameters:
+            raise InputError(
+                f"{path} is wrapped in {type(module).__name__}, which hides its parameters from the gates.",
+                hint="wrap the block around the layer instead of the layer itself.",
+            )
 
 
 def _may_checkpoint(host: nn.Module) -> bool:
