@@ -36,6 +36,8 @@ def test_a_run_finds_its_data_again(type_command: Type, tmp_path: Path, monkeypa
     assert json.loads(type_command("eval ../../run --json").out) == before
     exported = type_command("export ../../run --to safetensors")
     assert exported.code == 0, exported.err
+    exported = type_command("export ../../run --to onnx --int8 --max-drop 100 --calibration-images 16")
+    assert exported.code == 0, exported.err
     # continued from its last checkpoint: the data, the network and the task are opened again
     (tmp_path / "run" / "summary.json").unlink()
     typed = type_command(f"{WORDS} --out ../../run --resume --json")

@@ -134,7 +134,7 @@ def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
             depl0.prune(trained, example, data=BATCHES, steps=steps)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"with steps, a batch must be a pair \(inputs, targets\), got Tensor instead"):
         depl0.prune(trained, example, data=INPUTS, steps=4)
-    with pytest.raises(InputError, match="there are no calibration inputs"):
+    with pytest.raises(InputError, match="the calibration data hold no batches"):
         depl0.prune(trained, example, data=[], steps=4)
 
 
@@ -143,7 +143,7 @@ def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
     assert depl0.info(compact).params_left <= 0.4 and compact.stem.out_channels == 8
     with pytest.raises(InputError, match="is infeasible"):
         depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.001)
-    with pytest.raises(InputError, match="no calibration inputs"):
+    with pytest.raises(InputError, match="the calibration data hold no batches"):
         depl0.prune(trained, torch.randn(1, 1, 6, 6), data=[])
     with pytest.raises(InputError, match="did you mean budget"):
         depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, buget=0.5)  # type: ignore[call-arg]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle  # noqa: TID251 - what users may do with a network
 from typing import Any
 
 import pytest
@@ -243,10 +244,21 @@ def test_a_second_search_with_an_average_goes_on_from_the_first() -> None:
     assert loop.train(STEPS)
     loop.search.finish(average=loop.average)
     weights = list(loop.gated.weight_parameters())
-    loop.search = depl0.Search(loop.gated, 4, optimizers=[loop.sgd], averages=[loop.average], calibrate=BATCHES)
+    loop.search = depl0.Search(loop.gated, 4, optimizers=[loop.sgd], averages=[loop.average], cut="never")
     loop.train(4)
     assert depl0.info(loop.search.finish(average=loop.average)).macs_left <= 0.4
     assert all(a is b for a, b in zip(weights, loop.gated.weight_parameters(), strict=True)), "nothing more was cut"
+
+
+def test_a_pickled_network_takes_neither_its_search_nor_data_along() -> None:
+    gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
+    before = len(pickle.dumps(gated))
+    search = depl0.Search(gated, 2, calibrate=BATCHES, loss=LOSS, cut="never")
+    search.step()
+    search.freeze()
+    more, data = len(pickle.dumps(gated)) - before, sum(4 * images.numel() for images, _ in BATCHES)
+    assert more < 2048 < data / 4
+    search.finish()
 
 
 def test_weights_that_no_optimizer_holds_are_refused() -> None:
@@ -483,9 +495,8 @@ def test_wrong_settings_are_refused() -> None:
 
 
 def test_batches_that_do_not_fit_the_loss_are_refused() -> None:
-    loop = Loop(calibrate=[torch.randn(2, 1, 6, 6)])
     with pytest.raises(InputError, match=r"must be a pair \(inputs, targets\)"):
-        loop.search.step()
+        Loop(calibrate=[torch.randn(2, 1, 6, 6)])
 
 
 def test_a_network_that_gives_nan_is_refused() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from depl0._util.defaults import own_defaults
 from depl0._util.random import isolated_random
 from depl0.host.copies import private_copy, untouched
 from depl0.host.inputs import ExampleInputs
@@ -40,6 +41,7 @@ class Cost:
         return f"{self.params:,} parameters, {self.macs:,} MACs"
 
 
+@own_defaults()
 def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """Count the parameters and MACs of a network, in total and layer by layer, in evaluation mode.
 

@@ -123,6 +123,7 @@ class ExpectedCost(ConstantTensors):
 
     def forward(self, open_probability: Tensor, kind: str) -> Tensor:
         """Return one expected cost, differentiable."""
+        open_probability = open_probability.to(self.constants.dtype)  # which follows the network to double precision
         if kind == "groups":
             return torch.dot(open_probability, self.filter_weights)
         if kind == "latency":
@@ -143,6 +144,7 @@ class ExpectedCost(ConstantTensors):
 
     def value_and_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Return expected parameters, MACs or seconds and their gradient in closed form, outside autograd."""
+        open_probability = open_probability.to(self.constants.dtype)
         if kind == "latency":
             return self.timed().value_and_gradient(open_probability)
         p, row = open_probability, KINDS.index(kind)

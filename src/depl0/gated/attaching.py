@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from depl0._util.defaults import own_defaults
 from depl0._util.distributed import broadcast, is_first
 from depl0.config import GateChanges, GateConfig
 from depl0.costs.count import Cost, LayerCost
@@ -21,6 +22,7 @@ from depl0.planning import plan as make_plan
 from depl0.select.gates import minimum_share
 
 
+@own_defaults()
 def attach(
     model: nn.Module,
     example_inputs: Any,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from depl0._util.defaults import user_defaults
 from depl0.errors import InputError
 
 
@@ -23,34 +24,36 @@ class ExampleInputs:
     """further examples, for a network that takes several kinds of inputs"""
 
     @classmethod
-    def of(cls, inputs: object) -> ExampleInputs:
+    def of(cls, inputs: object, name: str = "example_inputs") -> ExampleInputs:
         """Accept a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of such examples.
 
         Raises:
-            InputError: if ``inputs`` is something else, or holds no tensor.
+            InputError: if ``inputs``, which the error calls ``name``, is something else, or holds no tensor or example.
         """
         if isinstance(inputs, ExampleInputs):
             return inputs
         if isinstance(inputs, list) and inputs:
-            first, *others = [cls.of(example) for example in inputs]
+            first, *others = [cls.of(example, name) for example in inputs]
             return cls(first.args, first.kwargs, tuple(others))
         if isinstance(inputs, Tensor):
-            return cls((inputs,), {})
-        if isinstance(inputs, tuple):
+            example = cls((inputs,), {})
+        elif isinstance(inputs, tuple):
             example = cls(inputs, {})
         elif isinstance(inputs, dict):
             if not all(isinstance(key, str) for key in inputs):
-                raise InputError("example_inputs is a dict whose keys are not all argument names.")
+                raise InputError(f"{name} is a dict whose keys are not all argument names.")
             example = cls((), dict(inputs))
         else:
             raise InputError(
-                f"example_inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
-                f"got {type(inputs).__name__ if inputs != [] else 'an empty list'} instead.",
+                f"{name} must be a tensor, a tuple of arguments or a dict of keyword arguments, "
+                f"got {'an empty list' if isinstance(inputs, list) else type(inputs).__name__} instead.",
                 hint="pass e.g. torch.randn(1, 3, 224, 224), or (x, mask) for a network with two inputs; "
                 "a list of such examples is for a network that is called in several ways.",
             )
         if not example.tensors():
-            raise InputError("example_inputs holds no tensor.", hint="pass what the network's forward takes.")
+            raise InputError(f"{name} holds no tensor.", hint="pass what the network's forward takes.")
+        if example.batch() == 0:
+            raise InputError(f"{name} is an empty batch.", hint="pass at least one example.")
         return example
 
     def leaves(self) -> list[Any]:
@@ -87,8 +90,12 @@ class ExampleInputs:
 
     def call(self, function: Callable[..., Any]) -> Any:
         """Call a network with copies of these inputs: it may write into them."""
-        copies = self.alone().map_tensors(lambda tensor: tensor.detach().clone())
-        return function(*copies.args, **copies.kwargs)
+        return self.alone().map_tensors(lambda tensor: tensor.detach().clone()).run(function)
+
+    def run(self, function: Callable[..., Any]) -> Any:
+        """Call a network with these inputs themselves."""
+        with user_defaults():
+            return function(*self.args, **self.kwargs)
 
     def on_device_of(self, model: nn.Module) -> ExampleInputs:
         """Return the same inputs on the device of the model's parameters."""

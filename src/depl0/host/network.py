@@ -72,6 +72,17 @@ def _check_values(model: nn.Module) -> None:
             )
 
 
+def check_finite(model: nn.Module) -> None:
+    """Refuse a network whose weights are not numbers; what it computes could not be compared."""
+    for name, tensor in model.named_parameters():
+        bad = ~tensor.isfinite() if tensor.requires_grad else tensor.isnan()
+        if bool(bad.any()):
+            raise InputError(
+                f"{name} holds {'NaN' if bool(tensor.isnan().any()) else 'infinite values'}.",
+                hint="its training has diverged, or the file is damaged: go back to an earlier checkpoint.",
+            )
+
+
 def canonical_names(model: nn.Module) -> dict[str, str]:
     """Map every name of every parameter and buffer to the first name of the same tensor (tied parameters)."""
     first: dict[int, str] = {}
@@ -116,10 +127,17 @@ def module_stack() -> Iterator[list[nn.Module]]:
 
 def run_checked(model: nn.Module, example: ExampleInputs) -> Any:
     """Run the network once, in its present mode; a failure says in which layer."""
+    with explained_run(model, example, "example_inputs"), torch.no_grad():
+        return example.call(model)
+
+
+@contextmanager
+def explained_run(model: nn.Module, example: ExampleInputs, name: str) -> Iterator[None]:
+    """Say in which layer a network fails that runs inside, and on what."""
     running: list[nn.Module] = []
     try:
-        with module_stack() as running, torch.no_grad():
-            return example.call(model)
+        with module_stack() as running:
+            yield
     except Depl0Error:
         raise
     except Exception as error:
@@ -128,7 +146,7 @@ def run_checked(model: nn.Module, example: ExampleInputs) -> Any:
             str(tuple(leaf.shape)) if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in example.leaves()
         )
         raise InputError(
-            f"the network does not run on example_inputs ({shapes}): "
+            f"the network does not run on {name} ({shapes}): "
             f"{type(error).__name__} at {layer or type(model).__name__}: {first_line(error)}",
             hint="pass inputs of the shape, type and device that the network is trained with.",
         ) from error

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, final
+from collections.abc import Iterable
+from typing import Any
 
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.search.calibration import Calibration
 
 
 def find_gated(model: nn.Module, name: str | None) -> GatedModel:
@@ -61,30 +59,3 @@ def match_size(average: nn.Module, gated: GatedModel) -> None:
     for copied in average.modules():
         if isinstance(copied, GatedModel):
             copied.engine.match_size(gated)
-
-
-@final
-class _Moved:
-    """The same batches, each brought to where the network is when it is asked for."""
-
-    def __init__(self, batches: Iterable[Any], gated: GatedModel) -> None:
-        self._batches, self._gated = batches, gated
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._move, self._batches)
-
-    def _move(self, batch: Any) -> Any:
-        device = self._gated.engine.device
-        return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)
-
-
-def moved(calibration: Calibration | None, gated: GatedModel) -> Calibration | None:
-    """Return calibration data that are brought to the network's device."""
-    if calibration is None:
-        return None
-    return Calibration(
-        _Moved(calibration.scores, gated),
-        _Moved(calibration.statistics, gated),
-        _Moved(calibration.judge, gated),
-        calibration.loss,
-    )

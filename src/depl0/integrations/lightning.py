@@ -18,7 +18,7 @@ from depl0._util.distributed import world_size
 from depl0._util.optional import missing
 from depl0._util.random import random_state, set_random_state
 from depl0.errors import InputError
-from depl0.integrations._shared import check_trained, find_gated, match_size, moved
+from depl0.integrations._shared import check_trained, find_gated, match_size
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import SearchConfig
 from depl0.search.search import Search
@@ -137,7 +137,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
             self._length(trainer),
             optimizers=trainer.optimizers,
             averages=averages,
-            calibrate=moved(self._calibration, gated),
+            calibrate=self._calibration,
             state=self._saved,
             **self._settings,
         )
@@ -238,4 +238,3 @@ def _all_steps(trainer: Trainer, max_epochs: int | None) -> int:
     if not trainer.lightning_module.automatic_optimization and trainer.max_steps != -1:
         steps = min(steps, -(-trainer.max_steps // len(trainer.optimizers)))  # max_steps counts those of each optimizer
     return int(steps)
-

@@ -16,7 +16,7 @@ from depl0._util.optional import check_installed
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gated.engine import HostState
-from depl0.integrations._shared import check_trained, find_gated, moved
+from depl0.integrations._shared import check_trained, find_gated
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import SearchConfig
 from depl0.search.search import Search
@@ -135,7 +135,7 @@ class SearchCallback(TrainerCallback, ExportableState):
             self._steps if self._steps is not None else state.max_steps,
             optimizers=[optimizer],
             averages=self._averages,
-            calibrate=moved(self._calibration, gated),
+            calibrate=self._calibration,
             state=saved,
             **self._settings,
         )

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from depl0._util.defaults import own_defaults
 from depl0._util.random import isolated_random
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
@@ -23,7 +24,7 @@ from depl0.costs.count import cost_of_copy
 from depl0.costs.expected import ExpectedCost
 from depl0.host.copies import untouched
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import check_host
+from depl0.host.network import check_finite, check_host
 from depl0.planning.cause import mark_cause
 from depl0.planning.traces import evaluation_copy, trace_cases
 from depl0.planning.trial import Trial
@@ -33,6 +34,7 @@ from depl0.surgery.slicing import kept_gates
 __all__ = ["plan"]
 
 
+@own_defaults()
 def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", alone: Collection[str] = ()) -> Plan:
     """Find the channels of a network that can be pruned; all others are unprunable, each with its reason.
 
@@ -56,7 +58,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
         8
     """
     example = ExampleInputs.of(example_inputs)
-    check_host(model)
+    check_finite(check_host(model))
     with isolated_random():
         copy = evaluation_copy(model)
         traces = trace_cases(model, copy, example)

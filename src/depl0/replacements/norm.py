@@ -231,7 +231,7 @@ class NormReplacement(Replacement):
         if module is None or len(sources) != 1 or len(results) != 1 or any(is_in_place(node) for node in nodes):
             return ()
         source, result = sources.pop(), results[0]
-        value, ndim = state.values[source], len(shape_of(source))
+        value, ndim = state.values.get(source), len(shape_of(source))
         if not isinstance(value, Channels) or shape_of(source) != shape_of(result):
             return ()
         known = state.replaced.get(path)

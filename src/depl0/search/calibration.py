@@ -1,23 +1,29 @@
 """The data that a search looks at besides training on it: for first scores, and for batch-norm statistics.
 
 A batch is what the network is called with, alone: a tensor, a tuple of arguments or a dict of keyword arguments. With a
-loss it is a pair (inputs, targets), as data loaders give it.
+loss it is a pair (inputs, targets), as data loaders give it. Batches are moved to the network's device, and tried on it
+before they are used.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias, final
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
+from depl0._util.defaults import read_as_user
 from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.host.copies import run_host
 from depl0.host.inputs import ExampleInputs
+from depl0.host.network import explained_run
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 """(outputs, targets) -> the mean loss of a batch"""
@@ -40,28 +46,39 @@ class Calibration:
         statistics: for measuring batch-norm statistics anew when the gates are frozen.
         judge: for deciding, by the loss, whether the new statistics are better.
         loss: the loss of the task; None: batches are inputs alone, and nothing is judged by a loss.
+        network: what batches are for; None: they are known to fit.
     """
 
     scores: Iterable[Any]
     statistics: Iterable[Any]
     judge: Iterable[Any]
     loss: Loss | None = None
+    network: GatedModel | None = None
 
     @classmethod
-    def of(cls, batches: Calibration | Iterable[Any] | None, loss: Loss | None) -> Calibration | None:
+    def of(
+        cls, batches: Calibration | Iterable[Any] | None, loss: Loss | None, network: GatedModel | None = None
+    ) -> Calibration | None:
         """Accept one source of batches for everything."""
-        if batches is None or isinstance(batches, Calibration):
-            return batches
-        if isinstance(batches, Iterator):
-            batches = list(islice(batches, MOST_BATCHES))  # it could not be read a second time
-        if isinstance(batches, DataLoader):
-            batches = IndependentLoader(batches)
+        if batches is None:
+            return None
+        if isinstance(batches, Calibration):
+            return replace(batches, network=network)
         if not isinstance(batches, Iterable) or isinstance(batches, (Tensor, dict, str)):
             raise InputError(
                 f"calibrate must give batches, got {type(batches).__name__} instead.",
                 hint="pass a data loader or a list of batches.",
             )
-        return cls(batches, batches, batches, loss)
+        if isinstance(batches, DataLoader):
+            batches = IndependentLoader(batches)
+        if not _has_length(batches):
+            batches = list(islice(read_as_user(batches), MOST_BATCHES))  # perhaps it could not be read a second time
+        if not len(batches):  # type: ignore[arg-type]
+            raise _no_batches()
+        result = cls(batches, batches, batches, loss, network)
+        if isinstance(batches, list):
+            next(result.pairs(batches))
+        return result
 
     def inputs(self, images: int = MOST_INPUTS) -> list[Any]:
         """Return inputs alone, as many whole batches as hold so many examples, at least one."""
@@ -69,24 +86,57 @@ class Calibration:
         count = 0
         for inputs, _ in self.pairs(self.scores):
             found.append(tuple(inputs) if isinstance(inputs, list) else inputs)
-            count += next((len(leaf) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)), 1)
+            count += examples_in(inputs)
             if count >= images:
                 break
         return found
 
     def pairs(self, batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Give the first batches as (inputs, targets); targets are None where there is no loss."""
-        for batch in islice(batches, MOST_BATCHES):
+        tried: set[Any] = set()
+        number = 0
+        for number, batch in enumerate(islice(read_as_user(batches), MOST_BATCHES), 1):
             if self.loss is None:
-                yield batch, None
+                inputs, targets = batch, None
             elif isinstance(batch, (tuple, list)) and len(batch) == 2:
-                yield batch[0], batch[1]
+                inputs, targets = batch
             else:
                 raise InputError(
                     f"with a loss, a batch of calibrate must be a pair (inputs, targets), got {type(batch).__name__} "
                     "instead.",
                     hint="leave the loss out where batches are inputs alone.",
                 )
+            if self.network is not None:
+                inputs, targets = on_device((inputs, targets), self.network.engine.device)
+                _check(self.network.host, inputs, f"batch {number} of the calibration data", tried)
+            yield inputs, targets
+        if not number:
+            raise _no_batches()
+
+
+def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
+    """Refuse a batch that the network does not run on, or that says nothing."""
+    example = ExampleInputs.of(tuple(inputs) if isinstance(inputs, list) else inputs, name)
+    if any(bool(tensor.isnan().any()) for tensor in example.tensors() if tensor.is_floating_point()):
+        raise InputError(f"{name} holds NaN.", hint="look at how the data are made.")
+    kind = tuple((tensor.dtype, tensor.shape[1:]) for tensor in example.tensors())
+    if kind not in tried:
+        tried.add(kind)
+        with explained_run(host, example, name):
+            run_host(host, example)
+
+
+def _has_length(batches: Any) -> bool:
+    try:
+        return len(batches) >= 0
+    except TypeError:
+        return False
+
+
+def _no_batches() -> InputError:
+    return InputError(
+        "the calibration data hold no batches.", hint="pass a data loader or a list that can be read several times."
+    )
 
 
 @final
@@ -106,19 +156,29 @@ class IndependentLoader:
             loader._iterator = None
         yield from loader
 
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Return a batch of any structure with its tensors on a device."""
+    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, value)
+
+
+def examples_in(batch: Any) -> int:
+    """Return how many examples a batch of any structure has: the length of its first tensor that has one."""
+    return next((len(leaf) for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), 1)
+
 
 def call(model: nn.Module, inputs: Any) -> Any:
     """Call a network with a batch of inputs."""
-    if isinstance(inputs, Tensor):
-        return model(inputs)
-    example = ExampleInputs.of(tuple(inputs) if isinstance(inputs, list) else inputs)
-    return model(*example.args, **example.kwargs)
+    return ExampleInputs.of(tuple(inputs) if isinstance(inputs, list) else inputs).run(model)
 
 
 def split(batch: Any, size: int) -> Iterator[Any]:
     """Cut a batch of any structure into smaller ones of ``size`` entries; all tensors are cut along the first axis."""
     leaves, structure = pytree.tree_flatten(batch)
-    count = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0), 1)
+    count = examples_in(batch)
     for start in range(0, count, size):
         part = [
             leaf[start : start + size] if isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == count else leaf

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 from typing_extensions import Unpack
 
+from depl0._util.defaults import call_as_user, own_defaults, read_as_user
 from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
@@ -21,7 +21,7 @@ from depl0.gated import GatedModel, attach
 from depl0.gated.attaching import choose_multiple, with_config
 from depl0.host.copies import private_copy
 from depl0.host.network import check_host, first_line
-from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call
+from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call, on_device
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.recovery.unlabelled import (
@@ -81,6 +81,7 @@ def prune(
 ) -> list[nn.Module]: ...
 
 
+@own_defaults()
 def prune(
     model: nn.Module,
     example_inputs: Any,
@@ -160,10 +161,11 @@ def prune(
     with ProgressLine(quiet=quiet) as progress:
         progress.phase("analysing")
         networks = _gated_for(private_copy(model), example_inputs, config, budgets)
-        calibration = Calibration.of(data, None if steps is None else loss or functional.cross_entropy)
+        task_loss = None if steps is None else loss or functional.cross_entropy
+        calibration = Calibration.of(() if data is None else data, task_loss, networks[0])
         assert calibration is not None, "data are batches"
         inputs, held_back = hold_back(calibration.inputs()) if steps is None else (calibration.inputs(), [])
-        axis = check_class_axis(dense, _like(held_back[0], dense), class_axis) if held_back else None
+        axis = check_class_axis(dense, held_back[0], class_axis) if held_back else None
         if inputs:
             check_augment(augment, inputs[0])
         progress.phase("scoring")
@@ -223,12 +225,6 @@ def _gated_for(host: nn.Module, example_inputs: Any, config: GateConfig, budgets
     return found
 
 
-def _like(batch: Any, network: nn.Module) -> Any:
-    """Return a batch where the network is."""
-    device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, batch)
-
-
 def note_agreement(compact: nn.Module, agreement: Agreement | None) -> None:
     """Keep with a compact network how far it agrees with the dense one."""
     record = record_of(compact)
@@ -265,11 +261,11 @@ def finetune(
         set_rate(sgd, lr, step, steps)
         inputs, targets = next(batches)
         if distillation is None:
-            value = task_loss(call(compact, inputs), targets)
+            value = call_as_user(task_loss, call(compact, inputs), targets)
         else:
             with distillation.watch(compact) as blocks:
                 outputs = call(compact, inputs)
-            value = distillation(task_loss(outputs, targets), outputs, inputs, blocks)
+            value = distillation(call_as_user(task_loss, outputs, targets), outputs, inputs, blocks)
         value.backward()
         sgd.step()
         sgd.zero_grad()
@@ -313,8 +309,8 @@ def _endless(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, A
     """Give pairs (inputs, targets) again and again, where the network is."""
     while True:
         found = False
-        for batch in data:
+        for batch in read_as_user(data):
             found = True
-            yield pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, _pair(batch))
+            yield on_device(_pair(batch), device)
         if not found:
             raise InputError("data gives no batches.", hint="pass a data loader or a list of batches.")

@@ -14,6 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from depl0._util.defaults import own_defaults
 from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, world_size
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
@@ -87,6 +88,7 @@ class Search:
         (False, 1)
     """
 
+    @own_defaults()
     def __init__(
         self,
         gated: GatedModel,
@@ -113,7 +115,7 @@ class Search:
         if self.config.dependency > 0:
             check_can_depend(gated)
         self._optimizers, self._averages = list(optimizers), list(averages)
-        self._calibration = Calibration.of(calibrate, loss)
+        self._calibration = Calibration.of(calibrate, loss, gated)
         self._listener = listener or SearchListener()
         self._state = SearchState()
         self._host = gated.engine.host_state()
@@ -128,6 +130,7 @@ class Search:
 
     # -- what the loop calls -----------------------------------------------------------------------------------------
 
+    @own_defaults()
     def step(self) -> bool:
         """Advance one step; returns True if the network shrank.
 
@@ -144,6 +147,7 @@ class Search:
         state.done += 1
         return shrank
 
+    @own_defaults()
     def freeze(self) -> Freezing:
         """Freeze the gates within the budget and renew batch-norm statistics; the network stays gated."""
         self._release()
@@ -153,6 +157,7 @@ class Search:
             self._listener.frozen(freezing)
         return freezing
 
+    @own_defaults()
     def finish(self, average: nn.Module | None = None) -> nn.Module:
         """Freeze the gates, unless that is done, and return the compact network: plain, and verified to be equal.
 
@@ -168,6 +173,7 @@ class Search:
         broadcast_buffers(self.gated)  # each process has seen other data since the gates were frozen
         return self.gated.extract() if average is None else self._averaged(average)[0].extract()
 
+    @own_defaults()
     def cut(self, closing: Tensor) -> bool:
         """Cut gates out of the network for good; returns False if there were none left to cut."""
         engine = self.gated.engine
@@ -208,6 +214,7 @@ class Search:
         """Return what is needed to continue the search, beside ``gated.state_dict()``: numbers and tensors."""
         return {**self._state.to_dict(), "search": self._identity()}
 
+    @own_defaults()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict`` was called. Load the gated network's own state first.
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from depl0._util.defaults import thread_context
 from depl0.host.calls import ADDITIONS, TRANSPOSED, Call, CallRecorder
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
@@ -153,7 +154,7 @@ def order_and_added(network: nn.Module, inputs: ExampleInputs) -> tuple[list[str
     """
     uses = _Uses()
     with evaluation_mode(network), CallRecorder(network, after=uses.note):
-        network(*inputs.args, **inputs.kwargs)
+        inputs.run(network)
     return uses.order, uses.added
 
 
@@ -231,6 +232,7 @@ class Stepper:
         self, network: nn.Module, inputs: ExampleInputs, added: Iterable[str] = (), *, renew: bool = False
     ) -> None:
         self._network, self._inputs = network, inputs
+        self._in_callers_context = thread_context()
         self._events = layer_events(network, self._pause, added, renew=renew)
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
         self._event: Event | None = None
@@ -259,8 +261,8 @@ class Stepper:
 
     def _run(self) -> None:
         try:
-            with torch.no_grad(), self._events:
-                self._network(*self._inputs.args, **self._inputs.kwargs)
+            with torch.no_grad(), self._in_callers_context(), self._events:
+                self._inputs.run(self._network)
         except _Stopped:
             return
         except Exception as error:  # raised where it is waited for

@@ -8,6 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from depl0.errors import InputError
+
 DAMPING = 1e-3
 """λ, as a share of the mean diagonal of the Gram matrix"""
 WIDE = 1152
@@ -55,6 +57,11 @@ class Moments:
     @property
     def gram(self) -> Tensor:
         """The Gram matrix of P, centred where a constant may be fitted."""
+        if not bool(self._pp.isfinite().all()):
+            raise InputError(
+                "the network computes NaN or infinite values from the calibration data.",
+                hint="look for very large values in the data and in the network's outputs.",
+            )
         return self._pp / self.count
 
     @property

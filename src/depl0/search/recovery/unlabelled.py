@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
+from depl0._util.defaults import call_as_user, read_as_user
 from depl0._util.random import isolated_random
 from depl0.errors import InputError
 from depl0.host.inputs import output_tensors
 from depl0.host.network import evaluation_mode
-from depl0.search.calibration import call
+from depl0.search.calibration import call, examples_in, on_device
 from depl0.search.recovery.distillation import DistillationLoss, SoftLoss, relative_error, soft_loss
 from depl0.surgery.record import Agreement
 
@@ -95,7 +96,7 @@ def recover_from_answers(
     if not parameters:
         return Recovery(0, 0.0, 0.0)
     device = parameters[0].device
-    held_back = _on_device(held_back or islice(inputs, 1), device)
+    held_back = on_device(held_back or list(islice(inputs, 1)), device)
     distillation = DistillationLoss(dense, weight=1.0, soft=soft or output_loss(class_axis_of(dense, held_back[0])))
     sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
     trained = _training_modules(compact, fixed, _smallest(inputs))
@@ -150,8 +151,8 @@ def _distil(network: nn.Module, distillation: DistillationLoss, batch: Any) -> T
 @torch.no_grad()
 def _loss(network: nn.Module, distillation: DistillationLoss, batches: list[Any]) -> float:
     with evaluation_mode(network):
-        losses = [float(_distil(network, distillation, batch)) * _examples(batch) for batch in batches]
-    return sum(losses) / sum(map(_examples, batches))
+        losses = [float(_distil(network, distillation, batch)) * examples_in(batch) for batch in batches]
+    return sum(losses) / sum(map(examples_in, batches))
 
 
 def state_copy(network: nn.Module) -> dict[str, Any]:
@@ -238,14 +239,14 @@ def measure_agreement(
     compact: nn.Module, dense: nn.Module, batches: list[Any], class_axis: int | None
 ) -> Agreement | None:
     """Compare the outputs of two networks on inputs that neither was fitted to; None: there is nothing to compare."""
-    count = sum(map(_examples, batches))
+    count = sum(map(examples_in, batches))
     if not count:
         return None
     device = next((p.device for p in compact.parameters()), torch.device("cpu"))
     equal = kl = error = 0.0
     with evaluation_mode(compact, dense):
-        for batch in _on_device(batches, device):
-            found, wanted, share = _floating(call(compact, batch)), _floating(call(dense, batch)), _examples(batch)
+        for batch in on_device(batches, device):
+            found, wanted, share = _floating(call(compact, batch)), _floating(call(dense, batch)), examples_in(batch)
             relative = relative_error(_numbered(found), _numbered(wanted))
             if relative is None:
                 return None
@@ -276,8 +277,8 @@ def hold_back(inputs: list[Any]) -> tuple[list[Any], list[Any]]:
     >>> held_back
     [tensor([0, 8])]
     """
-    if inputs and all(_examples(batch) >= HELD_BACK for batch in inputs):
-        taken = [torch.arange(_examples(batch)) % HELD_BACK == 0 for batch in inputs]
+    if inputs and all(examples_in(batch) >= HELD_BACK for batch in inputs):
+        taken = [torch.arange(examples_in(batch)) % HELD_BACK == 0 for batch in inputs]
         return (
             [_picked(batch, ~mask) for batch, mask in zip(inputs, taken, strict=True)],
             [_picked(batch, mask) for batch, mask in zip(inputs, taken, strict=True)],
@@ -297,35 +298,27 @@ def _picked(batch: Any, mask: Tensor) -> Any:
     return pytree.tree_map(pick, batch)
 
 
-def _examples(batch: Any) -> int:
-    return next((len(leaf) for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), 1)
-
-
 def _smallest(inputs: Iterable[Any]) -> int:
     """Return the examples of the smallest batch; of a stream, of its first."""
-    return min(_examples(batch) for batch in (inputs if isinstance(inputs, list) else islice(inputs, 1)))
-
-
-def _on_device(batches: Iterable[Any], device: torch.device) -> list[Any]:
-    return [pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, batch) for batch in batches]
+    return min(examples_in(batch) for batch in (inputs if isinstance(inputs, list) else islice(inputs, 1)))
 
 
 def _endless(inputs: Iterable[Any], device: torch.device) -> Iterator[Any]:
     """Give batches again and again; those of a list in another order, and mixed anew where a batch is one tensor."""
     while not isinstance(inputs, list):
-        for batch in inputs:
-            yield from _on_device([batch], device)
-    inputs = _on_device(inputs, device)
-    tensors = [batch for batch in inputs if isinstance(batch, Tensor)]
-    if len(tensors) == len(inputs) and len({batch.shape[1:] for batch in tensors}) == 1:
+        for batch in read_as_user(inputs):
+            yield on_device(batch, device)
+    kept: list[Any] = on_device(inputs, device)
+    tensors = [batch for batch in kept if isinstance(batch, Tensor)]
+    if len(tensors) == len(kept) and len({batch.shape[1:] for batch in tensors}) == 1:
         examples, size = torch.cat(tensors), max(len(batch) for batch in tensors)
         while True:
             order = torch.randperm(len(examples)).to(examples.device)
             for start in range(0, max(len(examples) - size, 0) + 1, size):
                 yield examples[order[start : start + size]]
     while True:
-        for number in torch.randperm(len(inputs)).tolist():
-            yield inputs[number]
+        for number in torch.randperm(len(kept)).tolist():
+            yield kept[number]
 
 
 def check_augment(augment: Augment, batch: Any) -> None:
@@ -339,7 +332,7 @@ def check_augment(augment: Augment, batch: Any) -> None:
 
 def _augmented(batch: Any, augment: Augment) -> Any:
     if callable(augment):
-        return augment(batch)
+        return call_as_user(augment, batch)
     return flip_and_shift(batch) if augment else batch
 
 

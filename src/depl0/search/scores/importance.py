@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from depl0._util.defaults import call_as_user
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind
@@ -68,9 +70,8 @@ def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[
         for batch in batches:
             for inputs, targets in split(tuple(batch), FEW):
                 leaf = gates.clone().requires_grad_()
-                arguments = ExampleInputs.of(inputs)
-                outputs = gated.engine.call_with_gates(leaf, *arguments.args, **arguments.kwargs)
-                (gradient,) = torch.autograd.grad(loss(outputs, targets), leaf)
+                outputs = ExampleInputs.of(inputs).run(partial(gated.engine.call_with_gates, leaf))
+                (gradient,) = torch.autograd.grad(call_as_user(loss, outputs, targets), leaf)
                 yield gradient
 
 

@@ -125,7 +125,7 @@ def _observe(gated: GatedModel, batches: Iterable[Any]) -> list[_View]:
     for number, batch in enumerate(inputs):
         observer.batch = number
         with layer_events(network, observer, added_readers(host, every, added)):
-            network(*batch.args, **batch.kwargs)
+            batch.run(network)
     return [
         _view(host.get_parameter(weight).detach(), reader, observer, output_scale(network, reader))
         for weight, reader in readers.items()

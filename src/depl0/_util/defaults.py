@@ -1,0 +1,93 @@
+"""What torch takes where nothing is said: the default type and device of new tensors, and autocast.
+
+They are the user's, and depl0's own tensors must not depend on them: counts and gates are in float32, and most of them
+on the CPU. So what users call is under :func:`own_defaults`, and their code that is called from there under
+:func:`user_defaults`. Where nothing was changed, both do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+_given: ContextVar[tuple[torch.dtype, torch.device] | None] = ContextVar("given", default=None)
+"""the user's defaults, while others are set"""
+
+
+@contextmanager
+def own_defaults() -> Iterator[None]:
+    """Make new tensors in float32 on the CPU, whatever the user's defaults are.
+
+    >>> torch.set_default_dtype(torch.float64)
+    >>> with own_defaults():
+    ...     own = torch.zeros(1).dtype
+    ...     with user_defaults():
+    ...         users = torch.zeros(1).dtype
+    >>> torch.set_default_dtype(torch.float32)
+    >>> own, users
+    (torch.float32, torch.float64)
+    """
+    given = torch.get_default_dtype(), torch.get_default_device()
+    if _given.get() is not None or given == (torch.float32, torch.device("cpu")):
+        yield
+    else:
+        with _set(torch.float32, torch.device("cpu"), given):
+            yield
+
+
+@contextmanager
+def user_defaults() -> Iterator[None]:
+    """Give the user's code its own defaults back while it runs."""
+    given = _given.get()
+    if given is None:
+        yield
+    else:
+        with _set(*given, None):
+            yield
+
+
+def call_as_user(function: Callable[..., T], *args: Any) -> T:
+    """Call a function of the user's."""
+    with user_defaults():
+        return function(*args)
+
+
+def read_as_user(batches: Iterable[T]) -> Iterator[T]:
+    """Give what an iterable of the user's gives."""
+    iterator, end = call_as_user(iter, batches), object()
+    while (batch := call_as_user(next, iterator, end)) is not end:
+        yield batch
+
+
+@contextmanager
+def _set(dtype: torch.dtype, device: torch.device, given: tuple[torch.dtype, torch.device] | None) -> Iterator[None]:
+    before, token = torch.get_default_dtype(), _given.set(given)
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+        _given.reset(token)
+
+
+def thread_context() -> Callable[[], AbstractContextManager[Any]]:
+    """Return a context in which another thread runs the user's code as it would run here: autocast, and the device."""
+    device = (_given.get() or (None, torch.get_default_device()))[1]
+    kinds = [kind for kind in ("cpu", "cuda", "xpu", "mps") if torch.is_autocast_enabled(kind)]
+    casts = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
+
+    def entered() -> AbstractContextManager[Any]:
+        stack = ExitStack()
+        if device != torch.get_default_device():
+            stack.enter_context(device)
+        for kind, dtype in casts.items():
+            stack.enter_context(torch.autocast(kind, dtype=dtype))
+        return stack
+
+    return entered

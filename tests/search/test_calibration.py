@@ -1,0 +1,117 @@
+"""Data that a search or ``depl0.prune`` looks at: what does not fit is refused in words, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import depl0
+import depl0.search.calibration as calibration
+from depl0.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("remembered_plans")
+
+NAN, INF = float("nan"), float("inf")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def inputs(rows: int = 16) -> Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows))
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "none": (None, "the calibration data hold no batches"),
+    "nothing": ([], "the calibration data hold no batches"),
+    "an empty batch": ([inputs(), inputs(0)], "batch 2 of the calibration data is an empty batch"),
+    "other columns": (
+        [inputs(), torch.randn(16, 3)],
+        r"not run on batch 2 of the calibration data \(\(16, 3\)\).* at 0",
+    ),
+    "numbers": ([torch.tensor(1.0)], r"not run on batch 1 of the calibration data \(\(\)\)"),
+    "other names": ([{"x": inputs()}], "unexpected keyword argument 'x'"),
+    "whole numbers": ([torch.ones(16, 4).long()], "not run on batch 1 of the calibration data"),
+    "half precision": ([inputs().half()], "not run on batch 1 of the calibration data"),
+    "not a number": ([inputs(), inputs() * NAN], "batch 2 of the calibration data holds NaN"),
+    "infinite": ([inputs() * INF], "(holds NaN|computes NaN or infinite values)"),
+    "infinitely large": ([inputs().abs() + 1e38 * 10], "computes NaN or infinite values from the calibration data"),
+    "no tensor": (["text"], "batch 1 of the calibration data must be a tensor, a tuple of arguments or a dict"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_data_that_do_not_fit_are_refused_in_words(name: str) -> None:
+    data, words = WRONG[name]
+    with pytest.raises(InputError, match=words):
+        depl0.prune(network(), inputs(1), data=data, recover=None)
+
+
+def test_a_network_that_is_not_of_numbers_is_refused() -> None:
+    for value, words in ((NAN, r"2\.weight holds NaN\."), (INF, r"2\.weight holds infinite values\.")):
+        model: Any = network()
+        model[2].weight.data[0, 0] = value
+        with pytest.raises(InputError, match=words):
+            depl0.attach(model, inputs(1))
+    with pytest.raises(InputError, match="example_inputs is an empty batch"):
+        depl0.attach(network(), inputs(0))
+
+
+class Stream(IterableDataset[Tensor]):
+    """Can be read once."""
+
+    def __init__(self, count: int) -> None:
+        self._left = iter([inputs()] * count)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from self._left
+
+
+class Plain:
+    """Gives the same iterator each time."""
+
+    def __init__(self, count: int) -> None:
+        self._left = iter([inputs()] * count)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self._left
+
+
+@pytest.mark.parametrize("make", [Stream, Plain, lambda n: DataLoader(Stream(n), batch_size=None)])
+def test_what_can_be_read_once_is_kept_and_what_is_empty_is_refused_at_the_start(make: Any) -> None:
+    gated = depl0.attach(network(), inputs(1), budget=0.5)
+    with pytest.raises(InputError, match="the calibration data hold no batches"):
+        depl0.Search(gated, 2, calibrate=make(0), cut="never")
+    search = depl0.Search(gated, 2, calibrate=make(3), cut="never", compensate=True)
+    search.step(), search.step()
+    assert depl0.info(search.finish()).macs_left <= 0.5
+
+
+def test_a_list_is_looked_at_before_the_search_begins() -> None:
+    gated = depl0.attach(network(), inputs(1), budget=0.5)
+    for calibrate, words in (([torch.randn(16, 3)], "does not run on batch 1"), ([inputs()], "must be a pair")):
+        loss = nn.functional.cross_entropy if words == "must be a pair" else None
+        with pytest.raises(InputError, match=words):
+            depl0.Search(gated, 2, calibrate=calibrate, loss=loss, warmup=0.4, cut="never")
+
+
+def test_batches_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[Any] = []
+    move = calibration.on_device
+    monkeypatch.setattr(calibration, "on_device", lambda batch, device: moved.append(device) or move(batch, device))
+    gated = depl0.attach(network(), inputs(1), budget=0.5)
+    search = depl0.Search(gated, 1, calibrate=[(inputs(), torch.zeros(16).long())], loss=LOSS, cut="never")
+    search.step()
+    assert len(moved) == 2 and set(moved) == {gated.engine.device}
+    there = move(({"x": inputs()}, [inputs(), "text"]), torch.device("meta"))
+    assert there[0]["x"].is_meta and there[1][0].is_meta and there[1][1] == "text"
+
+
+LOSS = nn.functional.cross_entropy
