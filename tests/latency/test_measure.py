@@ -8,6 +8,8 @@ import time
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import nn
 
 from depl0.latency.backends import built_small
@@ -64,6 +66,21 @@ def test_a_speedup_says_how_certain_it_is() -> None:
     assert speedup(half, base).is_measurable and speedup(half, base).high < 1
     # A moody machine: 1.36 times as fast by the medians, but not in the same rounds.
     assert not speedup([1.36, 1.36, 1.36, 1.0, 1.0], [1.0, 1.0, 1.36, 1.36, 1.36]).is_measurable
+
+
+TIMES = st.floats(1e-6, 1e3)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=40))
+@example([(3.89, 3.0), (3.89, 3.28), (3.9, 3.28), (3.88, 3.4), (3.89, 2.9)])
+@example([(1e-6, 1e3), (1e3, 1e-6)])
+def test_a_speedup_is_the_ratio_of_the_printed_times_and_lies_in_its_interval(
+    rounds: list[tuple[float, float]],
+) -> None:
+    before, after = map(list, zip(*rounds, strict=True))
+    found = speedup(before, after)
+    assert found.low <= found.ratio <= found.high
+    assert found.ratio == pytest.approx(summarise(before).median / summarise(after).median)
 
 
 def test_the_interval_holds_the_median_19_times_out_of_20() -> None:

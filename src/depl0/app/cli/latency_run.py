@@ -307,7 +307,8 @@ def latency_table(result: dict[str, Any]) -> str:
             )
         lines += ["", *aligned(rows, [title not in WORDS for title in rows[0]])]
         lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth")
-        lines.append("as fast: median over rounds, with its 95 % interval")
+        if len(result["timings"]) > 1:
+            lines.append("as fast: ratio of the medians, in brackets its 95 % interval")
     if result["skipped"]:
         lines.append("")
         lines += [
@@ -318,4 +319,7 @@ def latency_table(result: dict[str, Any]) -> str:
 
 def _faster(entry: dict[str, Any]) -> str:
     found = entry["speedup"]
-    return "" if found is None else f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
+    if found is None:
+        return ""
+    interval = f" ({found['low']:.2f} to {found['high']:.2f})" if "low" in found else ""  # older files have none
+    return f"{found['ratio']:.2f}x{interval}"
