@@ -20,8 +20,8 @@ GOAL, CLOSE, NEAR = 1.7, 0.03, 0.10
 INTRODUCTION = """# Speed and latency budgets
 
 Measured on one thread of a shared CPU while other programs kept both of its cores busy, so single figures are uncertain
-by some per cent. Networks take turns; times are processor time of the thread; speed-ups are ratios of the
-medians. Nothing is trained: channels are ordered by the norms of their filters, and all groups (`groups="all"`) lose the
+by some per cent. Networks take turns; times are processor time of the thread; speed-ups are ratios of the medians.
+Nothing is trained: channels are ordered by the norms of their filters, and all groups (`groups="all"`) lose the
 same share. How it is measured: [../latency.md](../latency.md). All figures: `latency.json`.
 """
 
@@ -39,7 +39,7 @@ VGG16, rounding shows no gain beyond the noise."""
 
 
 def ratio(dense: dict[str, Any], entry: dict[str, Any]) -> float:
-    """Return how many times as fast a network is: the ratio of the medians, as :func:`depl0.latency.measure.speedup`."""
+    """Return how many times as fast a network is: the ratio of the medians, as in depl0.latency.measure."""
     return float(dense["median_ms"] / entry["median_ms"])
 
 

@@ -115,7 +115,7 @@ def test_soft_losses_of_pixels_are_those_of_images_laid_out() -> None:
     [
         ("clasification", {}, "The task must be one of 'classification', 'regression', 'segmentation', got 'clasif"),
         ("clasification", {}, "hint: did you mean classification?"),
-        ("zebra", {}, "hint: one of your own is my_package.tasks:Name or path/to/file.py:Name."),
+        ("zebra", {}, "hint: one of your own: write path/to/file.py:Name or my_package.module:Name."),
         (":Name", {}, "must have a name on both sides of the colon"),
         ("regression", {"scale": 1}, "task 'regression' takes no settings, got 'scale'."),
         ("segmentation", {"ignore_index": True}, "'ignore_index' of task 'segmentation' must be a whole number"),
@@ -152,7 +152,7 @@ def test_a_task_of_ones_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("Point", {}, "must name a callable of .*own.py, found nothing.\nhint: did you mean Points?"),
         ("Points", {"width": 3}, "cannot be called: got an unexpected keyword argument 'width'"),
         ("made", {}, "cannot be called: missing a required argument: 'scale'"),
-        ("Half", {}, "own.py:Half' lacks measure, value.\nhint: docs/tasks.md has a whole one."),
+        ("Half", {}, "own.py:Half' lacks measure, value.\nhint: the documentation has a whole one."),
         ("Unjudged", {}, "must have a depl0.app.tasks.Metric as its metric"),
         ("text", {}, "must be a depl0.app.tasks.Task or return one, got a str instead"),
         ("fails", {}, "own.py:fails' failed at .*own.py, line \\d+: KeyError: 'lost'"),

@@ -11,15 +11,20 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import Any, TypeVar, final
 
-from depl0.errors import InputError
+from depl0.errors import Depl0Error, InputError
 
 T = TypeVar("T")
+OWN = "write path/to/file.py:Name or my_package.module:Name."
+"""how a class of the user's own is named"""
 Source = TypeVar("Source", bound=Callable[..., Any])
 
 
 @final
 class Registry(Mapping[str, T]):
     """A mapping from names to things, in the order in which classes or functions were registered.
+
+    Where it is given ``own``, :meth:`find` also takes what names a thing of the user's own: ``file.py:Name`` or
+    ``package.module:Name``. Nothing of that kind is in the mapping itself.
 
     >>> shapes: Registry[type] = Registry("shape")
     >>> @shapes.register("circle", lambda kind: kind)
@@ -32,8 +37,22 @@ class Registry(Mapping[str, T]):
     hint: did you mean circle?
     """
 
-    def __init__(self, what: str, advice: str | None = None, plugins: str | None = None) -> None:
-        """``plugins`` is the group of entry points by which other packages add to it, loaded when first needed."""
+    def __init__(
+        self,
+        what: str,
+        advice: str | None = None,
+        plugins: str | None = None,
+        own: Callable[[str], T] | None = None,
+    ) -> None:
+        """Make an empty registry.
+
+        Args:
+            what: what errors call a thing.
+            advice: the hint for a name that is like none of the known ones.
+            plugins: group of entry points by which other packages add to it, loaded when first needed.
+            own: imports a thing of the user's own (:func:`depl0._util.user_code.load_class`).
+        """
+        self._own = own
         self._what = what
         self._advice = advice
         self._plugins = plugins
@@ -59,10 +78,19 @@ class Registry(Mapping[str, T]):
         return add
 
     def find(self, name: str) -> T:
-        """Return the thing of this name, or ask which one was meant."""
-        if name not in self._things and name not in self._all():
-            raise unknown(self._what, name, self.names(), self._advice)
-        return self._things[name]
+        """Return the thing of this name, importing one of the user's own; or ask which one was meant."""
+        self.check(name)
+        return self._own(name) if self._own is not None and ":" in name else self._things[name]
+
+    def check(self, name: str) -> None:
+        """Refuse a text that can name nothing here. One of the user's own is not imported for it."""
+        if self._own is not None and ":" in name:
+            where, _, last = name.rpartition(":")
+            if not (where and last.isidentifier()):
+                raise InputError(f"{self._what} {name!r} must have a name on both sides of the colon.", hint=OWN)
+        elif name not in self._things and name not in self._all():
+            advice = self._advice or (None if self._own is None else f"one of your own: {OWN}")
+            raise unknown(self._what, name, self.names(), advice)
 
     def names(self) -> tuple[str, ...]:
         """List the names in alphabetical order."""
@@ -87,7 +115,20 @@ class Registry(Mapping[str, T]):
 
 def load_plugins(group: str) -> dict[str, Any]:
     """Load what installed packages offer under a group of entry points, by name; it may register itself."""
-    return {point.name: point.load() for point in entry_points(group=group)}
+    loaded = {}
+    for point in entry_points(group=group):
+        try:
+            loaded[point.name] = point.load()
+        except Depl0Error:
+            raise
+        except Exception as error:  # whatever the code of another package raises
+            package = point.value if point.dist is None else point.dist.name
+            raise InputError(
+                f"the entry point {point.name!r} of {group}, {point.value}, cannot be loaded: "
+                f"{type(error).__name__}: {error}.",
+                hint=f"update or uninstall {package}.",
+            ) from error
+    return loaded
 
 
 def import_modules_of(package: str) -> None:

@@ -20,6 +20,7 @@ from depl0._util.registry import did_you_mean
 from depl0.errors import Depl0Error, InputError
 
 _V = TypeVar("_V")
+_T = TypeVar("_T")
 
 
 @final
@@ -63,6 +64,37 @@ def load_callable(spec: str, what: str) -> UserCallable:
     with _importable(folder):
         module = _load_file(path, spec, what) if is_file else _load_module(where, spec, what)
     return UserCallable(what, spec, _callable_of(module, name, spec, what), module, folder)
+
+
+def load_class(spec: str, what: str, base: type[_T]) -> type[_T]:
+    """Import a class of the user's own that a spec names; refuse one that is no ``base``, or lacks a part of it."""
+    found = load_callable(spec, what).call
+    wanted = f"{base.__module__.rpartition('.')[0]}.{base.__name__}"
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        said = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise InputError(
+            f"{what} {spec!r} must be a class below {wanted}, got {said} instead.",
+            hint=f"let the class inherit from {wanted}.",
+        )
+    check_concrete(found, spec, what)
+    return found
+
+
+def check_concrete(found: object, spec: str, what: str) -> None:
+    """Refuse a class that lacks a method."""
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise InputError(f"{what} {spec!r} lacks {missing}.", hint="the documentation has a whole one.")
+
+
+def shown_spec(spec: str) -> str:
+    """Return a spec as it may be published: without the folder of a file on this machine.
+
+    >>> shown_spec("/home/me/nets.py:make"), shown_spec("my_package.nets:make"), shown_spec("resnet20")
+    ('nets.py:make', 'my_package.nets:make', 'resnet20')
+    """
+    where, colon, name = spec.rpartition(":")
+    return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else spec
 
 
 def code_file(spec: str) -> str | None:

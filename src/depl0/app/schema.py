@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import Self
 
-from depl0._util.registry import did_you_mean
+from depl0._util.registry import Registry, did_you_mean
 from depl0.errors import InputError
 
 T = TypeVar("T")
@@ -53,6 +53,11 @@ def names_from(known: Callable[[], Iterable[str]]) -> Means:
             raise InputError("unknown name", hint=did_you_mean(name, known()))
 
     return Means(lambda: _choices(list(known())), check)
+
+
+def named_in(registry: Registry[Any]) -> Means:
+    """Return the annotation of a name in a registry, or of a class of the user's own; nothing is imported for it."""
+    return Means(lambda: f"{_choices(registry.names())}, or path/to/file.py:Name", registry.check)
 
 
 def _printable(text: str) -> str:

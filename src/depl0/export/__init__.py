@@ -1,19 +1,28 @@
-"""The files that people deploy: compact networks as ONNX, ``.pt2`` and safetensors, each checked before it is kept."""
+"""The files that people deploy: compact networks in the formats of several runtimes, each checked before it is kept.
 
-from depl0.export import onnx, torch_files  # they register themselves
+A new format is one class in one new file of this folder, decorated with :func:`register`.
+"""
+
+from depl0.export import executorch, ncnn, onnx, openvino, torch_files  # they register themselves
 from depl0.export.checked import Exported, write_checked
 from depl0.export.int8 import quantize_onnx, quantize_pt2
 from depl0.export.onnx import export_onnx
-from depl0.export.targets import Request, names, target
+from depl0.export.targets import Request, Target, names, reader_program, register, target
 
 __all__ = [
     "Exported",
     "Request",
+    "Target",
+    "executorch",
     "export_onnx",
     "names",
+    "ncnn",
     "onnx",
+    "openvino",
     "quantize_onnx",
     "quantize_pt2",
+    "reader_program",
+    "register",
     "target",
     "torch_files",
     "write_checked",

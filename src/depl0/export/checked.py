@@ -31,36 +31,57 @@ class Exported:
 
     path: Path
     size: int
+    """bytes, of all files where there are several"""
     max_error: float
+    seconds: tuple[float, ...] = ()
+    """of every round in which it was timed"""
 
 
-def write_checked(target: Target, request: Request, path: Path) -> Exported:
+def write_checked(target: Target, request: Request, path: Path, rounds: int = 0) -> Exported:
     """Write a file, have it read and run by another process, and keep it only if the outputs agree.
 
     It has its name only afterwards: whatever goes wrong, a file that was there before stays, and no other appears.
+    With ``rounds`` that process also times it, on the wall clock.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a file.", hint=f"write to {path / ('model' + target.suffix)}")
     if not path.parent.is_dir():
         raise InputError(f"the folder {path.parent} does not exist.", hint=f"mkdir -p {path.parent}")
+    target.check_installed()
     given, wanted = target.expected(request)
     data = target.encode(request)
-    part = name_aside(path, target.suffix)  # torch.export.load insists on the suffix
+    files = {target.suffix: data} if isinstance(data, bytes) else dict(data)
+    if len(files) > 1 and not path.name.endswith(target.suffix):
+        raise InputError(
+            f"{path} must end in {target.suffix}: {target.name} writes {' and '.join(files)} files.",
+            hint=f"write to {path}{target.suffix}",
+        )
+    size = sum(map(len, files.values()))
+    aside = str(name_aside(path))
+    parts = {suffix: Path(aside + suffix) for suffix in files}  # torch.export.load insists on the suffix
+    stem = path.name.removesuffix(target.suffix)
     try:
-        with explained(path, len(data)):
-            write_flushed(part, data)
-        error = check_outputs(wanted, read_by_another_process(target, part, given), target.tolerance)
+        for suffix, content in files.items():
+            with explained(path, size):
+                write_flushed(parts[suffix], content)
+        found = read_by_another_process(target, parts[target.suffix], given, rounds)
+        seconds = tuple(found.pop("seconds", numpy.empty(0)).tolist())
+        error = check_outputs(wanted, found, target.tolerance)
         check_stop()
-        with explained(path, len(data)):
-            part.replace(path)
+        for suffix, part in parts.items():
+            with explained(path, size):
+                part.replace(path if suffix == target.suffix else path.with_name(stem + suffix))
         if target.suffix == ".pt2":  # can hold code; this one holds none
-            trust.remember(trust.file_identity(data))
+            trust.remember(trust.file_identity(files[target.suffix]))
     finally:
-        part.unlink(missing_ok=True)
-    return Exported(path, len(data), error)
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+    return Exported(path, size, error, seconds)
 
 
-def read_by_another_process(target: Target, file: Path, given: dict[str, Tensor]) -> dict[str, numpy.ndarray]:
+def read_by_another_process(
+    target: Target, file: Path, given: dict[str, Tensor], rounds: int = 0
+) -> dict[str, numpy.ndarray]:
     """Run the format's reader in a new process: isolated (-I), so that it finds neither this folder nor PYTHONPATH."""
     with tempfile.TemporaryDirectory() as folder:
         inputs, answers = Path(folder) / "inputs.npz", Path(folder) / "answers.npz"
@@ -68,7 +89,7 @@ def read_by_another_process(target: Target, file: Path, given: dict[str, Tensor]
         command = [sys.executable, "-I", "-W", "ignore", "-c", target.reader]
         try:
             done = subprocess.run(
-                [*command, str(file.resolve()), str(inputs), str(answers)],
+                [*command, str(file.resolve()), str(inputs), str(answers), str(torch.get_num_threads()), str(rounds)],
                 capture_output=True,
                 text=True,
                 timeout=READER_SECONDS,

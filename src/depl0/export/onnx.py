@@ -19,7 +19,7 @@ from depl0.analysis.recording import module_path, quiet
 from depl0.errors import ExportError, InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import BATCH, capture, input_names, output_names
-from depl0.export.targets import NO_DEPL0, Request, Target, register
+from depl0.export.targets import Request, Target, reader_program, register
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import first_line
 
@@ -35,26 +35,26 @@ class Onnx(Target):
 
     name: ClassVar[str] = "onnx"
     suffix: ClassVar[str] = ".onnx"
-    reader: ClassVar[str] = (
-        NO_DEPL0
-        + """
+    reader: ClassVar[str] = reader_program(
+        """
 sys.modules["torch"] = None
-import numpy, onnxruntime
-file, given, answers = sys.argv[1:]
-session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-inputs = numpy.load(given)
-found = {}
-for case in sorted({name.split(".")[0] for name in inputs}):
-    feed = {value.name: inputs[f"{case}.{place}"] for place, value in enumerate(session.get_inputs())}
-    for place, output in enumerate(session.run(None, feed)):
-        found[f"{case}.{place}"] = output
-numpy.savez(answers, **found)
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+names = [value.name for value in session.get_inputs()]
+def network(*arrays):
+    return session.run(None, dict(zip(names, arrays)))
 """
     )
 
+    def check_installed(self) -> None:
+        """Look for the packages that write ONNX files and run them."""
+        for package in ("onnxruntime", "onnx", "onnxscript"):
+            require(package, package, "for ONNX files", extra="export")
+
     def encode(self, request: Request) -> bytes:
         """Record the network, fold its batch norms, and translate it."""
-        require("onnxruntime", "onnxruntime", "to run ONNX files", extra="export")  # the file is going to be run
         return export_onnx(
             request.module,
             ExampleInputs(request.example, {}),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.registry import Registry
+from depl0._util.user_code import load_class
 from depl0.equivalence.comparison import FILES
 from depl0.errors import ExportError
 from depl0.host.network import evaluation_mode
@@ -65,11 +66,15 @@ class Target(abc.ABC):
     suffix: ClassVar[str]
     tolerance: ClassVar[float] = FILES
     reader: ClassVar[str]
-    """Source of a program without depl0: its arguments are the file, an .npz of inputs and the .npz that it writes."""
+    """Source of a program without depl0, which :func:`reader_program` makes: its arguments are the file, an .npz of
+    inputs, the .npz that it writes, the number of threads, and the number of rounds to time"""
 
     @abc.abstractmethod
-    def encode(self, request: Request) -> bytes:
-        """Return the file."""
+    def encode(self, request: Request) -> bytes | Mapping[str, bytes]:
+        """Return the file; or several with the same stem by their suffixes, :attr:`suffix` among them."""
+
+    def check_installed(self) -> None:  # noqa: B027 - most formats need nothing that depl0 does not need
+        """Raise NotInstalledError if a package is missing that writes the file or runs it."""
 
     def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return what the reader is given, and what it has to find: by default inputs and outputs.
@@ -87,8 +92,12 @@ def numbered(rows: list[tuple[Tensor, ...]] | list[list[Tensor]]) -> dict[str, T
 
 
 Kind = TypeVar("Kind", bound=type[Target])
-TARGETS: Registry[Target] = Registry("format")
-"""Every registered format by its name."""
+TARGETS: Registry[Target] = Registry(
+    "format",
+    plugins="depl0.exports",
+    own=lambda spec: load_class(spec, "format", Target)(),  # type: ignore[type-abstract]
+)
+"""Every registered format by its name; other packages add theirs by the entry point ``depl0.exports``."""
 
 
 def register(kind: Kind) -> Kind:
@@ -102,24 +111,52 @@ def names() -> tuple[str, ...]:
 
 
 def target(name: str) -> Target:
-    """Return a format by its name."""
+    """Return a format by its name, or one of the user's own: ``path/to/file.py:Name``."""
     return TARGETS.find(name)
 
 
-# Where another module of this environment could be taken for the network's own, it is hidden from the reader.
-NO_DEPL0 = 'import sys\nsys.modules["depl0"] = None\n'
+def reader_program(opens: str) -> str:
+    """Return a reader: a program without depl0 that runs a file on all cases, and times it on the first.
 
-# The rest of a reader in which ``network`` is called with tensors: writes its answers to all cases.
-RUN_NETWORK = """
-import numpy, torch
+    Args:
+        opens: source that opens the file at the path ``file`` with so many ``threads``, and defines
+            ``network(*arrays)``, which returns the outputs as a list of arrays.
+    """
+    return _FIRST + opens + _LAST
+
+
+# Where another module of this environment could be taken for the network's own, it is hidden from the reader.
+_FIRST = """import sys
+sys.modules["depl0"] = None
+file, given, answers = sys.argv[1:4]
+threads, rounds = map(int, sys.argv[4:6])
+"""
+
+_LAST = """
+def answer():
+    import time, numpy
+    inputs, found, first, seconds = numpy.load(given), {}, None, []
+    for case in sorted({name.split(".")[0] for name in inputs}, key=int):
+        names = sorted((name for name in inputs if name.split(".")[0] == case), key=lambda n: int(n.split(".")[1]))
+        arrays = [inputs[name] for name in names]
+        first = first or arrays
+        for place, output in enumerate(network(*arrays)):
+            found[f"{case}.{place}"] = numpy.asarray(output)
+    while len(seconds) < rounds:
+        start = time.perf_counter()
+        network(*first)
+        seconds.append(time.perf_counter() - start)
+    numpy.savez(answers, seconds=numpy.array(seconds), **found)
+answer()
+"""
+
+# How a reader calls a module of torch with arrays.
+CALL_TORCH = """
+import torch
 from torch.utils import _pytree
-inputs = numpy.load(given)
-found = {}
-for case in sorted({name.split(".")[0] for name in inputs}):
-    names = sorted((name for name in inputs if name.split(".")[0] == case), key=lambda n: int(n.split(".")[1]))
+torch.set_num_threads(threads)
+def network(*arrays):
     with torch.no_grad():
-        outputs = _pytree.tree_leaves(network(*[torch.from_numpy(inputs[name]) for name in names]))
-    for place, output in enumerate(o for o in outputs if isinstance(o, torch.Tensor)):
-        found[f"{case}.{place}"] = output.numpy()
-numpy.savez(answers, **found)
+        outputs = _pytree.tree_leaves(module(*map(torch.from_numpy, arrays)))
+    return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
 """

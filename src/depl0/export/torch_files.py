@@ -16,7 +16,7 @@ from depl0.analysis.recording import quiet
 from depl0.errors import InputError
 from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
-from depl0.export.targets import NO_DEPL0, RUN_NETWORK, Request, Target, register
+from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register
 from depl0.host.inputs import ExampleInputs
 
 METADATA = "metadata.json"
@@ -30,15 +30,7 @@ class Pt2(Target):
 
     name: ClassVar[str] = "pt2"
     suffix: ClassVar[str] = ".pt2"
-    reader: ClassVar[str] = (
-        NO_DEPL0
-        + """
-import torch
-file, given, answers = sys.argv[1:]
-network = torch.export.load(file).module()
-"""
-        + RUN_NETWORK
-    )
+    reader: ClassVar[str] = reader_program("import torch\nmodule = torch.export.load(file).module()\n" + CALL_TORCH)
 
     def encode(self, request: Request) -> bytes:
         """Record the network, fold its batch norms, and pack it."""
@@ -71,17 +63,15 @@ class Safetensors(Target):
 
     name: ClassVar[str] = "safetensors"
     suffix: ClassVar[str] = ".safetensors"
-    reader: ClassVar[str] = (
-        NO_DEPL0
-        + """
-sys.modules["torch"] = None
+    reader: ClassVar[str] = """
+import sys
+sys.modules["depl0"] = sys.modules["torch"] = None
 import numpy, safetensors
-file, given, answers = sys.argv[1:]
+file, given, answers = sys.argv[1:4]
 with open(file, "rb") as opened:
     tensors = safetensors.deserialize(opened.read())
 numpy.savez(answers, **{name: numpy.frombuffer(tensor["data"], numpy.uint8) for name, tensor in tensors})
 """
-    )
 
     def encode(self, request: Request) -> bytes:
         """Write the state dict; tied tensors are written once for each of their names."""

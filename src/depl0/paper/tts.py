@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from depl0._util.io import read_json, write_whole
+from depl0._util.user_code import shown_spec
 from depl0.app.bench.step import machine_load
+from depl0.app.data import shown_data
 from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import read_recipe, with_overrides, write_recipe
 from depl0.app.runs import schema as content
@@ -93,8 +95,8 @@ def bench_tts(
             _run(member, recipes[member.name, seed], _folder(out, member.name, seed), threads, note)
     rows = [measured(member.name, seed, _folder(out, member.name, seed)) for seed in seeds for member in chosen]
     return {
-        "model": base.model.spec,
-        "data": base.data.spec,
+        "model": shown_spec(base.model.spec),
+        "data": shown_data(base.data.spec),
         "metric": task_of(base).metric.to_dict(),
         "limit_train": base.data.limit_train,
         "batch": base.data.batch_size,

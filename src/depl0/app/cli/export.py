@@ -20,7 +20,13 @@ def export_command(
     path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
     folder: Annotated[Path | None, typer.Argument(help="Output path, instead of --out.")] = None,
     *,
-    to: Annotated[str, typer.Option(help="onnx, pt2, safetensors, or torch (a folder).")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="onnx, pt2, safetensors, openvino, executorch, ncnn, torch (a folder), file.py:Name, or all: every "
+            "format that is installed, with a table."
+        ),
+    ],
     opset: Annotated[int | None, typer.Option(help="ONNX opset (default: 18).")] = None,
     dynamic_batch: Annotated[bool, typer.Option("--dynamic-batch", help="Export with a dynamic batch size.")] = False,
     int8: Annotated[
@@ -32,7 +38,12 @@ def export_command(
     calibration_images: Annotated[
         int | None, typer.Option(help="With --int8: training images for calibration (default: 512).", min=1)
     ] = None,
-    data: Annotated[str | None, typer.Option(help="With --int8: the run's data, if it has moved.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="With --int8: the data, if the run's has moved or there is no run.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="With --int8 and no run: the task (default: classification).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Output file or folder (default: NAME.onnx, NAME-torch, …).")] = None,
     model: Annotated[str | None, typer.Option(help="Dense-model factory (default: the run's own).")] = None,
     shape: Annotated[
@@ -42,14 +53,19 @@ def export_command(
         str | None, typer.Option(help="torch only: upload the folder to the Hugging Face Hub as OWNER/NAME.")
     ] = None,
 ) -> None:
-    """Write a compact network as one file or folder, verified in a separate process before it is kept."""
+    """Write a compact network as one file or folder, or in all formats, verified in a separate process."""
     from depl0.app.deploy.int8 import Options, export_int8
     from depl0.app.deploy.source import open_source
     from depl0.export import Request, names, target, write_checked  # torch.onnx is slow to import
     from depl0.export.int8 import IMAGES
 
     out = _place(folder, out)
-    of_int8: dict[str, object] = {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data}
+    of_int8: dict[str, object] = {
+        "--max-drop": max_drop,
+        "--calibration-images": calibration_images,
+        "--data": data,
+        "--task": task,
+    }
     if push_to_hub is not None and to != "torch":
         raise InputError(f"--push-to-hub is for --to torch, got --to {to} instead.", hint="--to torch")
     if to == "torch":
@@ -58,13 +74,17 @@ def export_command(
         _refuse("--int8", of_int8)
         _export_torch(path, out, model, _shape(shape), push_to_hub)
         return
-    if to not in names():
-        raise unknown("format", to, [*names(), "torch"])
+    if to == "all":
+        _refuse("one format", {"--opset": opset, "--int8": int8 or None, **of_int8})
+        _export_all(path, out, model, _shape(shape), dynamic_batch)
+        return
+    if ":" not in to and to not in names():
+        raise unknown("format", to, [*names(), "torch", "all"])
     kind = target(to)
     options = None
     if int8:
         images = calibration_images or IMAGES
-        options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, to)
+        options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, task, to)
     else:
         _refuse("--int8", of_int8)
     source = open_source(path, model, _shape(shape))
@@ -106,6 +126,18 @@ def _export_torch(
     )
     if repo is not None:
         echo(push_to_hub(done.path, repo))
+
+
+def _export_all(
+    path: Path, out: Path | None, model: str | None, shape: tuple[int, ...] | None, dynamic_batch: bool
+) -> None:
+    from depl0.app.deploy.formats import export_all, formats_table
+    from depl0.app.deploy.source import open_source
+
+    source, name = open_source(path, model, shape), _name(path)
+    folder = out if out is not None else Path(f"{name}-export")
+    rows = export_all(source, folder, name, dynamic_batch, lambda text: print(text, file=sys.stderr))
+    echo(f"{formats_table(rows)}\nfiles in {folder}")
 
 
 def _name(path: Path) -> str:

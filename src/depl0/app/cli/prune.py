@@ -40,7 +40,7 @@ def chosen_recipe(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="digits, mnist:DIR, fashion-mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR, module:make."),
+        typer.Option(help="digits, mnist:DIR, fashion-mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR, file.py:make."),
     ] = None,
     task: Annotated[
         str | None,
@@ -61,7 +61,8 @@ def chosen_recipe(
     method: Annotated[
         str | None,
         typer.Option(
-            help="Pruning method: dep-l0, l0-hc, reconstruction, l1-norm, fpgm, slimming, taylor, hrank, sfp or random."
+            help="Pruning method: dep-l0, l0-hc, reconstruction, l1-norm, fpgm, slimming, taylor, hrank, sfp, random, "
+            "package.module:Name or file.py:Name."
         ),
     ] = None,
     quick: Annotated[
@@ -164,7 +165,7 @@ def complete(recipe: Recipe, given: dict[str, Any], assignments: list[str] | Non
     if "gates.method" in given:
         fields = {**for_method(recipe, given["gates.method"]), **fields}
     elif "gates.method" not in fields:
-        scored = isinstance(METHODS[recipe.gates.method], Scored)
+        scored = isinstance(METHODS.get(recipe.gates.method), Scored)
         depends = recipe.gates.method == "l0-hc" and fields.get("gates.generator", "independent") != "independent"
         if depends or (scored and any(name in fields for name in LEARNED_FIELDS)):
             fields["gates.method"] = "dep-l0"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from depl0._util.registry import import_modules_of
 from depl0.app.data.base import Batches, Data, DataInfo, Target
 from depl0.app.data.download import get
-from depl0.app.data.registry import names, open_data, register, with_path
+from depl0.app.data.registry import names, open_data, register, shown_data, with_path
 from depl0.app.data.settings import AUGMENTATIONS, DataSettings
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "names",
     "open_data",
     "register",
+    "shown_data",
     "with_path",
 ]
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from depl0._util.registry import Registry, nearest, question
+from depl0._util.user_code import shown_spec
 from depl0.app.data.base import Data, Target
 from depl0.app.data.settings import DataSettings
 from depl0.errors import DataError, InputError
@@ -106,6 +107,16 @@ def with_path(spec: str, change: Callable[[str], str]) -> str:
     """Return a spec with another path of its files, where it has one: ``cifar10:DIR``."""
     name, colon, path = spec.partition(":")
     return f"{name}:{change(path)}" if colon and name in DATA and DATA[name].needs_path else spec
+
+
+def shown_data(spec: str) -> str:
+    """Return a spec as it may be published: without folders of this machine.
+
+    >>> shown_data("cifar10:/home/me/cifar"), shown_data("/home/me/mine.py:make"), shown_data("digits")
+    ('cifar10', 'mine.py:make', 'digits')
+    """
+    name = spec.partition(":")[0]
+    return name if name in DATA else shown_spec(spec)
 
 
 def _unknown(spec: str, name: str) -> InputError:

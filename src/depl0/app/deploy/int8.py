@@ -13,6 +13,7 @@ from torch import Tensor
 
 from depl0.app.data import Data
 from depl0.app.deploy.source import Source
+from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import find_compact
@@ -47,6 +48,8 @@ class Options:
     dynamic_batch: bool = False
     data: str | None = None
     """where the run's data is now, if it has moved"""
+    task: str | None = None
+    """the task of a folder without its run"""
     to: str = Onnx.name
     """onnx, by ONNX Runtime, or pt2, by torchao"""
 
@@ -70,7 +73,7 @@ class Deployed:
 
 def export_int8(path: Path, source: Source, out: Path, options: Options, note: Note = lambda text: None) -> Deployed:
     """Write the compact network of a run as an int8 file."""
-    recipe = recipe_with_data(path, options.data)
+    recipe = recipe_with_data(path, options.data, options.task)
     return write_int8(source, out, open_images(recipe), task_of(recipe), options, note)
 
 
@@ -98,16 +101,18 @@ def write_int8(source: Source, out: Path, data: Data, task: Task, options: Optio
 # -- what int8 needs of a run ------------------------------------------------------------------------------------------
 
 
-def recipe_with_data(path: Path, data: str | None = None) -> Recipe:
-    """Return the recipe of a run; ``data`` says where its data is now."""
+def recipe_with_data(path: Path, data: str | None = None, task: str | None = None) -> Recipe:
+    """Return the recipe of a run, with its data or task replaced; a folder without its run needs them."""
     _, recipe_file = find_compact(path)
-    if recipe_file is None:
+    given = {key: value for key, value in (("data.spec", data), ("task.spec", task)) if value is not None}
+    if recipe_file is not None:
+        return with_overrides(recipe_of_run(recipe_file, given), given)
+    if data is None:
         raise InputError(
             f"int8 needs calibration images and a test set, and {path} is a compact network without its run.",
-            hint="export the run's own folder, or call depl0.export.quantize_onnx with images of your own.",
+            hint="say --data (and --task, if it is not classification), or call depl0.export.quantize_onnx.",
         )
-    recipe = recipe_of_run(recipe_file, () if data is None else ("data.spec",))
-    return recipe if data is None else with_overrides(recipe, {"data.spec": data})
+    return with_overrides(catalog.get("custom"), given)
 
 
 def open_images(recipe: Recipe) -> Data:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import depl0
+from depl0._util.user_code import shown_spec
+from depl0.app.data import shown_data
 from depl0.app.models.spec import ImageSize, factory, image_size
 from depl0.app.runs.folder import RunFolder, find_compact
 from depl0.app.runs.paths import recipe_of_run
@@ -38,20 +40,14 @@ class Source:
     sizes: dict[str, int | tuple[int, int]]
     """what its constructor is offered: in_channels, image_size and, where it is known, num_classes"""
     summary: dict[str, Any]
-    """what the run came to; empty for a folder without its run"""
-
-    @property
-    def spec_shown(self) -> str:
-        """Return the spec without the folder of a file on this machine."""
-        where, colon, name = self.spec.rpartition(":")
-        return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else self.spec
+    """what the run came to; empty for a folder without its run. Specs are without folders of this machine"""
 
 
 def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | None = None) -> Source:
     """Load the compact network of a folder. ``shape`` is that of one input without its batch size."""
     folder, recipe_file = find_compact(path)
     record = read_record(folder)
-    summary = (RunFolder(recipe_file.parent).summary() if recipe_file else None) or {}
+    summary = _published((RunFolder(recipe_file.parent).summary() if recipe_file else None) or {})
     example = _example(path, record, shape)
     outputs, channels, side = _sizes(record, summary, example)
     spec = model if model is not None else _spec_of_run(path, record, recipe_file)
@@ -59,6 +55,12 @@ def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | N
     module = load(folder, make).eval()
     sizes = {"in_channels": channels, "image_size": side, **({} if outputs is None else {"num_classes": outputs})}
     return Source(module, example, _metadata(record, summary, example), make, spec, sizes, summary)
+
+
+def _published(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a summary without folders of this machine."""
+    shown = {"model": shown_spec, "method": shown_spec, "data": shown_data}
+    return {**summary, **{key: show(str(summary[key])) for key, show in shown.items() if summary.get(key)}}
 
 
 def _example(path: Path, record: CompactRecord, shape: tuple[int, ...] | None) -> tuple[Tensor, ...]:
@@ -111,7 +113,7 @@ def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[
         "version": depl0.__version__,
         "network": record.network,
         "model": summary.get("model"),
-        "data": str(summary.get("data", "")).partition(":")[0] or None,  # without the folder on this machine
+        "data": summary.get("data"),
         "input_shapes": [list(tensor.shape) for tensor in example],
         "input_mean": images.get("mean"),
         "input_std": images.get("std"),

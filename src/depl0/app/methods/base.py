@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from depl0._util.registry import Registry
+from depl0._util.user_code import load_class, wrap_user_errors
 from depl0.analysis.plan import Plan
+from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.search.calibration import Batches as Batches
 from depl0.search.calibration import Loss as Loss
@@ -43,7 +45,7 @@ class Scored(Method):
     The scores of coupled layers are added: a gate closes all of them or none.
     """
 
-    scope: ClassVar[Literal["network", "group"]]
+    scope: ClassVar[Literal["network", "group"]] = "network"
     """where scores can be compared: in the whole network, or only within a group, which then all lose one share"""
     trains: ClassVar[bool] = False
     """whether the method changes the training itself, and so needs the search's epochs even for trained weights"""
@@ -92,7 +94,19 @@ def rank_within_groups(plan: Plan, scores: Tensor) -> Tensor:
 
 _M = TypeVar("_M", bound=type[Method])
 
-METHODS: Registry[Method] = Registry("method", advice="'dep-l0' is the paper's method.", plugins="depl0.methods")
+
+def _own(spec: str) -> Method:
+    kind = load_class(spec, "method", Method)  # type: ignore[type-abstract]
+    if not issubclass(kind, (Learned, Scored)):
+        raise InputError(
+            f"method {spec!r} must be below depl0.app.methods.Scored or Learned.",
+            hint="Scored gives every gate a score; Learned trains the gates.",
+        )
+    with wrap_user_errors("method", spec):
+        return kind()
+
+
+METHODS: Registry[Method] = Registry("method", "'dep-l0' is the paper's method.", "depl0.methods", _own)
 """Every registered method by its name; other packages add theirs by the entry point ``depl0.methods``."""
 
 
@@ -102,7 +116,7 @@ def register(name: str) -> Callable[[_M], _M]:
 
 
 def find_method(name: str) -> Method:
-    """Return a method by its name.
+    """Return a method by its name, or one of the user's own: ``path/to/file.py:Name``.
 
     >>> find_method("fpgm").scope
     'group'

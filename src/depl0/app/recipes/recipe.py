@@ -7,7 +7,8 @@ from typing import ClassVar, final
 from pydantic import model_validator
 from typing_extensions import Self
 
-from depl0.app.methods import METHODS, Learned, Scored, find_method
+from depl0._util.user_code import shown_spec
+from depl0.app.methods import METHODS, Learned, Method, Scored, find_method
 from depl0.app.recipes.sections import (
     CONTINUED,
     DataSection,
@@ -65,12 +66,6 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         budget, weight = self.gates.budget, self.penalty.weight
-        if budget is None and isinstance(METHODS[self.gates.method], Scored):
-            raise InputError(
-                f"recipe field gates.budget must be set where gates.method is {self.gates.method!r}: its channels are "
-                "chosen by their scores, and a penalty weight says nothing about how many stay.",
-                hint="gates.budget = 0.5 keeps half of the MACs.",
-            )
         if budget is None and weight is None:
             raise InputError(
                 "recipe fields gates.budget and penalty.weight are both left out; exactly one must be set.",
@@ -112,7 +107,7 @@ class Recipe(Section):
     @property
     def one_shot(self) -> bool:
         """Whether there is no search: the method needs no training of its own, and the weights are trained already."""
-        method = METHODS[self.gates.method]
+        method = method_of(self)
         return isinstance(method, Scored) and not method.trains and self.model.starts_trained
 
     @property
@@ -168,12 +163,28 @@ def task_of(recipe: Recipe) -> Task:
     return task
 
 
+def method_of(recipe: Recipe) -> Method:
+    """Return the method that a recipe names; one of the user's own is imported here, and then judges other fields."""
+    method = find_method(recipe.gates.method)
+    recipe.gates.check_method(method)
+    return method
+
+
 def distill_share(recipe: Recipe, task: Task) -> float:
     """Return the dense network's share of the loss, with its default: 0 where the task does not support it."""
     if not task.distills:
         return 0.0
     own = recipe.distill.weight
     return own if own is not None else DISTILL if recipe.model.starts_trained else 0.0
+
+
+def folder_name(name: str) -> str:
+    """Return what a folder is called after a method or generator, which may be in a file of the user's own.
+
+    >>> folder_name("dep-l0"), folder_name("/home/me/mine.py:Mine")
+    ('dep-l0', 'mine-Mine')
+    """
+    return shown_spec(name).replace(".py:", "-").replace(":", "-")
 
 
 def for_method(recipe: Recipe, name: str) -> dict[str, object]:
@@ -185,12 +196,12 @@ def for_method(recipe: Recipe, name: str) -> dict[str, object]:
     >>> for_method(catalog.get("digits"), "fpgm")
     {'name': 'digits-fpgm', 'gates.method': 'fpgm'}
     """
-    method, before = find_method(name), recipe.gates.method
-    if name == before:
+    METHODS.check(name)
+    if name == recipe.gates.method:
         return {}
-    fields: dict[str, object] = {"name": f"{recipe.name}-{name}", "gates.method": name}
+    fields: dict[str, object] = {"name": f"{recipe.name}-{folder_name(name)}", "gates.method": name}
+    method, had = METHODS.get(name), METHODS.get(recipe.gates.method)  # one of the user's own is not imported here
     if isinstance(method, Learned):
-        had = find_method(before)
         if method.generators is not None and recipe.gates.generator not in method.generators:
             fields["gates.generator"] = method.generators[0]
         elif method.generators is None and isinstance(had, Learned) and had.generators is not None:

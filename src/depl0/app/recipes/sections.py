@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, PlainSerializer, Strict, model_validator
 from typing_extensions import Self
 
 from depl0.app.data.settings import DataFields
-from depl0.app.methods import METHODS, Learned
+from depl0.app.methods import METHODS, Learned, Method, Scored
 from depl0.app.models.spec import check_spec
 from depl0.app.schema import (
     Above0,
@@ -34,11 +34,11 @@ from depl0.app.schema import (
     Seed,
     Share,
     Text,
+    named_in,
     names_from,
     shown,
 )
 from depl0.app.tasks import TASKS, find_task
-from depl0.app.tasks import check_spec as check_task
 from depl0.config import EvaluationRule, PenaltyScale
 from depl0.costs.expected import PENALTIES
 from depl0.errors import InputError
@@ -172,7 +172,7 @@ class TaskSection(Section):
 
     title = "task"
 
-    spec: Annotated[Name, Means("a task's name or module:class", check_task)] = "classification"
+    spec: Annotated[Name, Means("a task's name or module:class", TASKS.check)] = "classification"
     """classification, segmentation, regression, or your own: my_package.tasks:Name or path/to/file.py:Name."""
     settings: _Settings | None = None
     """Arguments of the task by name, e.g. {ignore_index = 0}."""
@@ -193,12 +193,13 @@ class GatesSection(Section):
 
     title = "gates"
 
-    method: Annotated[Name, names_from(lambda: sorted(METHODS))] = "dep-l0"
-    """dep-l0; l0-hc (independent gates); or a method that scores channels, which needs a budget and no generator."""
+    method: Annotated[Name, named_in(METHODS)] = "dep-l0"
+    """dep-l0; l0-hc (independent gates); or a method that scores channels, which needs a budget and no generator. Your
+    own: my_package.methods:Name or path/to/file.py:Name."""
     method_weight: NonNegative | None = None
     """Weight of the term that the method adds to the loss (default: the method's own; slimming: 1e-4)."""
-    generator: Annotated[Name, names_from(lambda: sorted(GENERATORS))] = "fc"
-    """Network that computes the log α of every group."""
+    generator: Annotated[Name, named_in(GENERATORS)] = "fc"
+    """Network that computes the log α of every group. Your own: my_package.gates:Name or path/to/file.py:Name."""
     direction: Direction = "forward"
     """Order in which the generator visits the groups."""
     conditioning: Conditioning = "log_alpha"
@@ -225,12 +226,21 @@ class GatesSection(Section):
     remove_blocks: Flag = False
     """Remove layers that closed groups have made constant, instead of keeping one channel."""
 
-    @model_validator(mode="after")
-    def _check_generator(self) -> Self:
-        method = METHODS[self.method]
+    def check_method(self, method: Method | None) -> None:
+        """Refuse what the method does not allow; None: one of the user's own, which is imported later."""
         if isinstance(method, Learned) and method.generators and self.generator not in method.generators:
             words = f"{' or '.join(map(repr, method.generators))} where gates.method is {self.method!r}"
             raise refusal("gates.generator", words, self.generator, "set gates.method to 'dep-l0' for this generator.")
+        if isinstance(method, Scored) and self.budget is None:
+            raise InputError(
+                f"recipe field gates.budget must be set where gates.method is {self.method!r}: its channels are "
+                "chosen by their scores, and a penalty weight says nothing about how many stay.",
+                hint="gates.budget = 0.5 keeps half of the MACs.",
+            )
+
+    @model_validator(mode="after")
+    def _check_generator(self) -> Self:
+        self.check_method(METHODS.get(self.method))
         if self.start is not None:
             try:
                 PRESETS[self.preset].with_start(self.start)

@@ -16,7 +16,6 @@ from depl0.app.data.registry import DATA
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe
-from depl0.app.tasks import TASKS
 
 STARTED_IN = "started_in"
 """key of environment.json: the folder in which a run was started, as seen from its own"""
@@ -47,11 +46,12 @@ def _resolved(recipe: Recipe, run: Path) -> Recipe:
         base = run.absolute() / str(kept[STARTED_IN])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):  # a damaged run
         return recipe
-    model, data, task = recipe.model, recipe.data, recipe.task
+    model, data, task, gates = recipe.model, recipe.data, recipe.task, recipe.gates
     return recipe.replace(
         model=model.replace(spec=_code(model.spec, base), weights=_file(model.weights, base)),
         data=data.replace(spec=with_path(_code(data.spec, base), lambda path: _file(path, base))),
         task=task.replace(spec=_code(task.spec, base)),
+        gates=gates.replace(method=_code(gates.method, base), generator=_code(gates.generator, base)),
     )
 
 
@@ -75,7 +75,9 @@ def code_of(recipe: Recipe) -> dict[str, str]:
     fields = {
         "model.spec": None if recipe.model.spec.startswith(("torchvision:", "timm:")) else recipe.model.spec,
         "data.spec": None if recipe.data.spec.partition(":")[0] in DATA else recipe.data.spec,
-        "task.spec": None if recipe.task.spec in TASKS else recipe.task.spec,
+        "task.spec": recipe.task.spec,
+        "gates.method": recipe.gates.method,
+        "gates.generator": recipe.gates.generator,
     }
     files = {field: code_file(spec) for field, spec in fields.items() if spec is not None and ":" in spec}
     return {field: file for field, file in files.items() if file is not None}

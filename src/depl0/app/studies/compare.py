@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from depl0.app.recipes.recipe import Recipe, for_method, task_of
+from depl0._util.user_code import shown_spec
+from depl0.app.data import shown_data
+from depl0.app.methods import METHODS
+from depl0.app.recipes.recipe import Recipe, folder_name, for_method, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.studies.choice import choice_note
 from depl0.app.studies.measures import (
@@ -80,15 +83,29 @@ def _read_budget(word: str, text: str) -> float:
     return budget
 
 
+def parts_of(method: str) -> list[str]:
+    """Return a method and its variants, each of which may be in a file of the user's own.
+
+    >>> parts_of("dep-l0:conv1d:backward"), parts_of("dep-l0:mine.py:Gen"), parts_of("path/mine.py:Mine")
+    (['dep-l0', 'conv1d', 'backward'], ['dep-l0', 'mine.py:Gen'], ['path/mine.py:Mine'])
+    """
+    parts, words = [], iter(method.split(":"))
+    for word in words:
+        known = word in METHODS or word in GENERATORS or word in DIRECTIONS
+        name = None if known else next(words, None)
+        parts.append(word if name is None else f"{word}:{name}")
+    return parts
+
+
 def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
     """Return the recipe fields of a method, or of a variant: ``dep-l0:backward``, ``dep-l0:conv1d:backward``."""
-    name, *variants = method.split(":")
+    name, *variants = parts_of(method)
     fields = for_method(recipe, name)
     fields.pop("name", None)  # a member's name is its folder's
     for variant in variants:
         if name == "dep-l0" and variant in DIRECTIONS:
             fields["gates.direction"] = variant
-        elif name == "dep-l0" and variant in GENERATORS:
+        elif name == "dep-l0" and (variant in GENERATORS or ":" in variant):
             fields["gates.generator"] = variant
         else:
             raise InputError(
@@ -129,6 +146,12 @@ class Comparison:
         self.recipe, self._choice = recipe, choice
         self.metric = task_of(recipe).metric
         self.methods = tuple(methods) or (recipe.gates.method,)
+        folders = ["-".join(map(folder_name, parts_of(method))) for method in self.methods]
+        for method, name in zip(self.methods, folders, strict=True):
+            if folders.count(name) > 1:
+                raise InputError(
+                    f"two methods would share the folder {name}: {method!r} is one.", hint="rename a class."
+                )
         self.seeds = seeds_from(recipe.run.seed, seeds)
         self.budgets = tuple(sorted(budgets, reverse=True)) or (recipe.gates.budget,)
 
@@ -145,7 +168,7 @@ class Comparison:
 
     def _name(self, method: str, budget: float, seed: int) -> str:
         several = [f"budget-{budget:g}"] if len(self.budgets) > 1 else []
-        return "/".join((method.replace(":", "-"), *several, f"seed-{seed}"))
+        return "/".join(("-".join(map(folder_name, parts_of(method))), *several, f"seed-{seed}"))
 
     def recipes(self) -> dict[str, Recipe]:
         """Return the recipe of each method."""
@@ -164,7 +187,11 @@ class Comparison:
         """Return what ``comparison.json`` holds."""
         described = {outcome.name: describe(outcome, self.metric) for outcome in outcomes}
         rows = [
-            {"method": method, "budget": budget, **over_seeds(members, self.metric)}
+            {
+                "method": _shown(method),
+                "budget": budget,
+                **over_seeds(members, self.metric),
+            }
             for budget in self.budgets
             for method in self.methods
             for members in [[described[self._name(method, budget, seed)] for seed in self.seeds]]
@@ -175,8 +202,8 @@ class Comparison:
         return {
             "study": "comparison",
             "recipe": self.recipe.name,
-            "model": self.recipe.model.spec,
-            "data": self.recipe.data.spec,
+            "model": shown_spec(self.recipe.model.spec),
+            "data": shown_data(self.recipe.data.spec),
             "metric": self.metric.to_dict(),
             "budget": gates.budget,
             "of": gates.of,
@@ -189,6 +216,11 @@ class Comparison:
             "members": list(described.values()),
             "made_with": made_with(folder / name for name in described),
         }
+
+
+def _shown(method: str) -> str:
+    """Return a method as it may be published."""
+    return ":".join(map(shown_spec, parts_of(method)))
 
 
 def _is_on_frontier(row: dict[str, Any], rows: list[dict[str, Any]], metric: Metric) -> bool:

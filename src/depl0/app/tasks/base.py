@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from depl0._util.metric import Metric
 from depl0._util.registry import Registry, unknown
-from depl0._util.user_code import UserCallable, load_callable, wanted
+from depl0._util.user_code import UserCallable, check_concrete, load_callable, wanted
 from depl0.app.data.base import DataInfo
 from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
@@ -93,24 +93,13 @@ def main_output(outputs: Any, what: str) -> Tensor:
 
 _T = TypeVar("_T", bound=Task)
 
-_OWN = "one of your own is my_package.tasks:Name or path/to/file.py:Name."
-
-TASKS: Registry[type[Task]] = Registry("task", _OWN)
+TASKS: Registry[Any] = Registry("task", own=lambda spec: load_callable(spec, "task"))
 """Every built-in task by its name."""
 
 
 def register(name: str) -> Callable[[type[_T]], type[_T]]:
     """Make a task known by a name: ``@register("classification")``."""
     return TASKS.register(name, lambda task: task)
-
-
-def check_spec(spec: str) -> None:
-    """Refuse a text that cannot name a task; nothing is imported for it."""
-    where, colon, name = spec.rpartition(":")
-    if not colon:
-        TASKS.find(spec)
-    if colon and not (where and name.isidentifier()):
-        raise InputError(f"task {spec!r} must have a name on both sides of the colon.", hint=_OWN)
 
 
 def find_task(spec: str, **settings: object) -> Task:
@@ -124,12 +113,12 @@ def find_task(spec: str, **settings: object) -> Task:
     >>> find_task("segmentation", ignore_index=0)
     Segmentation(ignore_index=0, label_smoothing=0.0)
     """
-    return _built(spec, _maker(spec), settings)
+    return _built(spec, TASKS.find(spec), settings)
 
 
 def find_task_for(spec: str, settings: Mapping[str, object], label_smoothing: float) -> Task:
     """Return a task as a recipe describes it: label smoothing goes to those that take it, and is refused elsewhere."""
-    make = _maker(spec)
+    make = TASKS.find(spec)
     passed = wanted(make.call if isinstance(make, UserCallable) else make, {"label_smoothing": label_smoothing})
     if label_smoothing and not passed:
         raise InputError(
@@ -144,18 +133,11 @@ def find_task_for(spec: str, settings: Mapping[str, object], label_smoothing: fl
     return _built(spec, make, {**passed, **settings})
 
 
-def _maker(spec: str) -> type[Task] | UserCallable:
-    check_spec(spec)
-    return TASKS[spec] if spec in TASKS else load_callable(spec, "task")
-
-
 def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, object]) -> Task:
     if not isinstance(make, UserCallable):
         _check_settings(spec, make, settings)
         return make(**settings)
-    if inspect.isabstract(make.call):
-        missing = ", ".join(sorted(getattr(make.call, "__abstractmethods__", ())))
-        raise InputError(f"task {spec!r} lacks {missing}.", hint="docs/tasks.md has a whole one.")
+    check_concrete(make.call, spec, "task")
     make.check_call(settings, "what it takes is set by task.settings in a recipe.")
     task = make(**settings)
     if not isinstance(task, Task):

@@ -71,7 +71,7 @@ def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums
         "rng": rng_states(session.engine),
         "run": session.state.to_tree(),
         "seconds": session.seconds,
-        "recipe": write_recipe(session.recipe),
+        "recipe": write_recipe(session.written),
         "metrics": session.folder.metrics.text(),
         "gates": session.folder.gates.text(),
     }

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 import depl0.surgery.files as files
 from depl0._util.stopping import check_stop
 from depl0.app.runs.gate_log import settled_epoch
-from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
 from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.network import set_contiguous
@@ -35,7 +34,7 @@ def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: T
     for network in (compact, gated.host):  # measured as they are when they come from a file
         set_contiguous(network)
     scores = final_scores(engine, compact, session.data, session.task)
-    dense = model_factory(resolve_paths(session.recipe, session.folder.path), session.data)().to(engine.device)
+    dense = model_factory(session.recipe, session.data)().to(engine.device)
     more, faster = measured(dense, compact, example)
     figures = {
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
@@ -65,9 +64,9 @@ def _summary(
     assert reached is not None and frozen is not None and state.freezing is not None, "the search is over"
     return Summary(
         name=recipe.name,
-        model=recipe.model.spec,
-        data=recipe.data.spec,
-        method=recipe.gates.method,
+        model=session.written.model.spec,
+        data=session.written.data.spec,
+        method=session.written.gates.method,
         validation_images=session.data.info.validation_size if session.data.validation is not None else None,
         metric=session.task.metric,
         search_epochs=recipe.search_epochs,

@@ -199,7 +199,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
         score = evaluate(engine, phase.model, session.data.for_choices.epoch(0), session.task)
     line: dict[str, Any] = {
         "phase": phase.name,
-        "method": session.recipe.gates.method,
+        "method": session.written.gates.method,
         "epoch": epoch,
         "step": session.global_step,
         "loss": loss / count,

@@ -8,6 +8,7 @@ phase.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.distributed import all_reduce_mean
+from depl0._util.user_code import wrap_user_errors
 from depl0.app.methods import Scored
-from depl0.app.recipes.recipe import Recipe
+from depl0.app.recipes.recipe import Recipe, method_of
 from depl0.app.runs.gate_log import dependency_of, describe_gates, gates_line
 from depl0.app.runs.state import CompactionRecord, FreezingRecord
 from depl0.app.runtime.guard import diverged
@@ -29,8 +31,8 @@ from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import search_optimizers, weight_optimizer
 from depl0.app.training.phase import Losses, Phase, PhaseName
 from depl0.app.training.session import Session
-from depl0.app.training.setup import method_of
 from depl0.config import PenaltyKind, PenaltyScale
+from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import COSTS
 from depl0.search.calibration import MOST_BATCHES, Calibration
@@ -222,7 +224,13 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
         run_phase(session, ScoredPhase(session, gated, method))
     data = calibration(session)
     rng = torch.Generator().manual_seed(recipe.run.seed)
-    scores = all_reduce_mean(method.scores(gated, data.pairs(data.scores), session.task.loss, rng))
+    name = session.written.gates.method
+    with wrap_user_errors("method", name, sys.modules[type(method).__module__]) if ":" in name else nullcontext():
+        found = method.scores(gated, data.pairs(data.scores), session.task.loss, rng)
+    if not isinstance(found, Tensor) or found.shape != (gated.plan.num_gates,):
+        said = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(f"method {name!r} must give {gated.plan.num_gates} scores, one per gate, got {said} instead.")
+    scores = all_reduce_mean(found)
     if not bool(scores.isfinite().all()):
         raise diverged(f"the scores of the gates are not finite at step {session.global_step}.")
     before = score_before_freezing(session, gated)

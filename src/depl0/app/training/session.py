@@ -35,6 +35,7 @@ class Session:
     """What all phases of a run share."""
 
     recipe: Recipe
+    """as seen from here: files are where they were found"""
     engine: Accelerator
     data: Data
     task: Task
@@ -46,6 +47,8 @@ class Session:
     """whether the dense network solved its task when the run began"""
     saver: BackgroundSaver | None = None
     """writes checkpoints while training goes on; the first process has one"""
+    as_given: Recipe | None = None
+    """the recipe that is written to the folder, if files were found elsewhere than it says"""
     state: RunState = field(default_factory=RunState)
     """results so far; part of every checkpoint"""
     resumed: dict[str, Any] | None = None
@@ -60,6 +63,11 @@ class Session:
     next_check: int = 0
     last_check: tuple[int, float] = (0, 0.0)
     """step and time"""
+
+    @property
+    def written(self) -> Recipe:
+        """Return the recipe as the folder has it."""
+        return self.as_given or self.recipe
 
     def wait_until_saved(self) -> None:
         """Return when every checkpoint is on the disk; raise what went wrong."""
@@ -84,7 +92,7 @@ class Session:
         if found is None:
             self.reporter.note("nothing to resume: no checkpoint yet; starting from the beginning")
             if main:
-                self.folder.begin(self.recipe)
+                self.folder.begin(self.written)
             return
         self.global_step, self.resumed = found
         with fitting(self.folder.checkpoints, self.global_step):
@@ -128,14 +136,14 @@ def open_session(
         if engine.is_main_process:
             shown = Logged(shown, folder.path / "log.txt")
         resolved = resolve_paths(recipe, folder.path)
-        session = Session(recipe, engine, data, task_of(resolved), folder, shown)
+        session = Session(resolved, engine, data, task_of(resolved), folder, shown, as_given=recipe)
         if engine.is_main_process:
             trust_code(resolved)
         if goes_on:
             session.resume()
         else:
             _begin(session, resume)
-        for warning in warnings_for(recipe, data):
+        for warning in warnings_for(resolved, data):
             session.reporter.note(f"warning: {warning}")
         engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
         try:
@@ -150,8 +158,8 @@ def _begin(session: Session, resume: bool) -> None:
     """Write the recipe to the folder, unless another process did so since we looked."""
     folder = session.folder
     if session.engine.is_main_process:
-        open_run(str(folder.path), session.recipe, resume=False)
-        folder.begin(session.recipe)
+        open_run(str(folder.path), session.written, resume=False)
+        folder.begin(session.written)
     if resume:  # said after the folder has begun: the log is in it
         session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
 
@@ -211,6 +219,7 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
         session.distillation,
         session.trained,
         session.saver,
+        session.as_given,
     )
     again.resume()
     return again

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from depl0._util.random import seed_everything
 from depl0.app.data import Data, open_data
-from depl0.app.methods import METHODS, Method, Scored
+from depl0.app.methods import Scored
 from depl0.app.models.pretrained import has_published, names_weights, published_weights
 from depl0.app.models.spec import factory, image_size
-from depl0.app.recipes.recipe import Recipe, task_of
+from depl0.app.recipes.recipe import Recipe, method_of, task_of
 from depl0.app.runtime.network import check_norms
 from depl0.app.tasks import check_network
 from depl0.app.weights import NewHead, fill, load_weights
@@ -160,8 +160,3 @@ def gate_config(recipe: Recipe) -> GateConfig:
         budget=gates.budget,
         of=gates.of,
     )
-
-
-def method_of(recipe: Recipe) -> Method:
-    """Return the method of a recipe."""
-    return METHODS[recipe.gates.method]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,14 +36,20 @@ SENSITIVITY_IMAGES = 64
 class Quantized:
     """An int8 file, its metric, and which of its layers are still in float."""
 
-    data: bytes
-    run: Run
+    data: bytes = field(repr=False)
+    run: Run = field(repr=False)
     before: float | None
     """the metric of the float file; None: nothing was measured"""
     after: float | None
     in_float: tuple[str, ...] = ()
     weight_bits: int = 8
     """7 where products of 8 bits would saturate on the processor that judged the file"""
+
+    def __str__(self) -> str:
+        """Say what the file is, in a line."""
+        judged = "" if self.after is None else f", {self.before:.6g} in float, {self.after:.6g} in int8"
+        left = f", in float: {', '.join(self.in_float)}" if self.in_float else ""
+        return f"int8 file of {len(self.data):,} bytes with weights of {self.weight_bits} bits{judged}{left}"
 
 
 Metadata: TypeAlias = Mapping[str, str] | Callable[[Quantized], Mapping[str, str]] | None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
 
 from depl0._util.registry import Registry
+from depl0._util.user_code import load_class, wrap_user_errors
 from depl0.gates.generators.base import Generator
 from depl0.gates.generators.presets import Preset, find_preset
 
@@ -17,6 +19,7 @@ GENERATORS: Registry[type[Generator]] = Registry(
     "generator",
     advice="'fc' is the paper's generator; 'independent' is the one without dependency.",
     plugins="depl0.generators",
+    own=lambda spec: load_class(spec, "generator", Generator),  # type: ignore[type-abstract]
 )
 """Every registered generator class by its name."""
 
@@ -38,7 +41,7 @@ def make_generator(
     """Make a generator by its name.
 
     Args:
-        name: one of :data:`GENERATORS`.
+        name: one of :data:`GENERATORS`, or a class of your own: ``path/to/file.py:Name``.
         sizes: number of gates of each group, in plan order.
         direction: ``"forward"`` or ``"backward"``: the order in which the groups are walked.
         preset: one of :data:`~depl0.gates.generators.presets.PRESETS`, or one of your own.
@@ -54,4 +57,5 @@ def make_generator(
     chosen = find_preset(preset)
     if start is not None:
         chosen = chosen.with_start(start)
-    return generator(sizes, direction, chosen, rng, conditioning)
+    with wrap_user_errors("generator", name) if ":" in name else nullcontext():
+        return generator(sizes, direction, chosen, rng, conditioning)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, final
 
+from depl0._util.user_code import shown_spec
 from depl0.app.data import with_path
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import SECTIONS
@@ -66,13 +67,13 @@ def setting_of(recipe: Recipe, choice: Mapping[str, Any] | None = None) -> Setti
     for section, names in _LEFT_OUT.items():
         for name in names:
             told[section].pop(name)
-    told["model"] |= {"weights": PurePath(recipe.model.weights).name, "spec": _without_folder(recipe.model.spec)}
-    told["task"]["spec"] = _without_folder(recipe.task.spec)
+    told["model"] |= {"weights": PurePath(recipe.model.weights).name, "spec": shown_spec(recipe.model.spec)}
+    told["task"]["spec"] = shown_spec(recipe.task.spec)
     # A data set of a known name is the same wherever it lies; a folder of images is known by its name alone.
     spec = with_path(
         recipe.data.spec, lambda path: PurePath(path).name if recipe.data.spec.startswith("folder") else ""
     )
-    told["data"]["spec"] = _without_folder(spec.removesuffix(":"))
+    told["data"]["spec"] = shown_spec(spec.removesuffix(":"))
     if choice is not None:
         section, _, name = str(choice["field"]).partition(".")
         told[section][name] = f"chosen for each method from {', '.join(choice['values'])}"
@@ -97,16 +98,6 @@ def _defaults(section: str) -> dict[str, Any]:
 
 def _written(told: Mapping[str, Any]) -> str:
     return json.dumps(told, sort_keys=True, default=str, ensure_ascii=False)
-
-
-def _without_folder(spec: str) -> str:
-    """Return ``file.py:make`` without the folder of the file.
-
-    >>> _without_folder("/home/me/nets.py:make"), _without_folder("timm:resnet18")
-    ('nets.py:make', 'timm:resnet18')
-    """
-    file, colon, name = spec.rpartition(":")
-    return f"{PurePath(file).name}:{name}" if colon and file.endswith(".py") else spec
 
 
 def _describe(told: Mapping[str, Any]) -> str:

@@ -12,13 +12,14 @@ from typing import ClassVar, final
 from safetensors.torch import save
 
 from depl0._util.io import flush_folder, name_aside, write_flushed
+from depl0._util.user_code import shown_spec
 from depl0.app.deploy.source import Source
 from depl0.app.deploy.torch_folder.card import model_card
 from depl0.app.deploy.torch_folder.code import model_code
 from depl0.app.deploy.torch_folder.structure import FORMAT, VERSION, structure_of
 from depl0.errors import InputError
 from depl0.export.checked import check_outputs, explained, read_by_another_process
-from depl0.export.targets import NO_DEPL0, RUN_NETWORK, Request, Target
+from depl0.export.targets import CALL_TORCH, Request, Target, reader_program
 from depl0.export.torch_files import state_of
 
 FILES = ("model.safetensors", "config.json", "model.py", "README.md")
@@ -32,6 +33,7 @@ class ExportedFolder:
     path: Path
     size: int
     max_error: float
+    seconds: tuple[float, ...] = ()
 
 
 @final
@@ -40,16 +42,8 @@ class _Folder(Target):
 
     name: ClassVar[str] = "torch"
     suffix: ClassVar[str] = ".py"
-    reader: ClassVar[str] = (
-        NO_DEPL0
-        + """
-import os
-file, given, answers = sys.argv[1:]
-sys.path.insert(0, os.path.dirname(file))
-from model import load
-network = load()
-"""
-        + RUN_NETWORK
+    reader: ClassVar[str] = reader_program(
+        "import os\nsys.path.insert(0, os.path.dirname(file))\nfrom model import load\nmodule = load()\n" + CALL_TORCH
     )
 
     def encode(self, request: Request) -> bytes:
@@ -57,7 +51,7 @@ network = load()
         raise NotImplementedError
 
 
-def export_folder(source: Source, path: Path, name: str | None = None) -> ExportedFolder:
+def export_folder(source: Source, path: Path, name: str | None = None, rounds: int = 0) -> ExportedFolder:
     """Write a compact network as a folder that plain PyTorch loads; whatever goes wrong, nothing is left.
 
     The folder must not exist yet, or be empty. A new process that cannot import depl0 builds the network from it, and
@@ -76,7 +70,8 @@ def export_folder(source: Source, path: Path, name: str | None = None) -> Export
             for file, data in files.items():
                 (aside / file).parent.mkdir(parents=True, exist_ok=True)
                 write_flushed(aside / file, data)
-        found = read_by_another_process(_Folder(), aside / "model.py", given)
+        found = read_by_another_process(_Folder(), aside / "model.py", given, rounds)
+        seconds = tuple(found.pop("seconds").tolist())
         error = check_outputs(wanted, found, _Folder.tolerance)
         for compiled in list(aside.rglob("__pycache__")):
             shutil.rmtree(compiled, ignore_errors=True)
@@ -86,7 +81,7 @@ def export_folder(source: Source, path: Path, name: str | None = None) -> Export
     finally:
         if aside != Path():
             shutil.rmtree(aside, ignore_errors=True)
-    return ExportedFolder(path, size, error)
+    return ExportedFolder(path, size, error, seconds)
 
 
 def _check_place(path: Path) -> None:
@@ -105,11 +100,11 @@ def _files(source: Source, name: str) -> dict[str, bytes]:
     known = {key.removeprefix("depl0."): _value(value) for key, value in source.metadata.items()}
     config = {"format": FORMAT, "format_version": VERSION, **known, **structure.to_dict()}
     left = config["macs"] / max(config["dense_macs"], 1)
-    title = f"A compact {_plain(source.spec_shown)} with {left:.1%} of the MACs of the dense network."
+    title = f"A compact {_plain(shown_spec(source.spec))} with {left:.1%} of the MACs of the dense network."
     texts = {
         "config.json": _readable(config),
         **model_code(source.spec, source.sizes, structure, title),
-        "README.md": model_card(name, network, config, {**source.summary, "model": source.spec_shown}),
+        "README.md": model_card(name, network, config, {**source.summary, "model": shown_spec(source.spec)}),
     }
     weights: bytes = save(state_of(source.module), metadata={"format": "pt"})
     return {"model.safetensors": weights, **{file: text.encode() for file, text in texts.items()}}

@@ -1,0 +1,65 @@
+"""Networks for ExecuTorch, PyTorch's runtime for phones and small devices: ``.pte`` files whose layers XNNPACK runs."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from depl0._util.optional import require
+from depl0.analysis.recording import quiet
+from depl0.errors import ExportError, InputError, NotInstalledError
+from depl0.export.folding import fold_batch_norms
+from depl0.export.program import capture
+from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import first_line
+
+_PARTITIONER = "executorch.backends.xnnpack.partition.xnnpack_partitioner"
+
+
+@final
+@register
+class ExecuTorch(Target):
+    """A program with its weights, for XNNPACK on the CPU."""
+
+    name: ClassVar[str] = "executorch"
+    suffix: ClassVar[str] = ".pte"
+    reader: ClassVar[str] = reader_program(
+        """
+from executorch.extension.pybindings import portable_lib
+from executorch.runtime import Runtime
+portable_lib._unsafe_reset_threadpool(threads)
+method = Runtime.get().load_program(file).load_method("forward")
+module = lambda *tensors: method.execute(tensors)
+"""
+        + CALL_TORCH
+    )
+
+    def check_installed(self) -> None:
+        """Look for ExecuTorch with all that it needs to write a file."""
+        try:
+            with quiet():
+                for module in ("executorch.exir", _PARTITIONER):
+                    require(module, "executorch", "for ExecuTorch files", extra="executorch")
+        except NotInstalledError:
+            raise
+        except ImportError as error:
+            raise NotInstalledError(
+                f"executorch is installed, but cannot be imported: {error}.", hint="pip install 'depl0[executorch]'"
+            ) from error
+
+    def encode(self, request: Request) -> bytes:
+        """Record the network, fold its batch norms, and lower it to XNNPACK."""
+        if request.opset is not None:
+            raise InputError("opset is only for ONNX files.", hint="leave opset out.")
+        program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
+        fold_batch_norms(program)
+        try:
+            with quiet():
+                exir = require("executorch.exir", "executorch", "for ExecuTorch files", extra="executorch")
+                backend = require(_PARTITIONER, "executorch", "for ExecuTorch files", extra="executorch")
+                lowered = exir.to_edge_transform_and_lower(program, partitioner=[backend.XnnpackPartitioner()])
+                return bytes(lowered.to_executorch().buffer)
+        except Exception as error:  # whatever ExecuTorch raises for an operator that it lacks
+            raise ExportError(
+                f"ExecuTorch cannot translate the network: {first_line(error)}", hint="export it as pt2."
+            ) from error
