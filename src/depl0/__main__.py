@@ -2,15 +2,19 @@
 
 import sys
 
+from depl0 import __version__
 from depl0.errors import NotInstalledError
 
 
 def main() -> int:
     """Run the command; return its exit code. Without the packages that it needs, say how to install them."""
+    if sys.argv[1:] == ["--version"]:  # needs no extra
+        print(f"depl0 {__version__}")
+        return 0
     try:
         from depl0.app.cli.app import main as run
     except NotInstalledError as error:
-        print(f"error: {error.message} hint: {error.hint}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     return run()
 

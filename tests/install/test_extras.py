@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import depl0
 from tests.support.without import run_without
 
 pytestmark = pytest.mark.processes
@@ -57,6 +58,40 @@ def test_the_core_needs_torch_numpy_and_safetensors_alone(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
+def test_the_version_needs_no_extra() -> None:
+    program = "import runpy; sys.argv = ['depl0', '--version']; runpy.run_module('depl0', run_name='__main__')"
+    done = run_without(EXTRAS, program)
+    assert (done.returncode, done.stdout) == (0, f"depl0 {depl0.__version__}\n"), done.stderr
+
+
+EXPORT = """
+import torch, depl0
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+
+if __name__ == "__main__":
+    sys.modules["net"] = sys.modules["__main__"]
+    depl0.save(depl0.attach(make(), torch.zeros(1, 3, 4, 4)).extract(), "small")
+    sys.argv = ["depl0", "export", "small", "--to", "onnx", "--model", "net:make"]
+    from depl0.__main__ import main
+    code = main()
+    assert not [name for name in sys.modules if name.partition(".")[0] in HIDDEN]
+    sys.exit(code)
+"""
+
+
+def test_the_extra_export_is_enough_to_export(tmp_path: Path) -> None:
+    brings = {"click", "onnx", "onnxruntime", "onnxscript", "tomli_w", "typer"}
+    done = run_without(
+        tuple(package for package in EXTRAS if package not in brings),
+        f"import os; os.chdir({str(tmp_path)!r})\n{EXPORT}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "small.onnx: " in done.stdout and (tmp_path / "small.onnx").is_file()
+
+
 @pytest.mark.parametrize("package", ["typer", "accelerate", "matplotlib"])
 def test_the_command_says_what_to_install(package: str) -> None:
     program = "import runpy; sys.argv = ['depl0', 'recipes']; runpy.run_module('depl0', run_name='__main__')"
@@ -64,7 +99,7 @@ def test_the_command_says_what_to_install(package: str) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        f"error: {package} is needed by the command depl0, but not installed. hint: pip install 'depl0[cli]'\n"
+        f"error: {package} is needed by the command depl0, but not installed.\nhint: pip install 'depl0[cli]'\n"
     )
 
 

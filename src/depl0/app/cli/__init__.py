@@ -2,15 +2,4 @@
 
 from depl0._util.optional import check_installed
 
-check_installed(
-    "accelerate",
-    "filelock",
-    "jinja2",
-    "markupsafe",
-    "matplotlib",
-    "pydantic",
-    "rich",
-    "tomli_w",
-    "typer",
-    purpose="by the command depl0",
-)
+check_installed("pydantic", "tomli_w", "typer", purpose="by the command depl0")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from depl0 import __version__
+from depl0._util.optional import check_installed
 from depl0._util.registry import load_plugins
 from depl0._util.stopping import StopRequested, stop_on_signals
 from depl0._util.trust import trusting
@@ -69,13 +70,20 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
+PACKAGES = ("accelerate", "filelock", "jinja2", "markupsafe", "matplotlib", "rich")
+"""what every command needs but ``export``, which the extra of that name is enough for"""
+
+
 @app.callback()
 def _shared(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Options before the name of a command."""
+    if context.invoked_subcommand != "export":
+        check_installed(*PACKAGES, purpose="by the command depl0")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -54,7 +54,6 @@ def export_command(
     ] = None,
 ) -> None:
     """Write a compact network as one file or folder, or in all formats, verified in a separate process."""
-    from depl0.app.deploy.int8 import Options, export_int8
     from depl0.app.deploy.source import open_source
     from depl0.export import Request, names, target, write_checked  # torch.onnx is slow to import
     from depl0.export.int8 import IMAGES
@@ -83,6 +82,8 @@ def export_command(
     kind = target(to)
     options = None
     if int8:
+        from depl0.app.deploy.int8 import Options, export_int8  # opens the run's data, as training does
+
         images = calibration_images or IMAGES
         options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, task, to)
     else:

@@ -1,8 +1,7 @@
 """A run's network as the files that people deploy."""
 
 from depl0.app.deploy.hub import push_to_hub
-from depl0.app.deploy.int8 import export_int8
 from depl0.app.deploy.source import Source, open_source
 from depl0.app.deploy.torch_folder import ExportedFolder, export_folder
 
-__all__ = ["ExportedFolder", "Source", "export_folder", "export_int8", "open_source", "push_to_hub"]
+__all__ = ["ExportedFolder", "Source", "export_folder", "open_source", "push_to_hub"]
