@@ -16,6 +16,9 @@ import depl0
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides, write_recipe
 from depl0.app.runs.paths import trust_code
+from depl0.errors import NotInstalledError
+from depl0.export.executorch import ExecuTorch
+from depl0.export.ncnn import Ncnn
 from tests.cli.conftest import Type
 
 pytestmark = [pytest.mark.integrations, pytest.mark.usefixtures("remembered_plans")]
@@ -47,7 +50,7 @@ def test_a_run_without_its_blocks_is_exported(type_command: Type) -> None:
     assert json.loads(said["depl0.accuracy"]) == summary["compact"]["accuracy"]
     assert json.loads(said["depl0.macs"]) == summary["compact"]["macs"]
     assert {"depl0.input_mean", "depl0.input_std", "depl0.params"} <= said.keys()
-    assert not any(str(GOLDEN) in value for key, value in said.items() if key != "depl0.model")
+    assert said["depl0.model"] == "golden.py:TinyDigits"
 
 
 def test_a_folder_alone_is_exported_with_a_factory(type_command: Type) -> None:
@@ -75,7 +78,7 @@ def test_plain_weights(type_command: Type) -> None:
         (f"export {CHANNELS} --to onnx", "holds a compact TinyDigits, but not what builds the dense TinyDigits"),
         (
             f"export {CHANNELS} --to tflite --model {MAKE}",
-            "must be one of 'onnx', 'pt2', 'safetensors', 'torch', got 'tflite'",
+            "'pt2', 'safetensors', 'torch', 'all', got 'tflite'",
         ),
         (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "hint: opset=14"),
         (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes whole numbers"),
@@ -155,7 +158,7 @@ def test_nothing_is_written_where_it_could_not_be_uploaded(
         ("export run --to torch --data digits", "--data is for --int8 only"),
         ("export run --to onnx --push-to-hub me/net", "--push-to-hub is for --to torch"),
         ("export run --to torch a --out b", "exactly one may be"),
-        ("export run --to tflite", "must be one of 'onnx', 'pt2', 'safetensors', 'torch', got 'tflite'"),
+        ("export run --to tflite", "'pt2', 'safetensors', 'torch', 'all', got 'tflite'"),
     ],
 )
 def test_bad_input_of_int8_and_torch(words: str, message: str, type_command: Type, tmp_path: Path) -> None:
@@ -164,3 +167,58 @@ def test_bad_input_of_int8_and_torch(words: str, message: str, type_command: Typ
     assert typed.code in (1, 2) and typed.out == ""
     assert message in typed.err and "Traceback" not in typed.err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+OWN = """
+import torch
+from torch import nn
+
+class TinyNet(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(6, 2))
+
+def make_data():
+    images = torch.arange(72 * 36, dtype=torch.uint8).view(72, 1, 6, 6)
+    return (images[:48], torch.arange(48) % 2), (images[48:], torch.arange(24) % 2)
+"""
+
+
+def test_every_format_in_one_command_and_no_path_of_this_machine(
+    type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(self: object) -> None:
+        raise NotInstalledError("it is missing.", hint="pip install 'depl0[some]'")
+
+    for kind in (ExecuTorch, Ncnn):
+        monkeypatch.setattr(kind, "check_installed", missing)
+    (tmp_path / "own.py").write_text(OWN)
+    text = "from depl0.app.methods import Scored\nclass Flat(Scored):\n    def scores(self, gated, *others):\n"
+    (tmp_path / "flat.py").write_text(f"{text}        return gated.log_alpha().detach()\n")
+    own = f"{tmp_path}/own.py"
+    typed = type_command(
+        f"prune --model {own}:TinyNet --data {own}:make_data --method {tmp_path}/flat.py:Flat --budget 0.5 --epochs 1 "
+        "--finetune-epochs 0 --batch-size 24 --device cpu --out run --quiet"
+    )
+    assert typed.code == 0, typed.err
+    typed = type_command(f"export {tmp_path}/run --to all --out files")
+    assert typed.code == 0, typed.err
+    rows = {line.split()[0]: line.split() for line in typed.out.splitlines()[1:6]}
+    assert list(rows) == ["onnx", "openvino", "pt2", "safetensors", "torch"]
+    for name, row in rows.items():
+        assert float(row[3]) <= 1e-5 and len(row) == (4 if name == "safetensors" else 6), row
+    assert "no executorch: not installed (pip install 'depl0[some]')" in typed.out
+    files = [file for file in Path("files").rglob("*") if file.is_file()]
+    assert {"run.onnx", "run.xml", "run.bin", "run.pt2", "run.safetensors", "config.json"} <= {f.name for f in files}
+    for file in files:
+        assert str(tmp_path).encode() not in file.read_bytes(), file
+    assert b"own.py:TinyNet" in Path("files/run.onnx").read_bytes()
+
+
+def test_int8_of_a_saved_folder_with_data(type_command: Type) -> None:
+    words = f"export {CHANNELS} --to onnx --int8 --model {MAKE} --max-drop 100 --calibration-images 16"
+    typed = type_command(words)
+    assert typed.code == 2 and "hint: say --data" in typed.err
+    typed = type_command(f"{words} --data digits")
+    assert typed.code == 0, typed.err
+    assert "in int8" in typed.out and Path("channels.int8.onnx").is_file()

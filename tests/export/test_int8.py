@@ -203,3 +203,13 @@ def test_file_is_checked_by_another_process_and_a_full_disk_leaves_nothing(netwo
 
     with pytest.raises(ExportError, match=r"differs by .* \(allowed 0\.05\)"):
         write_checked(Int8Onnx(found.data, other), request, tmp_path / "b.onnx")
+
+
+def test_what_is_printed_is_a_line() -> None:
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = quantize_onnx(network, images[:1], [images], score=lambda run: 91.5)
+    assert str(found) == f"int8 file of {len(found.data):,} bytes with weights of {found.weight_bits} bits, " + (
+        "91.5 in float, 91.5 in int8"
+    )
+    assert len(repr(found)) < 200
