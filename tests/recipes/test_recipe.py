@@ -67,7 +67,8 @@ def test_what_fine_tuning_takes_from_the_weights_optimizer():
 
 
 METHODS = (
-    "one of 'dep-l0', 'fpgm', 'hrank', 'l0-hc', 'l1-norm', 'random', 'reconstruction', 'sfp', 'slimming', 'taylor'"
+    "one of 'dep-l0', 'fpgm', 'hrank', 'l0-hc', 'l1-norm', 'random', 'reconstruction', 'sfp', 'slimming', 'taylor', "
+    "or path/to/file.py:Name"
 )
 TABLE = "a table of names in which every value is true, false, a number or a line of text"
 LIST = "a list in which every entry is"
@@ -219,7 +220,7 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
             lambda: GatesSection(generator="fcc"),
             "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-const', "
             "'fc-frozen', 'fc-relu', 'fc-shuffled', 'fc-tanh', 'independent', 'independent-fc', 'lstm', "
-            "'lstm-shared', got 'fcc' instead.\nhint: did you mean fc?",
+            "'lstm-shared', or path/to/file.py:Name, got 'fcc' instead.\nhint: did you mean fc?",
         ),
         (
             lambda: GatesSection(groups="iner"),
