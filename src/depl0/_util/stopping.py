@@ -15,6 +15,10 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 """Ctrl-C, schedulers, a terminal that is closed, and Slurm's ``--signal=USR1@60``"""
 
 
+END_WITH_PARENT = "DEPL0_END_WITH_PARENT"
+"""the environment variable of a process that stops when the one that started it has died"""
+
+
 class StopRequested(BaseException):
     """Ends the work in progress. No ``Exception``: nobody who handles errors may take it for one."""
 
@@ -46,8 +50,8 @@ def stop_on_signals() -> Iterator[None]:
     wanted = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _ask) for number in wanted}
     _request.owner, _request.asked = os.getpid(), False
-    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
-        _end_with_launcher()
+    if {"TORCHELASTIC_RUN_ID", END_WITH_PARENT} & os.environ.keys() and sys.platform == "linux":
+        _end_with_parent()
     try:
         yield
     finally:
@@ -93,8 +97,8 @@ def _ask(number: int, frame: Any) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _end_with_launcher() -> None:
-    """Let the kernel send SIGTERM when torchrun dies, which otherwise leaves its ranks behind."""
+def _end_with_parent() -> None:
+    """Let the kernel send SIGTERM when torchrun, or a study's worker, dies and would leave this process behind."""
     import ctypes
 
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG

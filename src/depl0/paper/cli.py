@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from depl0._util.io import write_whole
-from depl0.app.cli.compare import OUT_HELP, finish, study_folder
+from depl0.app.cli.compare import CPUS, GPUS, ON, OUT_HELP, engine_of, finish, study_folder
 from depl0.app.cli.options import JSON, QUIET, SET, GroupedCommand, choice, echo, in_groups, one_of, with_options_of
 from depl0.app.cli.prune import GROUPS, chosen_recipe, complete
 from depl0.app.table import FORMATS, render
@@ -34,6 +34,9 @@ def ablation_command(
     data: Annotated[str | None, typer.Option(help="Folder of the Fashion-MNIST images.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each generator, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="ablation"))] = None,
+    on: Annotated[str | None, ON] = None,
+    cpus: Annotated[int, CPUS] = 1,
+    gpus: Annotated[int, GPUS] = 0,
     quiet: Annotated[bool, QUIET] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -51,7 +54,13 @@ def ablation_command(
         chosen = [with_data_folder(recipe, data) for recipe in chosen]
     ablation = Ablation(chosen, seeds)
     study = Study("ablation", ablation.members(), study_folder(out, "ablation", "generators"))
-    result, table = carry_out(study, reporter, lambda outcomes: ablation.summarise(outcomes, study.folder), tabulate)
+    result, table = carry_out(
+        study,
+        reporter,
+        lambda outcomes: ablation.summarise(outcomes, study.folder),
+        tabulate,
+        engine=engine_of(on, cpus, gpus),
+    )
     finish(study, result, table, as_json)
 
 

@@ -16,10 +16,13 @@ from depl0.app.table import printable
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
+    from depl0.app.studies.engines import Engine
     from depl0.app.studies.study import Result, Study
     from depl0.app.table import Table
 
 OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); run the same command again to resume."
+ON = typer.Option(help="Run members at the same time: local:N (processes), ray[:ADDRESS], slurm[:PARTITION].")
+CPUS, GPUS = (typer.Option(help=f"{what} of each member, with --on.") for what in ("CPU cores", "GPUs"))
 WIDE = 200
 """columns of a table that no terminal shows: lines are not broken"""
 
@@ -44,6 +47,9 @@ def compare_command(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.")] = 3,
     out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="comparison"))] = None,
+    on: Annotated[str | None, ON] = None,
+    cpus: Annotated[int, CPUS] = 1,
+    gpus: Annotated[int, GPUS] = 0,
     quiet: Annotated[bool, QUIET] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -62,12 +68,24 @@ def compare_command(
         if not (folder / "study.json").exists():
             Study("comparison", comparison.members(), folder)  # refuses a folder of something else before any trial
         trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
-        comparison = comparison.chosen(trials.run(folder, reporter))
+        comparison = comparison.chosen(trials.run(folder, reporter, engine_of(on, cpus, gpus)))
     study = Study("comparison", comparison.members(), folder)
     result, table = carry_out(
-        study, reporter, lambda outcomes: comparison.summarise(outcomes, study.folder), tabulate, draw_comparison
+        study,
+        reporter,
+        lambda outcomes: comparison.summarise(outcomes, study.folder),
+        tabulate,
+        draw_comparison,
+        engine_of(on, cpus, gpus),
     )
     finish(study, result, table, as_json)
+
+
+def engine_of(on: str | None, cpus: int, gpus: int) -> Engine | None:
+    """Return the engine that runs members at the same time; None: they run here, one after the other."""
+    from depl0.app.studies.engines import Resources, find_engine
+
+    return None if on is None else find_engine(on, Resources(cpus, gpus))
 
 
 def study_folder(out: str | None, kind: str, name: str) -> Path:

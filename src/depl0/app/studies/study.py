@@ -8,40 +8,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
 from depl0._util.io import read_json, write_whole
-from depl0._util.stopping import StopRequested
+from depl0._util.stopping import StopRequested, check_stop
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
 from depl0.app.runs import schema as content
 from depl0.app.runs.folder import RunFolder, first_difference
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.engine import is_first_process
+from depl0.app.studies.engines import Engine, Job
+from depl0.app.studies.member import LOGS, Failure, run_member
 from depl0.app.table import Table, markdown_page
-from depl0.app.training.prune import prune
-from depl0.errors import Depl0Error, FormatError, InputError, RunInterruptedError, TrainingError
+from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
 
 VERSION = 1
+POLL_SECONDS = 0.2
 TRIALS = "trials"
 """the folder, within a study's, of runs that its members are chosen by"""
 
 Result = dict[str, Any]
 """what a study's JSON file holds"""
 Status = Literal["finished", "failed", "half done", "not started"]
-
-
-@final
-@dataclass(frozen=True)
-class Failure:
-    """Why a member failed."""
-
-    kind: str
-    message: str
-    hint: str | None = None
 
 
 @final
@@ -74,12 +67,16 @@ class Study:
         self._failures: dict[str, Failure] = {}
         self._take_up()
 
-    def run(self, reporter: Reporter, after_each: Callable[[list[Outcome]], None]) -> list[Outcome]:
-        """Run what is not finished, one member after the other; ``after_each`` is told what there is by then.
+    def run(
+        self, reporter: Reporter, after_each: Callable[[list[Outcome]], None], engine: Engine | None = None
+    ) -> list[Outcome]:
+        """Run what is not finished, one member after the other, or wherever an engine has room for them.
 
-        An interruption ends the study; a member that fails does not.
+        ``after_each`` is told what there is by then. An interruption ends the study; a member that fails does not.
         """
         self._write()
+        if engine is not None:
+            return self._run_on(engine, reporter, after_each)
         for number, (name, recipe) in enumerate(self.members.items(), start=1):
             if self._is_finished(name):
                 reporter.note(f"{name} ({number}/{len(self.members)}): finished already")
@@ -109,18 +106,45 @@ class Study:
     # -- members -----------------------------------------------------------------------------------------------------
 
     def _run_member(self, name: str, recipe: Recipe, reporter: Reporter) -> None:
-        path = self.path_of(name)
         self._failures.pop(name, None)
+        self._note_failure(name, run_member(recipe, self.path_of(name), reporter), reporter)
+
+    def _note_failure(self, name: str, failure: Failure | None, reporter: Reporter) -> None:
+        if failure is not None:
+            self._failures[name] = failure
+            reporter.note(f"{name} failed: {failure.message}")
+
+    def _run_on(self, engine: Engine, reporter: Reporter, after_each: Callable[[list[Outcome]], None]) -> list[Outcome]:
+        """Hand everything that is not finished to an engine, and wait."""
+        left = [name for name in self.members if not self._is_finished(name)]
+        for name in left:
+            self._failures.pop(name, None)
+        jobs = {name: engine.submit(self.folder, name) for name in left}
+        reporter.note(f"{len(left)} of {len(self.members)} members submitted; they print to {self.folder / LOGS}")
         try:
-            prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter)
-        except RunInterruptedError:
-            raise
-        except Depl0Error as error:
-            self._failures[name] = Failure(type(error).__name__, error.message, error.hint)
-        except (OSError, MemoryError, RuntimeError) as error:  # a full disk, a device without memory
-            self._failures[name] = Failure(type(error).__name__, f"{type(error).__name__}: {error}")
-        if name in self._failures:
-            reporter.note(f"{name} failed: {self._failures[name].message}")
+            while jobs:
+                ended = [name for name, job in jobs.items() if job.done()]
+                for name in ended:
+                    self._note_failure(name, _result(jobs.pop(name)), reporter)
+                    if name not in self._failures:
+                        reporter.note(f"{name}: finished ({len(self.members) - len(jobs)}/{len(self.members)})")
+                if ended:
+                    self._write()
+                    after_each(self.outcomes())
+                check_stop()
+                time.sleep(POLL_SECONDS)
+        except BaseException as error:
+            engine.close(cancel=True)
+            after_each(self.outcomes())
+            if not isinstance(error, (RunInterruptedError, StopRequested, KeyboardInterrupt)):
+                raise
+            raise RunInterruptedError(
+                f"interrupted with {len(jobs)} of {len(self.members)} members left; what is done is kept in "
+                f"{self.folder}.",
+                hint="re-run the same command to continue.",
+            ) from error
+        engine.close(cancel=False)
+        return self.outcomes()
 
     def _is_finished(self, name: str) -> bool:
         return self._outcome(name).status == "finished"
@@ -189,12 +213,25 @@ class Study:
                 )
 
 
+def _result(job: Job) -> Failure | None:
+    """Return why a member failed that an engine has run, or could not run."""
+    try:
+        failure = job.result()
+    except RunInterruptedError:
+        raise
+    except Exception as error:  # whatever the engine, its workers or its network raise
+        message = str(error).strip().splitlines() or [""]
+        return Failure(type(error).__name__, f"{type(error).__name__}: {message[-1]}")
+    return None if failure is None else Failure(**failure)
+
+
 def carry_out(
     study: Study,
     reporter: Reporter,
     summarise: Callable[[list[Outcome]], Result],
     tabulate: Callable[[Result], Table],
     draw: Callable[[Result, Path], None] = lambda result, folder: None,
+    engine: Engine | None = None,
 ) -> tuple[Result, Table]:
     """Run a study; after every member write ``KIND.json``, ``KIND.md`` and the pictures; return both."""
 
@@ -207,7 +244,7 @@ def carry_out(
             draw(result, study.folder)
         return result, table
 
-    return publish(study.run(reporter, lambda outcomes: (publish(outcomes), None)[1]))
+    return publish(study.run(reporter, lambda outcomes: (publish(outcomes), None)[1], engine))
 
 
 def raise_if_failed(study: Study) -> None:

@@ -1,0 +1,76 @@
+"""``--on slurm`` or ``--on slurm:PARTITION``: jobs of a Slurm cluster, through submitit.
+
+submitit keeps its own files (pickles that it writes and reads itself) in the study's folder, under ``slurm``.
+``--on slurm-local`` runs the same jobs as processes of this machine, to try a study before it waits in a queue.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, final
+
+from depl0._util.optional import require
+from depl0.app.studies.engines.base import Engine, Job, Resources, register
+from depl0.app.studies.member import run_process
+
+HOURS = 24
+"""time limit of a job; one that reaches it is submitted again and continues"""
+
+
+class MemberJob:
+    """A member as submitit calls it; one that Slurm preempts or whose time is over is submitted again."""
+
+    def __call__(self, *arguments: Any) -> dict[str, Any] | None:
+        """Run the member."""
+        return run_process(*arguments)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        """Return what to submit in place of a job that had to end."""
+        submission = require("submitit.helpers", "submitit", "for --on slurm", extra="slurm").DelayedSubmission
+        return submission(self, *arguments)
+
+
+class _Submitit(Engine):
+    cluster: str
+
+    def __init__(self, argument: str, resources: Resources) -> None:
+        self._submitit: Any = require("submitit", "submitit", "for --on slurm", extra="slurm")
+        self._partition, self._resources, self._jobs = argument, resources, list[Any]()
+
+    def submit(self, folder: Path, name: str) -> Job:
+        """Take a member."""
+        folder = folder.absolute()
+        executor = self._submitit.AutoExecutor(folder=folder / "slurm", cluster=self.cluster)
+        executor.update_parameters(
+            name=f"depl0-{name.replace('/', '-')}",
+            timeout_min=60 * HOURS,
+            cpus_per_task=self._resources.cpus,
+            gpus_per_node=self._resources.gpus,
+            **({"slurm_partition": self._partition} if self._partition else {}),
+        )
+        job = executor.submit(MemberJob(), str(folder), name, os.getcwd(), self._resources.variables)
+        self._jobs.append(job)
+        taken: Job = job
+        return taken
+
+    def close(self, cancel: bool) -> None:
+        """Cancel jobs. Without it they go on, whatever becomes of this process."""
+        for job in self._jobs if cancel else []:
+            job.cancel()
+
+
+@final
+@register("slurm")
+class Slurm(_Submitit):
+    """One job a member."""
+
+    cluster = "slurm"
+
+
+@final
+@register("slurm-local")
+class SlurmHere(_Submitit):
+    """The same jobs on this machine."""
+
+    cluster = "local"
