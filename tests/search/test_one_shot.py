@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import depl0
 from depl0.errors import InputError
@@ -50,6 +51,43 @@ def test_one_call_keeps_the_budget_and_most_of_the_accuracy(trained: nn.Module) 
     by_chance.engine.start_from(torch.randn(by_chance.plan.num_gates, generator=torch.Generator().manual_seed(0)))
     assert accuracy(trained) > 0.95
     assert accuracy(compact) > max(0.8, accuracy(by_chance.extract()))
+
+
+def test_an_ordinary_loader_of_pairs_or_arrays_gives_the_same_network(trained: nn.Module) -> None:
+    example = torch.randn(1, 1, 6, 6)
+    wanted = depl0.prune(trained, example, data=INPUTS, recover=None)
+    loader = DataLoader(TensorDataset(*map(torch.cat, zip(*BATCHES, strict=True))), batch_size=len(INPUTS[0]))
+    arrays = [x.double().numpy() for x in INPUTS]
+    for given, data in ((example, loader), ((example,), BATCHES), (example.double().numpy(), arrays)):
+        found = depl0.prune(trained, given, data=data, recover=None).state_dict()
+        assert all(torch.equal(value, found[name]) for name, value in wanted.state_dict().items())
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, shift: torch.Tensor) -> Any:
+        return self.second(self.first(x).relu()) + shift
+
+
+def test_a_tuple_of_two_arguments_is_no_pair() -> None:
+    torch.manual_seed(0)
+    x, shift = torch.randn(16, 4), torch.randn(16, 2)
+    inputs = depl0.prune(TwoInputs(), (x, shift), data=[(x, shift)], recover=None)
+    assert depl0.info(inputs).agreement.inputs == 2
+    pairs = depl0.prune(TwoInputs(), (x, shift), data=[((x, shift), torch.zeros(16))], recover=None)
+    assert depl0.info(pairs).agreement.inputs == 2
+    with pytest.raises(InputError, match="data must give batches, got Tensor instead"):
+        depl0.prune(TwoInputs(), (x, shift), data=x)
+
+
+def test_a_search_takes_pairs_without_a_loss() -> None:
+    alone, pairs = Loop(calibrate=INPUTS, loss=None), Loop(calibrate=BATCHES, loss=None)
+    for loop in (alone, pairs):
+        loop.search.step()
+    assert torch.equal(alone.gated.log_alpha(), pairs.gated.log_alpha())
 
 
 def test_one_call_that_trains(trained: nn.Module) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -27,6 +28,8 @@ class ExampleInputs:
     def of(cls, inputs: object, name: str = "example_inputs") -> ExampleInputs:
         """Accept a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of such examples.
 
+        NumPy arrays are taken as tensors.
+
         Raises:
             InputError: if ``inputs``, which the error calls ``name``, is something else, or holds no tensor or example.
         """
@@ -35,6 +38,7 @@ class ExampleInputs:
         if isinstance(inputs, list) and inputs:
             first, *others = [cls.of(example, name) for example in inputs]
             return cls(first.args, first.kwargs, tuple(others))
+        inputs = as_tensors(inputs)
         if isinstance(inputs, Tensor):
             example = cls((inputs,), {})
         elif isinstance(inputs, tuple):
@@ -105,6 +109,20 @@ class ExampleInputs:
     def twice(self) -> ExampleInputs:
         """Return a batch of two where every tensor is a batch of one (batch norm cannot train on one value)."""
         return self.map_tensors(lambda t: torch.cat([t, t]) if t.dim() > 0 and t.shape[0] == 1 else t)
+
+
+def as_tensors(inputs: Any) -> Any:
+    """Return inputs with tensors in place of NumPy arrays; float64, NumPy's default, becomes torch's default.
+
+    >>> as_tensors({"x": np.zeros(2), "flag": True})
+    {'x': tensor([0., 0.]), 'flag': True}
+    """
+
+    def convert(array: np.ndarray[Any, Any]) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+
+    return pytree.tree_map_only(np.ndarray, convert, inputs)
 
 
 def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:

@@ -1,14 +1,15 @@
 """The data that a search looks at besides training on it: for first scores, and for batch-norm statistics.
 
 A batch is what the network is called with, alone: a tensor, a tuple of arguments or a dict of keyword arguments. With a
-loss it is a pair (inputs, targets), as data loaders give it. Batches are moved to the network's device, and tried on it
-before they are used.
+loss it is a pair (inputs, targets), as data loaders give it. Such pairs can be used without a loss too: a batch that is
+not like the network's example, but whose first entry is, is a pair, and its targets are not used. Batches are moved to
+the network's device, and tried on it before they are used.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias, final
@@ -22,7 +23,7 @@ from depl0._util.defaults import read_as_user
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.copies import run_host
-from depl0.host.inputs import ExampleInputs
+from depl0.host.inputs import ExampleInputs, as_tensors
 from depl0.host.network import explained_run
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -45,8 +46,9 @@ class Calibration:
         scores: for the first scores of the gates.
         statistics: for measuring batch-norm statistics anew when the gates are frozen.
         judge: for deciding, by the loss, whether the new statistics are better.
-        loss: the loss of the task; None: batches are inputs alone, and nothing is judged by a loss.
-        network: what batches are for; None: they are known to fit.
+        loss: the loss of the task; None: targets are not used, and nothing is judged by a loss.
+        network: what batches are for; its example tells inputs from pairs where there is no loss. None: they are known
+            to fit.
     """
 
     scores: Iterable[Any]
@@ -57,7 +59,11 @@ class Calibration:
 
     @classmethod
     def of(
-        cls, batches: Calibration | Iterable[Any] | None, loss: Loss | None, network: GatedModel | None = None
+        cls,
+        batches: Calibration | Iterable[Any] | None,
+        loss: Loss | None,
+        network: GatedModel | None = None,
+        argument: str = "calibrate",
     ) -> Calibration | None:
         """Accept one source of batches for everything."""
         if batches is None:
@@ -66,7 +72,7 @@ class Calibration:
             return replace(batches, network=network)
         if not isinstance(batches, Iterable) or isinstance(batches, (Tensor, dict, str)):
             raise InputError(
-                f"calibrate must give batches, got {type(batches).__name__} instead.",
+                f"{argument} must give batches, got {type(batches).__name__} instead.",
                 hint="pass a data loader or a list of batches.",
             )
         if isinstance(batches, DataLoader):
@@ -97,9 +103,9 @@ class Calibration:
         number = 0
         for number, batch in enumerate(islice(read_as_user(batches), MOST_BATCHES), 1):
             if self.loss is None:
-                inputs, targets = batch, None
+                inputs, targets = as_tensors(_without_targets(batch, self.network)), None
             elif isinstance(batch, (tuple, list)) and len(batch) == 2:
-                inputs, targets = batch
+                inputs, targets = as_tensors(batch[0]), batch[1]
             else:
                 raise InputError(
                     f"with a loss, a batch of calibrate must be a pair (inputs, targets), got {type(batch).__name__} "
@@ -137,6 +143,22 @@ def _no_batches() -> InputError:
     return InputError(
         "the calibration data hold no batches.", hint="pass a data loader or a list that can be read several times."
     )
+
+
+def _without_targets(batch: Any, network: GatedModel | None) -> Any:
+    """Return the inputs of a batch that may be a pair (inputs, targets)."""
+    if network is None or not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        return batch
+    example = network.engine.example
+    wanted = _form(example.kwargs or example.args)
+    return batch[0] if _form(batch) != wanted and _form(batch[0]) == wanted else batch
+
+
+def _form(inputs: Any) -> Any:
+    """Return what tells one way of calling a network from another; the names of keyword arguments may differ."""
+    if isinstance(inputs, Mapping):
+        return Mapping
+    return pytree.tree_structure(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
 
 
 @final

@@ -114,8 +114,9 @@ def prune(
             evaluation mode, batch norms alone are in training mode during the recovery. Frozen parameters are not
             trained.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
-        data: batches of inputs, without labels; 1,024 examples are enough. With ``steps``: batches (inputs, targets),
-            one for each step, from the beginning again if there are fewer.
+        data: batches, as a data loader gives them: inputs alone, or pairs (inputs, targets) whose targets are not used;
+            1,024 examples are enough. With ``steps``: pairs, one for each step, from the beginning again if there are
+            fewer.
         budget: the share of the cost to keep. Several give a list of networks; the network is analysed and scored once.
         recover: steps of the label-free recovery. "auto": at most 300, fewer if the inputs held back no longer improve;
             a network that cannot be trained is returned as it was cut, with a warning. None or 0: the cut alone.
@@ -162,7 +163,7 @@ def prune(
         progress.phase("analysing")
         networks = _gated_for(private_copy(model), example_inputs, config, budgets)
         task_loss = None if steps is None else loss or functional.cross_entropy
-        calibration = Calibration.of(() if data is None else data, task_loss, networks[0])
+        calibration = Calibration.of(() if data is None else data, task_loss, networks[0], "data")
         assert calibration is not None, "data are batches"
         inputs, held_back = hold_back(calibration.inputs()) if steps is None else (calibration.inputs(), [])
         axis = check_class_axis(dense, held_back[0], class_axis) if held_back else None

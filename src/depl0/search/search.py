@@ -69,7 +69,7 @@ class Search:
             first scores of the gates and for batch-norm statistics after freezing; some batches are enough. Without
             them all gates start alike, and statistics stay what they are.
         loss: the loss of the task, ``loss(outputs, targets)``, where batches are pairs (inputs, targets). None: batches
-            are inputs alone, and channels are scored by how much the outputs change.
+            may be inputs alone, targets are not used, and channels are scored by how much the outputs change.
         config: the configuration; by default ``SearchConfig()``.
         listener: callbacks.
         state: what ``state_dict`` returned, to continue a search. Load the gated network's own state first.
