@@ -505,3 +505,11 @@ def test_a_network_that_gives_nan_is_refused() -> None:
         loop.gated.host.head.bias.fill_(float("nan"))
     with pytest.raises(DivergedError, match="first scores of the gates are not finite at step 0"):
         loop.search.step()
+
+
+def test_an_early_finish_warns_and_still_keeps_the_budget() -> None:
+    loop = Loop()
+    loop.train(29)
+    with pytest.warns(UserWarning, match=f"after 29 of {STEPS} steps: channels that the search would have closed"):
+        compact = loop.search.finish()
+    assert depl0.info(compact).macs_left <= 0.4

@@ -7,6 +7,7 @@ remembered from one check to the next is in ``state_dict``. So a resumed search 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, final
@@ -161,6 +162,8 @@ class Search:
     def finish(self, average: nn.Module | None = None) -> nn.Module:
         """Freeze the gates, unless that is done, and return the compact network: plain, and verified to be equal.
 
+        Before the last step it warns: the rest of the channels is closed at once, and nothing is trained after that.
+
         Args:
             average: one of ``averages``, whose weights are used in place of the present ones.
 
@@ -169,6 +172,13 @@ class Search:
             GateError: the search has diverged.
         """
         if not self._state.frozen:
+            if self.done < self.steps:
+                warnings.warn(
+                    f"finish() was called after {self.done:,} of {self.steps:,} steps: channels that the search would "
+                    "have closed step by step are closed at once. Call step() in every training step, or pass the "
+                    "number of steps that you train for.",
+                    stacklevel=2,
+                )
             self.freeze()
         broadcast_buffers(self.gated)  # each process has seen other data since the gates were frozen
         return self.gated.extract() if average is None else self._averaged(average)[0].extract()
