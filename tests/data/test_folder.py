@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from depl0.app.data import DataSettings, open_data
-from depl0.app.data.folder import FORMATS, random_part, random_resized_crop, resized_middle
+from depl0.app.data.folder import FORMATS, Resizing, own_size, random_part, random_resized_crop, resized_middle
 from depl0.errors import DataError, InputError
 from tests.support.layouts import write_folder
 from tests.torchvision_shim import import_torchvision
@@ -61,7 +61,42 @@ def test_test_images_are_those_of_torchvision(size):
     transforms = import_torchvision().transforms
     image = picture(*size)
     reference = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
-    assert np.array_equal(np.array(resized_middle(image, 224)), np.array(reference(image)))
+    assert np.array_equal(np.array(resized_middle(image, Resizing((224, 224)))), np.array(reference(image)))
+
+
+def test_crop_share_and_interpolation_are_those_of_torchvision():
+    transforms = import_torchvision().transforms
+    image, bicubic = picture(70, 50), transforms.InterpolationMode.BICUBIC
+    reference = transforms.Compose([transforms.Resize(40, interpolation=bicubic), transforms.CenterCrop(36)])
+    found = resized_middle(image, Resizing((36, 36), 0.9, "bicubic"))
+    assert np.array_equal(np.array(found), np.array(reference(image)))
+
+
+def test_images_of_the_wanted_size_stay_as_they_are(tmp_path):
+    image = picture(80, 48)
+    assert resized_middle(image, Resizing((48, 80))) is image
+    for part in ("train", "val"):
+        (tmp_path / part / "ant").mkdir(parents=True)
+        image.save(tmp_path / part / "ant" / "0.png")
+    assert own_size(tmp_path) == (48, 80)
+    assert open_data(f"folder:{tmp_path}", DataSettings(image_size=(48, 80), augment="none")).info.reading == (
+        "files of 48×80 as they are"
+    )
+    assert open_data(f"folder:{tmp_path}").info.reading == (
+        "files of 48×80 resized (bilinear) to fill 256×256, the middle 224×224 cut out; for training, random parts of "
+        "them, mirrored half of the time"
+    )
+    picture(80, 50).save(tmp_path / "train" / "ant" / "1.png")
+    assert own_size(tmp_path) is None
+
+
+@pytest.mark.parametrize("spec", ["digits", "folder"])
+def test_fewer_test_images(spec, tmp_path):
+    spec = f"folder:{write_folder(tmp_path)}" if spec == "folder" else spec
+    data = open_data(spec, DataSettings(limit_test=4, image_size=8))
+    assert data.info.test_size == 4 == sum(len(labels) for _, labels in data.test.epoch(0))
+    with pytest.raises(InputError, match=r"'limit_test' must be at most .*, the number of test images, got 9,999"):
+        open_data(spec, DataSettings(limit_test=9999, image_size=8))
 
 
 class Fixed(np.random.Generator):
@@ -86,7 +121,7 @@ def test_a_given_part_is_cut_out_resized_and_mirrored(flip):
     side = round((60 * 40 / 4) ** 0.5)
     reference = functional.resized_crop(image, 3, 7, side, side, [32, 32])
     reference = functional.hflip(reference) if flip else reference
-    assert np.array_equal(np.array(random_resized_crop(image, 32, rng)), np.array(reference))
+    assert np.array_equal(np.array(random_resized_crop(image, Resizing((32, 32)), rng)), np.array(reference))
 
 
 @pytest.mark.parametrize("size", [(300, 400), (50, 50), (1, 1), (500, 400)])

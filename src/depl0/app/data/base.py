@@ -36,6 +36,8 @@ class DataInfo:
     """Number of training images that are held out for choices."""
     class_counts: tuple[tuple[int, ...], tuple[int, ...]] | None = field(default=None, kw_only=True)
     """Training and test images of each class, where they can be told without reading the images."""
+    reading: str = field(default="", kw_only=True)
+    """How files become images of that shape, where it is not obvious."""
     mean: tuple[float, ...] | None = None
     """What images in [0, 1] are normalised by, one number for each channel."""
     std: tuple[float, ...] | None = None

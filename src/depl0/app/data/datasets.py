@@ -195,15 +195,15 @@ def open_datasets(spec: str, train: Any, test: Any, settings: DataSettings, targ
         image, first = parts[0].read(0)
         labels = [labels_of(part.source, part.read) for part in parts]
     normalise = normalise_for(image, settings, target)
-    numbers = limited(len(parts[0]), settings.limit_train)
-    numbers = np.arange(len(parts[0])) if numbers is None else numbers
-    names = class_names_of(train)
-    info = describe(spec, image, first, labels, numbers, len(parts[1]), normalise, names)
+    limits = {"train": settings.limit_train, "test": settings.limit_test}
+    chosen = [limited(len(part), limit, which) for part, (which, limit) in zip(parts, limits.items(), strict=True)]
+    numbers = [np.arange(len(part)) if some is None else some for part, some in zip(parts, chosen, strict=True)]
+    info = describe(spec, image, first, labels, numbers, normalise, class_names_of(train))
     workers, seed = chosen_workers(settings.workers, target.world), settings.seed
-    schedules = Shuffled(len(numbers), settings, target), InOrder(len(parts[1]), settings, target)
+    schedules = Shuffled(len(numbers[0]), settings, target), InOrder(len(numbers[1]), settings, target)
     train_batches, test_batches = (
-        DatasetBatches(part.name, ReadExamples(part, seed), schedule, normalise, workers, target.device, chosen)
-        for part, schedule, chosen in zip(parts, schedules, (numbers, None), strict=True)
+        DatasetBatches(part.name, ReadExamples(part, seed), schedule, normalise, workers, target.device, some)
+        for part, schedule, some in zip(parts, schedules, numbers, strict=True)
     )
     return Data(info, train_batches, test_batches)
 
@@ -213,8 +213,7 @@ def describe(
     image: Tensor,
     first: Targets,
     labels: list[Tensor | None],
-    numbers: Indices,
-    test_size: int,
+    numbers: list[Indices],
     normalise: Normalise | None,
     names: tuple[str, ...] | None,
 ) -> DataInfo:
@@ -230,15 +229,16 @@ def describe(
                 f"The labels of {spec} must be from 0 to {num_classes - 1}, for its training data has no others.",
                 hint="number the classes 0, 1, 2, …; numbers to predict, rather than classes, are given as floats.",
             )
-        counts = counted(num_classes, train_labels[torch.from_numpy(numbers)], test_labels)
+        used = [torch.from_numpy(some) for some in numbers]
+        counts = counted(num_classes, train_labels[used[0]], test_labels[used[1]])
     channels, height, width = image.shape
     return DataInfo(
         name=spec,
         num_classes=num_classes,
         class_names=None if num_classes is None else names,
         image_shape=(channels, height, width),
-        train_size=len(numbers),
-        test_size=test_size,
+        train_size=len(numbers[0]),
+        test_size=len(numbers[1]),
         class_counts=counts,
         mean=None if normalise is None else normalise.mean,
         std=None if normalise is None else normalise.std,

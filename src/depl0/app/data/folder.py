@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -37,7 +38,11 @@ from depl0.app.data.settings import DataSettings
 from depl0.errors import DataError, Depl0Error, InputError
 
 IMAGE_SIZE = 224
-RESIZE_RATIO = 256 / 224  # the shorter side before the middle is cut out
+CROP_SHARE = 224 / 256  # of the shorter side, when the middle is cut out
+LARGEST_OWN = 256
+"""the longer side of files that are taken in the size they have"""
+LOOKED_AT = 64
+"""files whose size is looked at"""
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part of a training image
 TRIES = 10
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -96,14 +101,20 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
     if divided is not None:
         train, validation = (train.selected(part) for part in divided)
 
+    chosen = limited(len(test.paths), settings.limit_test, "test")
+    test = test if chosen is None else test.selected(chosen)
+
     size = settings.sides or (IMAGE_SIZE, IMAGE_SIZE)
-    decoded_train = DecodedFiles(train, size, settings.seed if augment == "imagenet" else None)
+    resizing = Resizing(size, settings.crop_share or CROP_SHARE, settings.interpolation or "bilinear")
+    decoded_train = DecodedFiles(train, resizing, settings.seed if augment == "imagenet" else None)
     normalise, workers = Normalise(mean, std, target.device), chosen_workers(settings.workers, target.world)
     shuffled = Shuffled(len(train.paths), settings, target)
 
     def in_order(files: Files) -> Batches:
         schedule = InOrder(len(files.paths), settings, target)
-        return DatasetBatches("folder", DecodedFiles(files, size, None), schedule, normalise, workers, target.device)
+        return DatasetBatches(
+            "folder", DecodedFiles(files, resizing, None), schedule, normalise, workers, target.device
+        )
 
     return Data(
         DataInfo(
@@ -115,6 +126,7 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
             test_size=len(test.paths),
             validation_size=0 if validation is None else len(validation.paths),
             class_counts=counted(len(classes), train.labels, test.labels),
+            reading=resizing.in_words(sizes_of(train), augment == "imagenet"),
             mean=mean,
             std=std,
         ),
@@ -167,38 +179,83 @@ def random_part(width: int, height: int, rng: np.random.Generator) -> tuple[int,
     return left, top, left + w, top + h
 
 
-def random_resized_crop(image: Any, size: int | tuple[int, int], rng: np.random.Generator) -> Any:
-    """Resize a random part of a Pillow image to a square, or a height and width; mirror it half of the time."""
+@final
+@dataclass(frozen=True)
+class Resizing:
+    """How image files become images of one height and width."""
+
+    sides: tuple[int, int]
+    crop_share: float = CROP_SHARE
+    interpolation: str = "bilinear"
+
+    def filter(self, pil: Any) -> Any:
+        """Return what Pillow calls the interpolation."""
+        return pil.Resampling[self.interpolation.upper()]
+
+    def in_words(self, sizes: Sequence[tuple[int, int]], augmented: bool) -> str:
+        """Say what happens to files of these sizes, height and width each."""
+        shown = [f"{tall}×{wide}" for tall, wide in sizes]
+        files = f"files of {shown[0]}" + (f" to {shown[-1]}" if len(shown) > 1 else "")
+        if list(sizes) == [self.sides]:
+            test = "as they are"
+        else:
+            large = "×".join(str(round(side / self.crop_share)) for side in self.sides)
+            test = f"resized ({self.interpolation}) to fill {large}, the middle {self.sides[0]}×{self.sides[1]} cut out"
+        return f"{files} {test}" + ("; for training, random parts of them, mirrored half of the time" * augmented)
+
+
+def random_resized_crop(image: Any, to: Resizing, rng: np.random.Generator) -> Any:
+    """Resize a random part of a Pillow image to a height and width; mirror it half of the time."""
     pil = require("PIL.Image", "pillow", "to decode image files")
     width, height = image.size
-    part = image.crop(random_part(width, height, rng)).resize(_sides(size)[::-1], pil.Resampling.BILINEAR)
+    part = image.crop(random_part(width, height, rng)).resize(to.sides[::-1], to.filter(pil))
     return part.transpose(pil.Transpose.FLIP_LEFT_RIGHT) if rng.integers(2) else part
 
 
-def resized_middle(image: Any, size: int | tuple[int, int]) -> Any:
-    """Resize a Pillow image so that 7/8 of it, in one direction, are the wanted size, and cut out the middle."""
+def resized_middle(image: Any, to: Resizing) -> Any:
+    """Resize a Pillow image so that a share of it, in one direction, is the wanted size, and cut out the middle.
+
+    An image that has that size already stays as it is: a network that was trained on it has seen all of it.
+    """
     pil = require("PIL.Image", "pillow", "to decode image files")
-    (tall, wide), (width, height) = _sides(size), image.size
-    least_wide, least_tall = round(wide * RESIZE_RATIO), round(tall * RESIZE_RATIO)
+    (tall, wide), (width, height) = to.sides, image.size
+    if (width, height) == (wide, tall):
+        return image
+    least_wide, least_tall = round(wide / to.crop_share), round(tall / to.crop_share)
     if width * tall <= height * wide:  # narrower than what is wanted
         scaled = (least_wide, int(least_wide * height / width))
     else:
         scaled = (int(least_tall * width / height), least_tall)
     left, top = round((scaled[0] - wide) / 2), round((scaled[1] - tall) / 2)
-    return image.resize(scaled, pil.Resampling.BILINEAR).crop((left, top, left + wide, top + tall))
+    return image.resize(scaled, to.filter(pil)).crop((left, top, left + wide, top + tall))
 
 
-def _sides(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
+def sizes_of(files: Files) -> list[tuple[int, int]]:
+    """Return the heights and widths of some of the files, in order and without duplicates; only headers are read."""
+    pil = require("PIL.Image", "pillow", "to decode image files")
+    found = set()
+    for path in files.paths[:: -(-len(files.paths) // LOOKED_AT)]:
+        with (
+            suppress(Exception),
+            pil.open(path, formats=FORMATS) as image,
+        ):  # damaged files are named when they are read
+            found.add((image.height, image.width))
+    return sorted(found) or [(0, 0)]
+
+
+def own_size(path: Path) -> tuple[int, int] | None:
+    """Return the size of a folder's images, if all that are looked at have one and it is small."""
+    sizes = sizes_of(scan(path)[1])
+    return sizes[0] if len(sizes) == 1 and 0 < max(sizes[0]) <= LARGEST_OWN else None
 
 
 @final
 class DecodedFiles(Dataset[Item | Depl0Error]):
     """Decodes one file when asked for its epoch and number; with a seed, a random part of it."""
 
-    def __init__(self, files: Files, size: int | tuple[int, int], seed: int | None) -> None:
+    def __init__(self, files: Files, to: Resizing, seed: int | None) -> None:
         self._files = files
-        self._size = size
+        self._to = to
         self._seed = seed
 
     def __getitem__(self, place: Place) -> Item | Depl0Error:
@@ -208,9 +265,9 @@ class DecodedFiles(Dataset[Item | Depl0Error]):
         try:
             image = _decode(path)
             if self._seed is None:
-                image = resized_middle(image, self._size)
+                image = resized_middle(image, self._to)
             else:
-                image = random_resized_crop(image, self._size, random_stream(self._seed, RESIZED_CROP, epoch, number))
+                image = random_resized_crop(image, self._to, random_stream(self._seed, RESIZED_CROP, epoch, number))
         except DataError as error:
             return error
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()

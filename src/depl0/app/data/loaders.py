@@ -35,7 +35,7 @@ def open_loaders(spec: str, train: Any, test: Any, settings: DataSettings, targe
     refuse_settings(spec, settings)
     parts = [
         LoaderBatches(f"the training data of {spec}", train, settings.seed, settings.limit_train, target),
-        LoaderBatches(f"the test data of {spec}", test, settings.seed, 0, target),
+        LoaderBatches(f"the test data of {spec}", test, settings.seed, settings.limit_test, target),
     ]
     image, first = next(parts[0].raw(0))
     normalise = normalise_for(image[0], settings, target)

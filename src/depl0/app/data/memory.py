@@ -114,7 +114,8 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
         train, validation = (_selected(train, part) for part in divided)
         validation = _placed(*validation, settings, target)
     train = _placed(*train, settings, target)
-    test = _placed(*arrays.test, settings, target)
+    chosen = limited(len(arrays.test[0]), settings.limit_test, "test")
+    test = _placed(*(arrays.test if chosen is None else _selected(arrays.test, chosen)), settings, target)
 
     normalise = Normalise(mean, std, target.device)
     shuffled = Shuffled(len(train[0]), settings, target)

@@ -110,12 +110,12 @@ class InOrder(Schedule):
         return [np.arange(start, min(start + self._batch, self._end)) for start in starts]
 
 
-def limited(size: int, limit: int) -> Indices | None:
-    """Choose the training images to use: None is all. The choice is the same for every seed, and smaller ones nest."""
+def limited(size: int, limit: int, part: str = "train") -> Indices | None:
+    """Choose the images to use: None is all. The choice is the same for every seed, and smaller ones nest."""
     if limit > size:
+        images = "training images" if part == "train" else f"{part} images"
         raise InputError(
-            f"The data setting 'limit_train' must be at most {size:,}, the number of training images, "
-            f"got {limit:,} instead.",
+            f"The data setting 'limit_{part}' must be at most {size:,}, the number of {images}, got {limit:,} instead.",
             hint="0 uses all of them.",
         )
     if limit in (0, size):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias, final, get_args
 
 import annotated_types as at
+from pydantic import Strict
 
 from depl0.app.schema import Above0, BelowOne, Count, Number, Positive, Schema, Seed
 
@@ -29,9 +30,17 @@ class DataFields(Schema):
     crop_padding: Count = 4
     """Zeros on each side of an image before it is cropped."""
     image_size: Positive | tuple[Positive, Positive] | None = None
-    """Resize images to this side, or to height and width (default: the data set's own size)."""
+    """Resize images to this side, or to height and width (default: the data set's own size; for folder: the network's
+    own, else that of the files where all are alike and small, else 224)."""
+    crop_share: Annotated[float, Strict(), at.Gt(0), at.Le(1)] | None = None
+    """Share of a test image's side that is left when its middle is cut out (folder: only; default: the network's own,
+    else 0.875). Images that have the wanted size are neither resized nor cut."""
+    interpolation: Literal["bilinear", "bicubic"] | None = None
+    """How image files are resized (folder: only; default: the network's own, else bilinear)."""
     limit_train: Count = 0
     """Use only this many training images, the same for every seed; 0: all."""
+    limit_test: Count = 0
+    """Use only this many test images, the same for every seed; 0: all."""
     epoch_images: Count = 0
     """Training images per epoch; 0: all. Short epochs share one pass over the data, so that a short search still sees
     many different images."""

@@ -127,6 +127,9 @@ class ModelSection(Section):
     signature has it, and is expected to return a trained network."""
     strict: Flag = False
     """Refuse weights for another number of classes instead of replacing the classifier head."""
+    allow_chance: Flag = False
+    """Prune a trained network that does no better than guessing on the test images. Without it the run stops: the
+    images are probably not prepared as those that the network was trained on."""
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:

@@ -12,9 +12,12 @@ from torch import nn
 
 from depl0._util.distributed import broadcast, is_first
 from depl0._util.random import isolated_random
+from depl0.app.data import DataInfo
 from depl0.app.runs.progress import duration
 from depl0.app.runtime.network import check_channels_last, is_faster_channels_last, set_channels_last
+from depl0.app.tasks.classification import Classification
 from depl0.app.training.session import Session
+from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gated.attaching import choose_multiple, with_config
 from depl0.gates.threshold import COSTS
@@ -24,6 +27,10 @@ from depl0.latency.multiples import Runtime
 MIN_STEPS, MIN_MACS = 400, 1e12
 """a training shorter than this (about a minute on one core) does not pay for measuring layouts"""
 TIMED_IMAGES = 16
+NEAR_CHANCE = 0.1
+"""of the way from guessing to 100 %"""
+MIN_JUDGING = 30
+"""test images; of fewer, any share may be right by chance"""
 STEP_PER_PASS = 3.0
 """a training step takes about three forward passes"""
 
@@ -83,11 +90,44 @@ def header(session: Session, gated: GatedModel) -> str:
     rows = {
         "network": f"{recipe.model.spec}: {gated.dense_cost}",
         "data": f"{recipe.data.spec}: {images} of {shape}{classes}",
+        "images": _reading(info),
         "device": f"{engine.device}, {recipe.run.precision}{processes}",
         "folder": str(session.folder.path),
         "plan": _plan(session),
     }
-    return "\n".join(f"{title:<8} {text}" for title, text in rows.items())
+    return "\n".join(f"{title:<8} {text}" for title, text in rows.items() if text)
+
+
+def _reading(info: DataInfo) -> str:
+    """Return how images are read, resized and normalised; nothing where that is up to the user's own code."""
+    numbers = {"mean": info.mean, "std": info.std}
+    shown = [f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in numbers.items() if values is not None]
+    return "; ".join(filter(None, [info.reading, ", ".join(shown)]))
+
+
+def check_above_chance(session: Session, score: float) -> None:
+    """Stop where trained weights do no better than guessing: nothing that follows would mean anything.
+
+    Raises:
+        InputError: the accuracy is within a tenth of the way from chance to 100 %, and ``model.allow_chance`` is false.
+    """
+    info, recipe = session.data.info, session.recipe
+    counts = None if info.class_counts is None else info.class_counts[1]
+    if not isinstance(session.task, Classification) or recipe.model.allow_chance or info.test_size < MIN_JUDGING:
+        return
+    classes = info.num_classes or 1
+    chance = 100 / classes if counts is None or not sum(counts) else 100 * max(counts) / sum(counts)
+    if score >= chance + NEAR_CHANCE * (100 - chance):
+        return
+    names = "" if info.class_names is None else f" The classes, in order: {', '.join(info.class_names[:5])}"
+    more = ", …." if classes > 5 else "."
+    raise InputError(
+        f"the trained weights score {score:.1f} % on {recipe.data.spec}, and guessing scores {chance:.1f} %: are its "
+        f"images prepared as those that the network was trained on? They come as {'×'.join(map(str, info.image_shape))}"
+        f" ({_reading(info) or 'as your code gives them'}).{names + more if names else ''}",
+        hint="set what the network was trained with: --set 'data.image_size=[48, 80]' (height, width), data.mean and "
+        "data.std; to go on all the same: --set model.allow_chance=true.",
+    )
 
 
 def _plan(session: Session) -> str:

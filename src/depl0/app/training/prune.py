@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +24,11 @@ from depl0.app.training.finalize import finalize, record_for
 from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
 from depl0.app.training.phase import PlainPhase
-from depl0.app.training.preflight import choose_layout, choose_rounding, header, time_estimate
+from depl0.app.training.preflight import check_above_chance, choose_layout, choose_rounding, header, time_estimate
 from depl0.app.training.recovery import recover
 from depl0.app.training.search import record_cut, search
 from depl0.app.training.session import Session, open_session, roll_back
-from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for
+from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for, with_preprocessing
 from depl0.errors import DivergedError
 from depl0.gated import GatedModel
 from depl0.search.recovery.distillation import DistillationLoss
@@ -50,6 +51,7 @@ def prune(
         InputError: the recipe does not fit the network, the data or the folder.
         TrainingError: training was interrupted or diverged; the folder holds the last checkpoint, if there was one.
     """
+    recipe = with_preprocessing(recipe, Path(out or ""))
     folder, goes_on = open_run(out, recipe, resume)
     said = reporter or Quiet()
     done = folder.finished(said.note) if goes_on else None
@@ -125,6 +127,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         scores = final_scores(session.engine, host, session.data, session.task)
         shown, split = (scores.test, "") if scores.validation is None else (scores.validation, "validation ")
         session.reporter.note(f"dense network: {split}{metric.label} {metric.show(shown)}")
+        check_above_chance(session, shown)
     elif recipe.search.dense_baseline and recipe.search.epochs + recipe.finetune.epochs > 0:
         dense = copy.deepcopy(host)
         run_phase(session, dense_phase(session, dense))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 import torch
@@ -13,16 +14,42 @@ from torch import Tensor, nn
 
 from depl0._util.random import seed_everything
 from depl0.app.data import Data, open_data
+from depl0.app.data.folder import IMAGE_SIZE, own_size, scan
 from depl0.app.methods import Scored
+from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
 from depl0.app.models.pretrained import has_published, names_weights, published_weights
 from depl0.app.models.spec import factory, image_size
 from depl0.app.recipes.recipe import Recipe, method_of, task_of
+from depl0.app.runs.paths import resolve_paths
 from depl0.app.runtime.network import check_norms
 from depl0.app.tasks import check_network
 from depl0.app.weights import NewHead, fill, load_weights
 from depl0.config import GateConfig
 from depl0.gated import GatedModel, attach
 from depl0.select.gates import budget_warning, check_budget
+
+
+def with_preprocessing(recipe: Recipe, run: Path) -> Recipe:
+    """Return a recipe that says how image files are read: as the network's own configuration has it, where it has one.
+
+    Files that are small and all of one size are not resized for a network that says nothing. Fields that the recipe
+    sets stay. Data sets that know their own size are left alone.
+    """
+    seen = resolve_paths(recipe, run)  # a run may be resumed from another folder
+    data, model = seen.data, seen.model
+    name, _, path = data.spec.partition(":")
+    if name != "folder" or None not in (data.image_size, data.mean, data.crop_share, data.interpolation):
+        return recipe
+    fields = published_preprocessing(model.spec)
+    if not fields and ":" in model.spec:
+        network = factory(model.spec, len(scan(Path(path).expanduser())[0]), 3, IMAGE_SIZE, model.pretrained)()
+        fields = own_preprocessing(network)
+    if "image_size" not in fields and (size := own_size(Path(path).expanduser())):
+        fields["image_size"] = size
+    missing = {field: value for field, value in fields.items() if getattr(data, field) is None}
+    if data.image_size is not None and "crop_share" in missing:
+        del missing["crop_share"]  # it belongs to the other size
+    return recipe.replace(data=recipe.data.replace(**missing)) if missing else recipe
 
 
 def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, world: int = 1) -> Data:
