@@ -43,6 +43,9 @@ def two():
         (f"{SHORT} --data digit", ["got 'digit' instead", "did you mean digits?"]),
         (f"{SHORT} --data mnist", ["needs the folder of its files", "mnist:DIR"]),
         (f"{SHORT} --budget 0.5 --set penalty.weight=1e-6", ["gates.budget (0.5) and penalty.weight (1e-06) are"]),
+        (f"{SHORT} --budget 50", ["got 50.0", "did you mean 0.5?"]),
+        ("prune --data digits", ["--data digits needs a network", "--model resnet20"]),
+        ("plan lenet5 --image-size 48x", ["--image-size must be a side, or height and width", "48x80"]),
         (f"{SHORT} --budget 0", ["gates.budget must be a number above 0 and at most 1", "got 0.0"]),
         (f"{SHORT} --budget 1.5", ["gates.budget must be a number above 0 and at most 1", "got 1.5"]),
         (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs is infeasible", "ask for at least 0.01"]),
@@ -91,6 +94,12 @@ def test_words_that_are_no_command(type_command: Type, words: str) -> None:
     typed = type_command(words)
     assert (typed.code, typed.out) == (2, "")
     assert "Usage: depl0" in typed.err
+
+
+def test_an_option_that_is_a_recipe_field(type_command: Type) -> None:
+    typed = type_command("prune digits --limit-test 500")
+    assert (typed.code, typed.out) == (2, "")
+    assert "No such option: --limit-test. Write --set data.limit_test=…" in typed.err
 
 
 def test_cuda_without_one(type_command: Type) -> None:

@@ -36,6 +36,26 @@ def test_plan_of_another_package(type_command: Type) -> None:
     assert typed.code == 0, typed.err
 
 
+@pytest.mark.parametrize("model", ["lenet5", "small_cnn"])
+def test_plan_of_images_that_are_not_square(type_command: Type, model: str) -> None:
+    typed = type_command(f"plan {model} --channels 1 --image-size 20x32 --classes 3")
+    assert typed.out.startswith(f"{model} on 1×20×32 images, 3 classes: ")
+
+
+def test_plan_of_a_network_that_knows_its_classes(type_command: Type, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "def make(num_classes=7):\n"
+        "    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), pool, nn.Linear(4, num_classes))\n"
+        "def told(num_classes):\n"
+        "    return make(num_classes)\n"
+    )
+    own = type_command(f"plan {tmp_path}/own.py:make --image-size 8x6")
+    assert f"images: {4 * 28 + 7 * 5:,} parameters" in own.out
+    assert ", 10 classes: " in type_command(f"plan {tmp_path}/own.py:told --image-size 8").out
+
+
 def test_plan_of_images_too_small(type_command: Type) -> None:
     typed = type_command("plan vgg16 --image-size 8")
     assert typed.code == 2

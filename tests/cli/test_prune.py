@@ -196,7 +196,7 @@ def test_no_epochs_at_all(type_command: Type, tmp_path: Path) -> None:
 
 
 def test_a_recipe_of_ones_own(type_command: Type, tmp_path: Path) -> None:
-    shown = type_command("recipes show digits-l0hc")
+    shown = type_command("recipes show digits-l0-hc")
     (tmp_path / "mine.toml").write_text(
         shown.out.replace("epochs = 25", "epochs = 1").replace("epochs = 20", "epochs = 0")
     )

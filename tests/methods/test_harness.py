@@ -116,7 +116,7 @@ def test_bad_input(type_command: Type, tmp_path: Path, words: str, message: str)
 
 
 def test_leaving_l0_hc_brings_the_papers_generator_back(type_command: Type, tmp_path: Path) -> None:  # noqa: F811
-    typed = type_command("prune digits-l0hc --method dep-l0 --epochs 0 --finetune-epochs 0 --device cpu --out run")
+    typed = type_command("prune digits-l0-hc --method dep-l0 --epochs 0 --finetune-epochs 0 --device cpu --out run")
     assert typed.code == 0, typed.err
     assert read_recipe(tmp_path / "run" / "recipe.toml").gates.generator == "fc"
 

@@ -28,7 +28,7 @@ BASES = (
 )
 PAPER = BASES[5:]
 CIFAR = PAPER[:4]
-VARIANTS = ("", "-backward", "-l0hc")
+VARIANTS = ("", "-backward", "-l0-hc")
 LITERAL = tuple(
     f"{base}-{source}{variant}"
     for base in PAPER
@@ -59,19 +59,19 @@ def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base):
     [
         ("vgg16-cifar10", 1e-6),
         ("vgg16-cifar10-backward", 1e-6),
-        ("vgg16-cifar10-l0hc", 5e-7),
+        ("vgg16-cifar10-l0-hc", 5e-7),
         ("vgg16-cifar100", 1e-6),
         ("vgg16-cifar100-backward", 1e-6),
-        ("vgg16-cifar100-l0hc", 5e-7),
+        ("vgg16-cifar100-l0-hc", 5e-7),
         ("resnet56-cifar10", 5e-7),
         ("resnet56-cifar10-backward", 1e-6),
-        ("resnet56-cifar10-l0hc", 5e-7),
+        ("resnet56-cifar10-l0-hc", 5e-7),
         ("resnet56-cifar100", 5e-7),
         ("resnet56-cifar100-backward", 1e-6),
-        ("resnet56-cifar100-l0hc", 5e-7),
+        ("resnet56-cifar100-l0-hc", 5e-7),
         ("resnet50-imagenet", 5e-9),
         ("resnet50-imagenet-backward", 5e-9),
-        ("resnet50-imagenet-l0hc", 5e-9),
+        ("resnet50-imagenet-l0-hc", 5e-9),
     ],
 )
 def test_the_published_penalty_weights(name, penalty_weight):
@@ -239,7 +239,7 @@ def test_unknown_names(function, name, hint):
 
 
 def test_find_takes_a_name_or_a_file(tmp_path, monkeypatch):
-    assert find("digits-l0hc") == get("digits-l0hc")
+    assert find("digits-l0-hc") == get("digits-l0-hc")
     (tmp_path / "mine.toml").write_text(write_recipe(get("vgg16-cifar10")), encoding="utf-8")
     assert find(str(tmp_path / "mine.toml")) == get("vgg16-cifar10")
     monkeypatch.chdir(tmp_path)

@@ -47,11 +47,11 @@ def test_the_members_differ_in_method_and_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("recipe", "method", "expected"),
     [
-        ("digits-l0hc", "dep-l0", ("dep-l0", "fc", "forward")),
+        ("digits-l0-hc", "dep-l0", ("dep-l0", "fc", "forward")),
         ("digits-backward", "dep-l0", ("dep-l0", "fc", "backward")),
         ("digits", "dep-l0:conv1d", ("dep-l0", "conv1d", "forward")),
         ("digits", "dep-l0:lstm:backward", ("dep-l0", "lstm", "backward")),
-        ("digits-l0hc", "l0-hc", ("l0-hc", "independent", "forward")),
+        ("digits-l0-hc", "l0-hc", ("l0-hc", "independent", "forward")),
         ("digits", "l1-norm", ("l1-norm", "fc", "forward")),
     ],
 )

@@ -152,6 +152,16 @@ def unknown(what: str, name: object, known: Iterable[str], advice: str | None = 
     )
 
 
+def percent_meant(value: object) -> str | None:
+    """Return a hint for a share that was given in percent.
+
+    >>> percent_meant(50), percent_meant(0.0)
+    ('did you mean 0.5?', None)
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"did you mean {value / 100:g}?" if is_number and 1 < value <= 100 else None  # type: ignore[operator]
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str | None:
     """Return the nearest known names as a question, or None when none is near.
 

@@ -16,6 +16,8 @@ from depl0.app.table import printable
 from depl0.errors import InputError
 
 Command = Callable[..., None]
+UsageError: Any = typer.BadParameter.__base__
+"""of click, which some versions of typer bring with them"""
 TYPES = {"str": "TEXT", "int": "INTEGER", "float": "FLOAT", "path": "PATH"}
 """what some versions of typer write, and what command lines have always called it"""
 QUIET = typer.Option("--quiet", help="Print only the result.")
@@ -100,6 +102,21 @@ class GroupedCommand(TyperCommand):
 
     groups: Mapping[str, Sequence[str]] = {}
     """titles, and the parameters below each; parameters that are in none come last"""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; one that is a recipe field is told how to be set."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            unknown = str(getattr(error, "option_name", ""))
+            if unknown and any(parameter.name == "set_" for parameter in self.params):
+                from depl0.app.recipes.sections import SECTIONS
+
+                name = unknown.lstrip("-").replace("-", "_")
+                found = [f"--set {title}.{name}=…" for title, kind in SECTIONS.items() if name in kind.model_fields]
+                if found:
+                    raise UsageError(f"No such option: {unknown}. Write {' or '.join(found)}", ctx) from error
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the options group after group."""

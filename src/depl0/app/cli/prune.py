@@ -31,9 +31,7 @@ GROUPS = {
 def chosen_recipe(
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            help="Recipe name or TOML file, see depl0 recipes (default: digits, or custom with --model or --data)."
-        ),
+        typer.Argument(help="Recipe name or TOML file, see depl0 recipes (default: digits, or custom with --model)."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="resnet56, torchvision:…, timm:…, package.module:make or file.py:make.")
@@ -147,8 +145,14 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
         return catalog.for_trained(named) if trained and recipe.startswith("custom") else named
     if model is None and data is None:
         return catalog.get("digits")
+    if model is None:
+        raise InputError(
+            f"--data {data} needs a network.",
+            hint="say --model resnet20, torchvision:resnet18, timm:… or file.py:make, or name a recipe first (depl0 "
+            "recipes lists them).",
+        )
     own = catalog.for_trained(catalog.get("custom")) if trained else catalog.get("custom")
-    words = re.findall(r"[\w.+]+", f"{model or own.model.spec} {(data or own.data.spec).partition(':')[0]}")
+    words = re.findall(r"[\w.+]+", f"{model} {(data or own.data.spec).partition(':')[0]}")
     return own.replace(name="-".join(words))
 
 

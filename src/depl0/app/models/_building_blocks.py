@@ -20,7 +20,12 @@ def he_initialise(network: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def check_at_least(model: str, parameter: str, value: int, smallest: int) -> None:
+def check_at_least(model: str, parameter: str, value: int | tuple[int, int], smallest: int) -> None:
     """Refuse a size that the network cannot be built with."""
-    if value < smallest:
+    if min(sides(value)) < smallest:
         raise InputError(f"The {parameter!r} parameter of {model} must be at least {smallest}, got {value} instead.")
+
+
+def sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of images whose size is a side, or both."""
+    return (image_size, image_size) if isinstance(image_size, int) else image_size

@@ -6,19 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import check_at_least, he_initialise
+from depl0.app.models._building_blocks import check_at_least, he_initialise, sides
 from depl0.app.models.registry import register
 
 
 class LeNet5(nn.Module):
     """Two convolutions with max-pools and two linear layers, without batch norm."""
 
-    def __init__(self, num_classes: int, in_channels: int, image_size: int) -> None:
+    def __init__(self, num_classes: int, in_channels: int, image_size: int | tuple[int, int]) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 20, kernel_size=5)
         self.conv2 = nn.Conv2d(20, 50, kernel_size=5)
-        side = _side_after_convolutions(image_size)
-        self.fc1 = nn.Linear(50 * side * side, 500)
+        height, width = map(_side_after_convolutions, sides(image_size))
+        self.fc1 = nn.Linear(50 * height * width, 500)
         self.fc2 = nn.Linear(500, num_classes)
         he_initialise(self)
 
@@ -37,8 +37,8 @@ def _side_after_convolutions(image_size: int) -> int:
 
 
 @register
-def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: int = 28) -> LeNet5:
-    """Build LeNet-5 for square images: 0.43 M parameters and 2.3 M MACs on MNIST."""
+def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: int | tuple[int, int] = 28) -> LeNet5:
+    """Build LeNet-5: 0.43 M parameters and 2.3 M MACs on MNIST."""
     check_at_least("lenet5", "num_classes", num_classes, 1)
     check_at_least("lenet5", "in_channels", in_channels, 1)
     check_at_least("lenet5", "image_size", image_size, 16)

@@ -42,7 +42,7 @@ class SmallCNN(nn.Module):
 
 
 @register
-def small_cnn(num_classes: int = 10, in_channels: int = 1, image_size: int = 8) -> SmallCNN:
+def small_cnn(num_classes: int = 10, in_channels: int = 1, image_size: int | tuple[int, int] = 8) -> SmallCNN:
     """Build the small network: 66 k parameters and 1.5 M MACs on 8x8 digits. Larger images work too."""
     check_at_least("small_cnn", "num_classes", num_classes, 1)
     check_at_least("small_cnn", "in_channels", in_channels, 1)

@@ -1,7 +1,7 @@
 """The recipes that come with depl0, by name.
 
 A recipe is a function that returns a complete :class:`Recipe`. Each has three variants: the plain name is the paper's
-generator walked forward, ``-backward`` walks it backward, and ``-l0hc`` has independent gates. Where a recipe starts
+generator walked forward, ``-backward`` walks it backward, and ``-l0-hc`` has independent gates. Where a recipe starts
 from trained weights, the plain name scores channels by reconstruction instead, which did better there
 (docs/results/comparison).
 
@@ -67,7 +67,7 @@ class Variant:
 
 FORWARD = Variant("", "Dep-L0 forward", "dep-l0", "fc", "forward")
 BACKWARD = Variant("-backward", "Dep-L0 backward", "dep-l0", "fc", "backward")
-L0_HC = Variant("-l0hc", "L0-HC", "l0-hc", "independent", "forward")
+L0_HC = Variant("-l0-hc", "L0-HC", "l0-hc", "independent", "forward")
 VARIANTS = (FORWARD, BACKWARD, L0_HC)
 
 
