@@ -138,11 +138,18 @@ class Data:
     test: Batches
     validation: Batches | None = None
     """training images that are held out for choices, if any (``DataSettings.validation``)"""
+    plain: Batches | None = None
+    """the batches of ``train`` without augmentation; None: nobody but the user's own code could give them"""
 
     @property
     def split(self) -> Split:
         """Return what choices are made on: ``"validation"`` where images are held out for that, else ``"test"``."""
         return "test" if self.validation is None else "validation"
+
+    @property
+    def for_calibration(self) -> Batches:
+        """Return training images as the network will see images in use: without augmentation where that is possible."""
+        return self.train if self.plain is None else self.plain
 
     @property
     def for_choices(self) -> Batches:

@@ -133,6 +133,9 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
         train=DatasetBatches("folder", decoded_train, shuffled, normalise, workers, target.device),
         test=in_order(test),
         validation=None if validation is None else in_order(validation),
+        plain=DatasetBatches(
+            "folder", DecodedFiles(train, resizing, None), shuffled, normalise, workers, target.device
+        ),
     )
 
 

@@ -143,6 +143,7 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
         validation=None
         if validation is None
         else MemoryBatches(validation, InOrder(len(validation[0]), settings, target), normalise),
+        plain=MemoryBatches(train, shuffled, normalise),
     )
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, final
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from depl0._util.distributed import all_reduce_mean
 from depl0._util.user_code import wrap_user_errors
+from depl0.app.data import Batches
 from depl0.app.methods import Scored
 from depl0.app.recipes.recipe import Recipe, method_of
 from depl0.app.runs.gate_log import dependency_of, describe_gates, gates_line
@@ -300,12 +302,12 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
     after = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
     state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
     check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
-    statistics = "renewed" if freezing.statistics_renewed else "kept"
+    statistics, fitted = "renewed" if freezing.statistics_renewed else "kept", []
     if freezing.compensation is not None:
-        statistics = "compensated"
+        statistics, fitted = "compensated", [asdict(each) for each in freezing.compensation.fitted]
         for refused in freezing.compensation.refused:
             session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
-    state.freezing = FreezingRecord(before, after, freezing.forced, statistics, session.data.split)
+    state.freezing = FreezingRecord(before, after, freezing.forced, statistics, session.data.split, fitted)
     session.log_event("freezing", session.epoch, **state.freezing.to_dict(task.metric.name))
     share = gated.engine.snapshot().share(freezing.gates > 0, of)
     value = f"{task.metric.label} {task.metric.show(after)}"
@@ -323,8 +325,13 @@ def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> No
 
 
 def calibration(session: Session) -> Calibration:
-    """Return training data for scores and statistics; other batches for each."""
-    scores, statistics, judging = (_Epoch(session, n) for n in (_SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH))
+    """Return training data for scores and statistics; other batches for each.
+
+    Scores and fits are made from images without augmentation: what is fitted to crops fits whole images less well.
+    """
+    train = session.data.train
+    scores = _Epoch(session.data.for_calibration, _SCORES_EPOCH)
+    statistics, judging = _Epoch(train, _STATISTICS_EPOCH), _Epoch(train, _JUDGING_EPOCH)
     return Calibration(scores, statistics, judging, session.task.loss)
 
 
@@ -332,8 +339,8 @@ def calibration(session: Session) -> Calibration:
 class _Epoch:
     """The first batches of one epoch of the training data, the same ones each time."""
 
-    def __init__(self, session: Session, epoch: int) -> None:
-        self._session, self._epoch = session, epoch
+    def __init__(self, batches: Batches, epoch: int) -> None:
+        self._batches, self._epoch = batches, epoch
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return islice(self._session.data.train.epoch(self._epoch), MOST_BATCHES)
+        return islice(self._batches.epoch(self._epoch), MOST_BATCHES)
