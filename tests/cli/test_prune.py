@@ -47,16 +47,16 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
     assert typed.out.splitlines()[-2:] == [
         "look at it:  depl0 report run", "use it:      depl0 export run --to onnx",
     ]  # fmt: skip
-    header = typed.err.splitlines()[2:8]
-    assert [line.split()[0] for line in header] == ["network", "data", "device", "folder", "plan", "time"]
-    assert "2 epochs of search, cut to 0.25 of the MACs, 1 epoch of fine-tuning" in header[4]
-    assert [line[21:] for line in (run / "log.txt").read_text().splitlines()[:6]] == header
+    header = typed.err.splitlines()[2:9]
+    assert [line.split()[0] for line in header] == ["network", "data", "images", "device", "folder", "plan", "time"]
+    assert "2 epochs of search, cut to 0.25 of the MACs, 1 epoch of fine-tuning" in header[5]
+    assert [line[21:] for line in (run / "log.txt").read_text().splitlines()[:7]] == header
     for phase in ("dense 3/3", "search 2/2", "finetune 1/1", "gates frozen"):
         assert phase in typed.err and phase not in typed.out
 
     assert sorted(path.name for path in run.iterdir()) == [
-        ".lock", "checkpoints", "compact", "environment.json", "gates.jsonl", "log.txt", "metrics.jsonl",
-        "recipe.toml", "summary.json", "tensorboard",
+        ".lock", "answers.json", "checkpoints", "compact", "environment.json", "gates.jsonl", "log.txt",
+        "metrics.jsonl", "recipe.toml", "summary.json", "tensorboard",
     ]  # fmt: skip
     recipe = read_recipe(run / "recipe.toml")
     assert (recipe.name, recipe.search.epochs, recipe.data.limit_train) == ("digits", 2, 256)
@@ -319,6 +319,7 @@ def test_quick_recovers_without_labels(type_command: Type, tmp_path: Path) -> No
     torch.manual_seed(5)
     save_file(build_model("small_cnn", 10, 1, 8).state_dict(), tmp_path / "w.safetensors")
     command = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128"
+    command += " --set model.allow_chance=true"
     typed = type_command(f"{command} --set finetune.recover=3 --out run")
     assert typed.code == 0, typed.err
     assert "recovering from the dense network's answers: at most 3 steps" in typed.err
@@ -334,7 +335,9 @@ def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
     torch.manual_seed(5)
     network = build_model("small_cnn", 10, 1, 8)
     save_file(network.state_dict(), tmp_path / "w.safetensors")
-    typed = type_command(f"{SHORT} --weights w.safetensors --out run")
+    typed = type_command(f"{SHORT} --weights w.safetensors --out stopped")
+    assert typed.code == 2 and "the trained weights score" in typed.err and "model.allow_chance=true" in typed.err
+    typed = type_command(f"{SHORT} --weights w.safetensors --set model.allow_chance=true --out run")
     assert typed.code == 0, typed.err
     assert "dense network: accuracy" in typed.err
     assert "dense 1/" not in typed.err  # not trained: it is there

@@ -21,24 +21,30 @@ def test_nothing_said_is_the_demo() -> None:
     [
         ("timm:mobilenetv3_small_100", "folder:some/where", "timm-mobilenetv3_small_100-folder"),
         ("nets/mine.py:make", None, "nets-mine.py-make-digits"),
-        (None, "cifar10:DIR", "small_cnn-cifar10"),
     ],
 )
-def test_own_network_or_data_gets_a_name_of_its_own(model: str | None, data: str | None, name: str) -> None:
+def test_own_network_gets_a_name_of_its_own(model: str, data: str | None, name: str) -> None:
     recipe = recipe_for(model, data)
     assert recipe.name == name
     assert not recipe.search.dense_baseline, "nobody asked for a second training"
     assert recipe.replace(name="custom") == get("custom")
 
 
+def test_data_alone_ask_for_a_network() -> None:
+    with pytest.raises(InputError, match="--data cifar10:DIR needs a network") as asked:
+        recipe_for(None, "cifar10:DIR")
+    assert "--model resnet20" in str(asked.value.hint)
+    assert recipe_for(None, "cifar10:DIR", "resnet20-cifar10") == get("resnet20-cifar10")
+
+
 def test_a_trained_network_of_ones_own_gets_gentle_rates() -> None:
-    for options in ({"weights": "file.pt"}, {"pretrained": True, "model": "timm:resnet18"}):
+    for options in ({"weights": "file.pt", "model": "small_cnn"}, {"pretrained": True, "model": "timm:resnet18"}):
         for recipe in ("custom", None):
             chosen = chosen_recipe(recipe=recipe, data="digits", **options)
             assert (chosen.weight_optimizer.lr, chosen.weight_optimizer.warmup_epochs) == (0.01, 0.5)
             assert chosen.finetune_lr == 0.01
-    assert chosen_recipe(data="digits", weights="file.pt", lr=0.2).weight_optimizer.lr == 0.2
-    assert chosen_recipe(data="digits").weight_optimizer.lr == get("custom").weight_optimizer.lr
+    assert chosen_recipe(model="small_cnn", weights="file.pt", lr=0.2).weight_optimizer.lr == 0.2
+    assert chosen_recipe(model="small_cnn").weight_optimizer.lr == get("custom").weight_optimizer.lr
     assert chosen_recipe("resnet20-cifar10", weights="file.pt").weight_optimizer.lr == 0.02
 
 

@@ -129,6 +129,7 @@ REFUSED = [
     (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),
     (DataSection, "data.limit_test", -1, f"{WHOLE} 0"),
     (ModelSection, "model.allow_chance", 1, "true or false"),
+    (RunSection, "run.examples", -1, f"{WHOLE} 0"),
     (DataSection, "data.epoch_images", -1, f"{WHOLE} 0"),
     (DataSection, "data.validation", 1.0, "a number of at least 0 and below 1"),
     (DataSection, "data.workers", -1, f"{WHOLE} 0, or left out"),

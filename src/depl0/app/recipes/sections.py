@@ -452,6 +452,8 @@ class RunSection(Section):
     """Number of checkpoints to keep."""
     gates_steps: Positive | None = None
     """Steps between two lines of gates.jsonl (default: one line per epoch)."""
+    examples: Count = 24
+    """Test images whose answer pruning changed that are kept, as thumbnails, for the report; 0: none."""
     on_nan: Literal["stop", "rollback"] = "stop"
     """On non-finite values: stop, or roll back to the last checkpoint and halve the learning rates."""
     sync_bn: Flag = False

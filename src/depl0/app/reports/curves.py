@@ -82,10 +82,13 @@ def _log_where_it_helps(axes: Axes) -> None:
 
 
 def loss(axes: Axes, run: Run) -> None:
-    """Draw the loss; where a penalty is part of it, the task's loss beside it."""
-    if dig(run.recipe, "penalty", "weight") is not None:
-        _line(axes, run, "with penalty", ORANGE, "loss")
-    _line(axes, run, "task loss", BLUE, "task_loss")
+    """Draw the task's loss, and beside it what is minimised, where that is something else."""
+    more = {"penalty": dig(run.recipe, "penalty", "weight"), "distillation": dig(run.recipe, "distill", "weight")}
+    minimised, of_task = series(run, "loss"), series(run, "task_loss")
+    if minimised != of_task:
+        names = " and ".join(name for name, weight in more.items() if weight) or "distillation"
+        _line(axes, run, f"with {names} (minimised)", ORANGE, "loss")
+    _line(axes, run, "of the task, training images", BLUE, "task_loss")
     _log_where_it_helps(axes)
 
 

@@ -16,10 +16,10 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from depl0 import __version__
-from depl0.app.reports import curves, deployed, layers, results
+from depl0.app.reports import answers, curves, deployed, layers, results
 from depl0.app.reports.canvas import inline_svg
 from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
-from depl0.app.reports.show import change, milliseconds, share, short
+from depl0.app.reports.show import change, count, milliseconds, share, short
 from depl0.app.table import MISSING, Table, shown
 
 _STEPS = 200
@@ -62,7 +62,11 @@ class Section:
     structure: Markup | None
     structure_width: int
     numbered: bool
+    stages: Table
     results: Table
+    examples: list[answers.Example]
+    changed: str
+    """how many answers changed"""
     curves: list[Markup]
     heat: dict[str, Any] | None
     blocks: list[Block]
@@ -103,7 +107,7 @@ def _lead(runs: Sequence[Run]) -> str:
 
 
 def _section(run: Run, place: int, top: int | None) -> Section:
-    prefix = f"run{place}"
+    prefix, found_answers = f"run{place}", answers.read_answers(run)
     found = run.layers
     drawn = None
     if found:
@@ -122,10 +126,13 @@ def _section(run: Run, place: int, top: int | None) -> Section:
         structure=drawn,
         structure_width=round(72 * layers.width(found)),
         numbered=len(found) > layers.NAMED,
+        stages=answers.stages(run),
         results=results.dense_to_compact(run),
+        examples=answers.examples(found_answers) if found_answers is not None else [],
+        changed=_changed(found_answers),
         curves=_curves(run, prefix),
         heat=_heat(run.gates) if run.gates is not None else None,
-        blocks=_blocks(run, prefix),
+        blocks=_blocks(run, prefix, found_answers),
         provenance=results.provenance(run),
     )
 
@@ -192,9 +199,26 @@ def _latency(run: Run) -> Figure:
 # -- blocks --------------------------------------------------------------------------------------------------------
 
 
-def _blocks(run: Run, prefix: str) -> list[Block]:
+def _blocks(run: Run, prefix: str, found: dict[str, Any] | None) -> list[Block]:
     """Return the parts that a run has, in the order of the page."""
-    return [*_deployed(run, prefix), *_search(run), _layers(run), _frozen(run)]
+    return [*_deployed(run, prefix), *_classes(run, found), *_search(run), _layers(run), _frozen(run)]
+
+
+def _classes(run: Run, found: dict[str, Any] | None) -> list[Block]:
+    if found is None:
+        return []
+    return [
+        Block("Every class", f"Accuracy on the {found['split']} images of each class.", (answers.classes(run, found),))
+    ]
+
+
+def _changed(found: dict[str, Any] | None) -> str:
+    if found is None or found.get("changed") is None or not found["images"]:
+        return ""
+    return (
+        f"{count(found['changed'])} of {count(found['images'])} {found['split']} images "
+        f"({share(found['changed'] / found['images'])}) have another answer than before pruning."
+    )
 
 
 def _deployed(run: Run, prefix: str) -> list[Block]:
@@ -212,7 +236,13 @@ def _search(run: Run) -> list[Block]:
 
 def _layers(run: Run) -> Block:
     table = results.layers(run)
-    return Block("Layers", tables=(table,), note="" if table.rows else "Not known until the run has finished.")
+    errors = (
+        "Error: of a layer's outputs, squared, relative to their variance; at the cut, and after the layer was fitted "
+        "to what it still reads. 1 is as bad as the mean alone."
+    )
+    has_errors = any(row["error"] is not None for row in table.rows)
+    note = "" if table.rows else "Not known until the run has finished."
+    return Block("Layers", errors if has_errors else "", (table,), note=note)
 
 
 def _frozen(run: Run) -> Block:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from depl0._util.io import write_whole
-from depl0.app.reports import curves, layers, results
+from depl0.app.reports import answers, curves, layers, results
 from depl0.app.reports.canvas import style, write
 from depl0.app.reports.html import page
 from depl0.app.reports.run import DETAILED, Run
@@ -61,7 +61,7 @@ def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
         return json.dumps([_plain(run) for run in runs], indent=2, default=str) + "\n"
     tables = [results.all_runs(runs)] if len(runs) > 1 else []
     for run in runs[:DETAILED]:
-        tables += [results.dense_to_compact(run), results.search_facts(run)]
+        tables += [answers.stages(run), results.dense_to_compact(run), results.search_facts(run)]
         tables += [results.layers(run), results.frozen(run), results.provenance(run)]
     parts = [render(table, kind) for table in tables if table.rows]
     return "\n".join(["# Pruning report\n", *(f"![{name}]({name}.png)\n" for name in figures), *parts])
@@ -76,6 +76,7 @@ def _plain(run: Run) -> dict[str, object]:
     return {
         **rows(results.all_runs([run]))[0],
         "finished": run.is_finished,
+        "stages": rows(answers.stages(run)),
         "layers": rows(results.layers(run)),
         "frozen": rows(results.frozen(run)),
         "events": [{"event": event.kind, "epoch": event.epoch} for event in curves.events(run)],

@@ -166,11 +166,15 @@ _AFTER_METRICS = (
 
 def layers(run: Run) -> Table:
     """Return every layer: channels before and after, and what it costs."""
-    rows = [_layer_row(row, place) for place, row in enumerate(run.get("layers") or [], start=1)]
-    return Table(f"{run.label}: layers", _LAYERS, rows)
+    fitted = {each["layer"]: each for each in run.get("freezing", "fitted") or []}
+    rows = [
+        _layer_row(row, place, fitted.get(row["layer"], {}))
+        for place, row in enumerate(run.get("layers") or [], start=1)
+    ]
+    return Table(f"{run.label}: layers", (*_LAYERS, *(_ERRORS if fitted else ())), rows)
 
 
-def _layer_row(row: dict[str, Any], place: int) -> dict[str, Any]:
+def _layer_row(row: dict[str, Any], place: int, fitted: dict[str, Any]) -> dict[str, Any]:
     macs, params = row.get("macs") or (None, None), row.get("params") or (None, None)
     return {
         "place": place,
@@ -184,9 +188,16 @@ def _layer_row(row: dict[str, Any], place: int) -> dict[str, Any]:
         "macs_left": macs[1] / macs[0] if macs[0] else None,
         "dense_params": params[0],
         "params": params[1],
+        "error_before": fitted.get("before"),
+        "error": fitted.get("after"),
     }
 
 
+_ERRORS = (
+    Column("error_before", "error at the cut", "{:.3f}".format, is_number=True),
+    Column("error", "after the fit", "{:.3f}".format, is_number=True),
+)
+"""of a layer's outputs, squared and relative to their variance"""
 _LAYERS = (
     Column("place", "#", is_number=True),
     Column("layer", "layer"),

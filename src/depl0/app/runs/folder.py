@@ -126,6 +126,10 @@ class RunFolder:
         self._write("metrics.jsonl", metrics)
         self.gates.restore(gates)
 
+    def keep_answers(self, answers: dict[str, Any]) -> None:
+        """Write ``answers.json``: right answers class by class, and images whose answer changed."""
+        self._write("answers.json", _json(answers))
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is done."""
         self._write("summary.json", _json(summary))

@@ -126,6 +126,12 @@ class _Layer(Fields):
     params: Pair | None = None
 
 
+class _Fitted(Fields):
+    layer: Text
+    before: Number | None = None
+    after: Number | None = None
+
+
 class _Group(Fields):
     gates: Count
     open: Count
@@ -150,7 +156,7 @@ SUMMARY = Check(
         validation=optional(images=Count, dense=Network, compact=Network),
         convergence=optional(epoch=Count),
         dependency=optional(spread_share=Number, gates_that_differ=Count, gates=Count),
-        freezing=optional(gates_closed=Number),
+        freezing=optional(gates_closed=Number, fitted=list[_Fitted]),
         speedup=dict[Text, SpeedupFields],
         certificate=optional(max_error=Number, dtype=Text),
         layers=list[_Layer],

@@ -23,6 +23,8 @@ class FreezingRecord:
     """"renewed" or "kept\""""
     split: str
     """the images that the metric is of: "validation" or "test\""""
+    fitted: list[dict[str, Any]] = field(default_factory=list)
+    """layers that were fitted to the cut: the relative error of their outputs before the fit, and after it"""
 
     def to_dict(self, metric: str) -> dict[str, Any]:
         """Return what ``summary.json`` says of it."""
@@ -32,6 +34,7 @@ class FreezingRecord:
             "gates_closed": self.gates_closed,
             "statistics": self.statistics,
             "split": self.split,
+            "fitted": self.fitted,
         }
 
 

@@ -14,6 +14,7 @@ from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table,
 from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.network import set_contiguous
 from depl0.app.runtime.processes import check_same
+from depl0.app.training.answers import compare_answers
 from depl0.app.training.evaluate import final_scores
 from depl0.app.training.session import Session
 from depl0.app.training.setup import model_factory
@@ -25,8 +26,13 @@ from depl0.select.latency import measured_share
 from depl0.surgery.record import CompactRecord, record_of
 
 
-def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: Tensor) -> dict[str, Any]:
-    """Evaluate and measure the compact network, save it, and return the summary that was written beside it."""
+def finalize(
+    session: Session, gated: GatedModel, compact: nn.Module, example: Tensor, trained: nn.Module | None
+) -> dict[str, Any]:
+    """Evaluate and measure the compact network, save it, and return the summary that was written beside it.
+
+    ``trained`` is the dense network as it was before, to compare with; None: it was not trained.
+    """
     engine, state = session.engine, session.state
     record = record_for(compact)
     check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
@@ -42,9 +48,12 @@ def finalize(session: Session, gated: GatedModel, compact: nn.Module, example: T
     }
     reached = measured_share(compact, dense, gated.engine.example) if session.recipe.gates.of == "latency" else None
     summary = _summary(session, gated, record, figures, faster, reached).to_dict()
+    answers = compare_answers(session, trained, compact)
     check_stop()
     if engine.is_main_process:
         files.save(compact, session.folder.compact)
+        if answers is not None:
+            session.folder.keep_answers(answers)
         session.folder.finish(summary)
     return summary
 

@@ -91,7 +91,7 @@ def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, repor
                     compact = _extract_and_finetune(session, gated, dense)
                 else:
                     compact = _finetune_from_checkpoint(session, gated, make_host, dense)
-                return finalize(session, gated, compact, example)
+                return finalize(session, gated, compact, example, dense)
             except DivergedError as trouble:
                 session = roll_back(session, trouble)
                 gated, example, _ = gated_network(recipe, engine, data, make_host)
@@ -146,12 +146,10 @@ def dense_phase(session: Session, host: nn.Module) -> PlainPhase:
 
 
 def _dense_copy(session: Session, host: nn.Module) -> nn.Module | None:
-    """Return a copy to recover from and to compare with; None where the run does neither."""
-    recipe = session.recipe
-    if recipe.finetune.recover > 0 and not session.trained:
+    """Return a copy to recover from and to compare with; None where the dense network is not trained."""
+    if session.recipe.finetune.recover > 0 and not session.trained:
         session.reporter.note("no recovery: the dense network is not trained")
-    is_quick = recipe.search_epochs + recipe.finetune_epochs == 0
-    return copy.deepcopy(host) if session.trained and (is_quick or recipe.finetune.recover > 0) else None
+    return copy.deepcopy(host) if session.trained else None
 
 
 def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
@@ -175,8 +173,9 @@ def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module 
 
 def _extracted(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
     """Return the compact network, recovered where the recipe says so."""
-    compact = gated.extract()
-    if dense is not None:
+    recipe, compact = session.recipe, gated.extract()
+    is_quick = recipe.search_epochs + recipe.finetune_epochs == 0
+    if dense is not None and (is_quick or recipe.finetune.recover > 0):
         recover(session, compact, dense)
     return compact
 

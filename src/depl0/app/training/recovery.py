@@ -11,6 +11,7 @@ from torch import nn
 from depl0._util.distributed import broadcast_buffers, broadcast_parameters
 from depl0.app.tasks.classification import Classification
 from depl0.app.tasks.segmentation import Segmentation
+from depl0.app.training.evaluate import evaluate
 from depl0.app.training.search import calibration
 from depl0.app.training.session import Session
 from depl0.search.calibration import MOST_INPUTS, Calibration
@@ -49,7 +50,12 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
             reporter.end()
         broadcast_parameters(compact)  # each process has looked at other data
         broadcast_buffers(compact)
-        reporter.note(f"recovered in {done.steps} steps: loss {done.before:.3g} -> {done.after:.3g}")
+        score = evaluate(session.engine, compact, data.for_choices.epoch(0), session.task)
+        losses = {"loss_before": done.before, "loss_after": done.after}
+        figures: dict[str, Any] = {"steps": done.steps, **losses, session.task.metric.name: score}
+        session.log_event("recovery", session.epoch, **figures)
+        shown = f"{session.task.metric.label} {session.task.metric.show(score)}"
+        reporter.note(f"recovered in {done.steps} steps: loss {done.before:.3g} -> {done.after:.3g}, {shown}")
     inputs = Calibration(data.for_choices.epoch(0), (), (), session.task.loss).inputs(MOST_INPUTS)
     has_classes = isinstance(session.task, (Classification, Segmentation))
     axis = 1 if has_classes else class_axis_of(dense, inputs[0])

@@ -1,0 +1,87 @@
+"""What pruning changed in a classifier's answers, kept with a run and shown in its report."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from depl0.app.data import DataInfo, open_data
+from depl0.app.reports import answers
+from depl0.app.reports.html import page
+from depl0.app.reports.run import read_run
+from depl0.app.training.answers import picture
+from depl0.errors import InputError
+from tests.networks.tiny import CLASSES, TEST, TinyNet, run, tiny_recipe
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without training: cut, fitted, and recovered without labels."""
+    folder = tmp_path_factory.mktemp("answers")
+    torch.manual_seed(3)
+    network, data = TinyNet().train(), open_data("tests.networks.tiny:make_data")
+    adam = torch.optim.Adam(network.parameters(), lr=0.01)
+    for epoch in range(40):
+        for images, labels in data.train.epoch(epoch):
+            torch.nn.functional.cross_entropy(network(images), labels).backward()
+            adam.step()
+            adam.zero_grad()
+    save_file(network.state_dict(), folder / "dense.safetensors")
+    fields: dict[str, Any] = {
+        "model__weights": str(folder / "dense.safetensors"), "gates__method": "reconstruction", "gates__budget": 0.1,
+        "search__epochs": 0, "finetune__epochs": 0, "search__compensate": True, "finetune__recover": 3,
+    }  # fmt: skip
+    run(tiny_recipe(**fields), folder / "run")
+    return folder / "run"
+
+
+def test_right_answers_are_counted_class_by_class(pruned: Path) -> None:
+    summary, found = (json.loads((pruned / name).read_text()) for name in ("summary.json", "answers.json"))
+    assert (found["split"], found["images"], len(found["classes"])) == ("test", TEST, CLASSES)
+    for network in ("dense", "compact"):
+        right = sum(each[network] for each in found["classes"])
+        assert 100 * right / TEST == pytest.approx(summary[network]["accuracy"])
+    assert all(each["images"] == TEST / CLASSES for each in found["classes"])
+    assert found["changed"] == round(TEST * (1 - summary["agreement"]["equal"])) > 0
+    assert 0 < len(found["examples"]) <= min(24, found["changed"])
+    for example in found["examples"]:
+        assert example["dense"] != example["compact"] and example["label"] == example["number"] % CLASSES
+
+
+def test_the_report_shows_what_was_done(pruned: Path) -> None:
+    known = read_run(pruned)
+    stages = answers.stages(known).rows
+    assert [row["stage"] for row in stages] == ["dense network", "at the cut", "recovered without labels"]
+    assert stages[-1]["value"] == known.value("compact") and "steps; distance from" in stages[-1]["what"]
+    text = page([known])
+    assert "Before → at the cut → after" in text and "Answers that changed" in text and "Every class" in text
+    assert "error at the cut" in text and text.count("data:image/png;base64,") >= 1
+    assert "recorded no gates" not in text and "Open probability" not in text and "<h3>Training" not in text
+
+
+def test_a_damaged_file_is_named(pruned: Path, tmp_path: Path) -> None:
+    found = json.loads((pruned / "answers.json").read_text())
+    found["examples"] = [{"number": 0, "label": 99, "dense": 0, "compact": 1}]
+    (tmp_path / "recipe.toml").write_text((pruned / "recipe.toml").read_text())
+    (tmp_path / "answers.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match=r"answers\.json is damaged: examples must be of the classes, got 99"):
+        answers.read_answers(read_run(tmp_path))
+
+
+def test_pictures_have_the_pixels_of_the_images() -> None:
+    info = DataInfo("x", 2, None, (3, 5, 7), 1, 1, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+    pixels = torch.randint(256, (3, 5, 7), generator=torch.Generator().manual_seed(0))
+    normalised = (pixels / 255 - torch.tensor(info.mean).view(3, 1, 1)) / torch.tensor(info.std).view(3, 1, 1)
+    shown = Image.open(io.BytesIO(base64.b64decode(str(picture(normalised, info)))))
+    assert torch.equal(torch.tensor(list(shown.getdata())), pixels.permute(1, 2, 0).reshape(-1, 3))
+    grey = picture(torch.rand(1, 100, 50), info.__class__("x", 2, None, (1, 100, 50), 1, 1))
+    assert Image.open(io.BytesIO(base64.b64decode(str(grey)))).size == (32, 64)
+    assert picture(torch.rand(2, 4, 4), info) is None
