@@ -127,9 +127,3 @@ class OtherGateChanges(TypedDict, total=False):
     of: BudgetKind
     round_to: RoundTo
     remove_blocks: bool
-
-
-class GateChanges(OtherGateChanges, total=False):
-    """The fields of :class:`GateConfig` as keyword arguments."""
-
-    budget: float | None

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from depl0._util.defaults import own_defaults
 from depl0._util.distributed import broadcast, is_first
-from depl0.config import GateChanges, GateConfig
+from depl0.config import GateConfig, OtherGateChanges
 from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
 from depl0.gates.generators import make_generator
@@ -28,8 +28,9 @@ def attach(
     example_inputs: Any,
     config: GateConfig | None = None,
     *,
+    budget: float | None = None,
     rng: torch.Generator | None = None,
-    **changes: Unpack[GateChanges],
+    **changes: Unpack[OtherGateChanges],
 ) -> GatedModel:
     """Put gates on every channel of a network that can be pruned. The network itself is not modified.
 
@@ -37,9 +38,10 @@ def attach(
         model: any network; the gated model holds it, and trains its parameters.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
         config: the gate configuration; None: the defaults of :class:`depl0.GateConfig`.
+        budget: the share of the cost to keep; None: the configuration's. :class:`depl0.Search` takes the gates to it in
+            your own training loop.
         rng: source of the generator's random initialisation; None: torch's global one.
-        changes: fields of the configuration to set, for instance ``budget=0.5``. :class:`depl0.Search` takes the gates
-            to the budget in your own training loop.
+        changes: other fields of the configuration to set, for instance ``round_to=8``.
 
     Returns:
         The gated network.
@@ -56,7 +58,8 @@ def attach(
         16
     """
     check_host(model)
-    config = (config or GateConfig()).changed(**changes)
+    config = config or GateConfig()
+    config = config.changed(budget=config.budget if budget is None else budget, **changes)
     example = ExampleInputs.of(example_inputs)
     plan = make_plan(model, example, groups=config.groups, alone=config.alone)
     generator = make_generator(
@@ -78,7 +81,7 @@ def attach(
     return GatedModel(model, plan, generator, example, config, dense_cost)
 
 
-def with_config(gated: GatedModel, **changes: Unpack[GateChanges]) -> GatedModel:
+def with_config(gated: GatedModel, **changes: Any) -> GatedModel:
     """Return another gated network around the same host and generator, before anything was trained."""
     config = gated.config.changed(**changes)
     return GatedModel(gated.host, gated.plan, gated.generator, gated.engine.example, config, gated.dense_cost)

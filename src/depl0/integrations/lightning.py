@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias, final
 
 from torch import nn
+from typing_extensions import Unpack
 
 from depl0._util.distributed import world_size
 from depl0._util.optional import missing
@@ -20,7 +21,7 @@ from depl0._util.random import random_state, set_random_state
 from depl0.errors import InputError
 from depl0.integrations._shared import check_trained, find_gated, match_size
 from depl0.search.calibration import Calibration, Loss
-from depl0.search.config import SearchConfig
+from depl0.search.config import SearchChanges, SearchConfig
 from depl0.search.search import Search
 from depl0.search.state import SearchListener
 
@@ -83,7 +84,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
         averages: Iterable[nn.Module] = (),
         config: SearchConfig | None = None,
         listener: SearchListener | None = None,
-        **changes: Any,
+        **changes: Unpack[SearchChanges],
     ) -> None:
         self._name, self._steps, self._averages = gated, steps, list(averages)
         self._calibration = Calibration.of(calibrate, loss)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from depl0._util.optional import check_installed
 from depl0.errors import InputError
@@ -18,7 +19,7 @@ from depl0.gated import GatedModel
 from depl0.gated.engine import HostState
 from depl0.integrations._shared import check_trained, find_gated
 from depl0.search.calibration import Calibration, Loss
-from depl0.search.config import SearchConfig
+from depl0.search.config import SearchChanges, SearchConfig
 from depl0.search.search import Search
 from depl0.search.state import SearchListener
 from depl0.surgery.shrink import carry_over
@@ -78,7 +79,7 @@ class SearchCallback(TrainerCallback, ExportableState):
         averages: Iterable[nn.Module] = (),
         config: SearchConfig | None = None,
         listener: SearchListener | None = None,
-        **changes: Any,
+        **changes: Unpack[SearchChanges],
     ) -> None:
         self._name, self._steps, self._averages = gated, steps, list(averages)
         self._calibration = Calibration.of(calibrate, loss)

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Literal, TypeAlias, TypedDict, final, get_args
+
+from typing_extensions import Unpack
 
 from depl0._util.registry import unknown
 from depl0.errors import InputError
 
 CutPolicy: TypeAlias = Literal["auto", "progressive", "once", "never"]
 FirstScores: TypeAlias = Literal["taylor", "reconstruction", "none"]
+
+
+class SearchChanges(TypedDict, total=False):
+    """The fields of :class:`SearchConfig` as keyword arguments."""
+
+    warmup: float
+    ramp: float
+    cut: CutPolicy
+    first_scores: FirstScores
+    dependency: float
+    compensate: bool
+    renew_statistics: bool
+    converged_change: float
+    converged_after: float
 
 
 @final
@@ -74,7 +90,7 @@ class SearchConfig:
         if self.cut not in get_args(CutPolicy):
             raise unknown("cut", self.cut, get_args(CutPolicy), "'progressive' shrinks the network while it trains.")
 
-    def changed(self, **changes: Any) -> SearchConfig:
+    def changed(self, **changes: Unpack[SearchChanges]) -> SearchConfig:
         """Return a copy with some fields set."""
         names = [field.name for field in dataclasses.fields(self)]
         for name in changes:

@@ -14,6 +14,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from depl0._util.defaults import own_defaults
 from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, world_size
@@ -25,7 +26,7 @@ from depl0.host.copies import private_copy
 from depl0.host.network import check_whole
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.closing import closed_streak, closing_gates, first_streak, is_worth_it
-from depl0.search.config import CutPolicy, SearchConfig
+from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
 from depl0.search.convergence import StablePeriod, can_converge, gate_positions
 from depl0.search.dependency import check_can_depend, start_dependent
 from depl0.search.freezing import Freezing, fit_to_frozen, freeze_network, settle
@@ -102,7 +103,7 @@ class Search:
         config: SearchConfig | None = None,
         listener: SearchListener | None = None,
         state: Mapping[str, Any] | None = None,
-        **changes: Any,
+        **changes: Unpack[SearchChanges],
     ) -> None:
         if not isinstance(gated, GatedModel):
             raise InputError(
