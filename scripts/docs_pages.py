@@ -6,6 +6,7 @@ MkDocs calls the functions whose names begin with ``on_`` (mkdocs.yml, ``hooks``
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages |= {"examples/index.md": _text("examples/README.md")}
     for script in sorted((ROOT / "examples").glob("*.py")):
         pages[f"examples/{script.stem}.md"] = f"# {script.name}\n\n```python\n{script.read_text()}```\n"
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        pages[f"examples/{notebook.stem}.md"] = notebook_page(notebook)
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -49,6 +52,13 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
     return re.sub(r"\s*::</p>|<p>::</p>", lambda found: "" if found[0].startswith("<p>") else ":</p>", html)
 
 
+def notebook_page(path: Path) -> str:
+    """Return the cells of a notebook as a page."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    parts = [("".join(cell["source"]), cell["cell_type"] == "code") for cell in cells]
+    return "\n\n".join(f"```python\n{text}\n```" if is_code else text for text, is_code in parts) + "\n"
+
+
 def _text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
@@ -61,7 +71,7 @@ def relink(markdown: str, page: str) -> str:
     """
     up = "../" * page.count("/")
     if page.startswith("examples/"):
-        markdown = re.sub(r"\]\((\w+)\.py\)", r"](\1.md)", markdown)
+        markdown = re.sub(r"\]\((\w+)\.(?:py|ipynb)\)", r"](\1.md)", markdown)
     if page.removesuffix(".md").upper() in AT_ROOT or page.startswith("examples/"):
         markdown = re.sub(r"\]\((?:\.\./)?docs/", f"]({up}", markdown)
     markdown = re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py\)", rf"]({up}examples/\1.md)", markdown)

@@ -10,11 +10,21 @@ from typing import Any
 
 import pytest
 
+import depl0
 from depl0.app.recipes.sections import SECTIONS
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("mkdocs") is None, reason="MkDocs is not installed (depl0[docs])")
-PAGES = ("index", "tutorial", "faq", "reference/api", "reference/recipe", "reference/commands", "examples/own_loop")
+PAGES = (
+    "index",
+    "tutorial",
+    "faq",
+    "reference/api",
+    "reference/recipe",
+    "reference/commands",
+    "examples/own_loop",
+    "examples/prune_trained_network",
+)
 
 
 def loaded(name: str) -> Any:
@@ -52,4 +62,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for page in PAGES:
         assert (tmp_path / "site" / f"{page}.html").is_file(), page
-    assert 'id="depl0.Search.step"' in (tmp_path / "site" / "reference" / "api.html").read_text()
+    api = (tmp_path / "site" / "reference" / "api.html").read_text()
+    assert 'id="depl0.Search.step"' in api
+    assert (tmp_path / "site" / "search" / "search_index.js").is_file(), "search works from the folder too"
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert "javascripts/iframe-worker.js" in index and "unpkg.com" not in index
+    for name in (*depl0.__all__, "Search.finish"):
+        assert name == "Depl0Error" or f'id="depl0.{name}"' in api, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
@@ -60,3 +61,22 @@ def test_the_example_keeps_its_budget(
 def test_the_table_lists_every_example() -> None:
     table = (ROOT / "examples" / "README.md").read_text()
     assert sorted(re.findall(r"\]\((\w+)\.py\)", table)) == EXAMPLES
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.ipynb")))
+def test_the_notebook_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its code cells run one after the other, without a notebook server; no output is kept in the file."""
+    if find_spec("sklearn") is None:
+        pytest.skip("scikit-learn is not installed")
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "examples" / name).read_text(encoding="utf-8"))
+    known: dict[str, object] = {"__name__": "__main__"}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec(compile("".join(cell["source"]), f"{name}[{number}]", "exec"), known)
+    printed = capsys.readouterr().out
+    assert re.search(r"dense: 9\d\.\d %", printed) and re.search(r"compact: 9\d\.\d %", printed)
+    assert printed.rstrip().endswith("True")

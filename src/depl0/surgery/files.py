@@ -380,7 +380,7 @@ def _read_header(path: Path) -> dict[str, Any]:
     if version > VERSION:
         raise FormatError(
             f"{path} has format version {str(version)[:20]}, but this depl0 reads versions up to {VERSION}.",
-            hint="install a newer depl0: pip install --upgrade depl0.",
+            hint="install a newer depl0.",
         )
     return header
 

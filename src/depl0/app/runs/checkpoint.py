@@ -201,7 +201,7 @@ def _read(path: Path) -> tuple[int, dict[str, Any]]:
         if checksum(header, values) != header["sha256"]:
             raise _Damaged("its checksum is wrong")
         if header["version"] > VERSION:
-            raise FormatError(f"{path} was written by a newer depl0.", hint="pip install --upgrade depl0.")
+            raise FormatError(f"{path} was written by a newer depl0.", hint="install a newer depl0.")
         state = _unpack(header["tree"], dict(read_safetensors(values)))
         if not isinstance(state, dict):
             raise _Damaged("it holds no state")

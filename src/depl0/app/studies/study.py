@@ -276,7 +276,7 @@ def _read(path: Path) -> tuple[str, dict[str, Recipe], dict[str, Failure]]:
     try:
         found = read_json(path)
         if found["version"] > VERSION:
-            raise FormatError(f"{path} was written by a newer depl0.", hint="pip install --upgrade depl0.")
+            raise FormatError(f"{path} was written by a newer depl0.", hint="install a newer depl0.")
         members = {
             member["name"]: parse_recipe(member["recipe"], f"{member['name']} in {path}") for member in found["members"]
         }
