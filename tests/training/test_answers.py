@@ -63,7 +63,7 @@ def test_the_report_shows_what_was_done(pruned: Path) -> None:
     assert stages[-1]["value"] == known.value("compact") and "steps; distance from" in stages[-1]["what"]
     text = page([known])
     assert "Before → at the cut → after" in text and "Answers that changed" in text and "Every class" in text
-    assert "error at the cut" in text and text.count("data:image/png;base64,") >= 1
+    assert "error, cut" in text and text.count("data:image/png;base64,") >= 1
     assert "recorded no gates" not in text and "Open probability" not in text and "<h3>Training" not in text
 
 

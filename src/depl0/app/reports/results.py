@@ -171,7 +171,9 @@ def layers(run: Run) -> Table:
         _layer_row(row, place, fitted.get(row["layer"], {}))
         for place, row in enumerate(run.get("layers") or [], start=1)
     ]
-    return Table(f"{run.label}: layers", (*_LAYERS, *(_ERRORS if fitted else ())), rows)
+    named_after_layers = all(row["group"] in (None, row["layer"]) for row in rows)
+    known = [column for column in _LAYERS if not (fitted and named_after_layers and column.key == "group")]
+    return Table(f"{run.label}: layers", (*known, *(_ERRORS if fitted else ())), rows)
 
 
 def _layer_row(row: dict[str, Any], place: int, fitted: dict[str, Any]) -> dict[str, Any]:
@@ -194,8 +196,8 @@ def _layer_row(row: dict[str, Any], place: int, fitted: dict[str, Any]) -> dict[
 
 
 _ERRORS = (
-    Column("error_before", "error at the cut", "{:.3f}".format, is_number=True),
-    Column("error", "after the fit", "{:.3f}".format, is_number=True),
+    Column("error_before", "error, cut", "{:.3f}".format, is_number=True),
+    Column("error", "fitted", "{:.3f}".format, is_number=True),
 )
 """of a layer's outputs, squared and relative to their variance"""
 _LAYERS = (
