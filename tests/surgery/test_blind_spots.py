@@ -91,12 +91,16 @@ def test_sizes_that_the_code_asks_for_are_tried() -> None:
     gated, compact = pruned(liven(LargeInputs(), image()), image())
     for other in (image(batch=17), image(size=20), image(size=24, batch=20)):
         assert distance(call(gated, other), call(compact, other)) < 1e-5
-    assert {"batch of 17", "size 20"} <= {*gated.plan.covered} & {*record_of(compact).certificate.covered}
+    assert {"batch of 17", "size 20x8"} <= {*gated.plan.covered} & {*record_of(compact).certificate.covered}
 
 
 def test_sizes_that_are_too_large_to_try_are_named() -> None:
     plan = depl0.plan(LargeInputs(3000), image())
-    assert plan.refused == ("sizes above 3000, with which the code compares",)
+    (refused,) = plan.refused
+    assert refused.startswith(
+        "the other side of `return self.three(x if height < self.largest else x + 1)` (test_blind"
+    )
+    assert refused.endswith("as size 3000x8 is too large to try")
 
 
 class OptionalMask(Classifier):

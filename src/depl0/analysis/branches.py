@@ -1,157 +1,324 @@
-"""Branches in a network's code: ``if x.shape[0] > 16`` has another path for larger batches.
+"""What one pass of a network asks about its inputs: conditions on sizes, indices into tables, the path it takes.
 
-Only what is run can be recorded and compared, and no example takes every branch. The code says with which numbers it
-compares sizes, so inputs on the other side of such a number can be tried as well; and :func:`recorded_path` tells
-which way an input goes.
+``if x.shape[0] > 16`` has another path for larger batches. Only what is run can be recorded and compared, and no
+example takes every path. While an :class:`Observer` watches, the code is given sizes that are ordinary numbers but
+note what they are compared with, wherever that happens: in a function of another module, with a limit from a settings
+object, after some arithmetic. So inputs on the other side of a condition can be looked for
+(:mod:`depl0.planning.sides`).
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import re
-import textwrap
-from collections.abc import Iterator
+import builtins
+import linecache
+import math
+import operator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeAlias
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from depl0.host.calls import Call, CallRecorder
-
-_SIZES = re.compile(r"\.shape\b|\.size\(|\blen\(")
-_NUMBER_OF_DIMENSIONS = re.compile(r"\blen\([\w.]+(\.shape|\.size\(\))\)")
-_LENGTH, _INDEX = re.compile(r"\blen\("), re.compile(r"\.(?:shape\[|size\()(-?\d+)")
-_LARGEST = 4096
+_TORCH = str(Path(torch.__file__).parent)
 
 
-class Bounds(NamedTuple):
-    """Numbers that code compares with the batch, and with the sizes of maps."""
+class Place(NamedTuple):
+    """A point in the code, and how often a pass had been there before."""
 
-    batches: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-
-
-def compared_sizes(model: nn.Module) -> Bounds:
-    """Return the whole numbers with which the code of a network's modules compares sizes of tensors."""
-    found: set[tuple[str, int]] = set()
-    seen: set[type] = set()
-    for module in model.modules():
-        if type(module).__module__.startswith("torch.nn."):
-            continue
-        if type(module) not in seen or _has_numbers(module):
-            seen.add(type(module))
-            found.update(bound for tree in _functions(type(module)) for bound in _bounds(tree, module))
-    numbers = sorted((kind, number) for kind, number in found if 0 < number < _LARGEST)
-    return Bounds(*(tuple(number for kind, number in numbers if kind == which) for which in ("batch", "size")))
+    code: CodeType
+    instruction: int
+    line: int
+    times: int
 
 
-def _has_numbers(module: nn.Module) -> bool:
-    return any(type(value) is int for value in vars(module).values())
+class Size(NamedTuple):
+    """A size that the code has read: where, and of which dimension (-1: the number of elements)."""
+
+    place: Place
+    dim: int
 
 
-_TREES: dict[type, tuple[ast.AST, ...]] = {}
+Formula: TypeAlias = Callable[[Mapping[Size, int]], Any]
 
 
-def _functions(kind: type) -> tuple[ast.AST, ...]:
-    """Return the methods of a class that look at sizes, as syntax trees."""
-    if kind not in _TREES:
-        _TREES[kind] = tuple(_parsed(kind))
-    return _TREES[kind]
+@dataclass(frozen=True)
+class Condition:
+    """A condition on sizes that the code has asked for."""
+
+    place: Place
+    holds: Formula
+    """whether it would hold for other sizes"""
+    held: bool
+
+    def __str__(self) -> str:
+        code = self.place.code
+        line = linecache.getline(code.co_filename, self.place.line).strip()
+        return f"`{line}` ({Path(code.co_filename).name}:{self.place.line})"
 
 
-def _parsed(kind: type) -> Iterator[ast.AST]:
-    for cls in kind.__mro__:
-        if cls is nn.Module or cls.__module__.startswith("torch."):
-            break
-        for value in vars(cls).values():
-            if not inspect.isfunction(value) or value.__name__ == "__init__":
-                continue
-            try:
-                source = textwrap.dedent(inspect.getsource(value))
-                if _is_size(source):
-                    yield ast.parse(source)
-            except (OSError, TypeError, SyntaxError):  # typed at a prompt, or made by a decorator
-                continue
+class Observer(TorchFunctionMode):
+    """Watches one pass of a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path: list[tuple[Any, ...]] = []
+        """the functions of torch that are called, in order; sizes and indices do not count"""
+        self.conditions: list[Condition] = []
+        self.sizes: dict[Size, int] = {}
+        self.limits: dict[int, int] = {}
+        """number of an input -> the values below which it is an index into some table"""
+        self._inputs: dict[int, int] = {}
+        self._alive: list[Tensor] = []
+        self._times: Counter[tuple[CodeType, int]] = Counter()
+        self._active = False
+
+    @contextmanager
+    def watching(self, inputs: Iterable[Tensor]) -> Iterator[None]:
+        """Watch a pass on these inputs, which must be the very tensors that the network is given."""
+        for number, tensor in enumerate(inputs):
+            if not tensor.is_floating_point() and not tensor.is_complex():
+                self._is_input(tensor, number)
+        self._active = True
+        try:
+            with self, _traced_builtins(self):
+                yield
+        finally:
+            self._active = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in _READS:
+            return self._read(name, result, sys._getframe(1), args)
+        if name not in _MODES:
+            leaves = pytree.tree_leaves((args, kwargs or {}))
+            self.path.append((name, *map(_argument, leaves)))
+            if self._inputs:
+                self._follow_indices(name, args, kwargs or {}, result)
+        return result
+
+    # -- sizes ---------------------------------------------------------------------------------------------------------
+
+    def _read(self, name: str, result: Any, frame: FrameType, args: tuple[Any, ...]) -> Any:
+        if isinstance(result, torch.Size):
+            return torch.Size([self.size(size, frame, dim) for dim, size in enumerate(result)])
+        if type(result) is int and name != "__get__":  # of ndim, say
+            return self.size(result, frame, args[1] % args[0].dim() if len(args) == 2 else -1)
+        return result
+
+    def size(self, value: int, frame: FrameType, dim: int) -> int:
+        """Return a size as a number that notes what is done with it."""
+        if frame.f_code.co_filename.startswith(_TORCH):
+            return value
+        size = Size(self._place(frame), dim)
+        self.sizes[size] = value
+        return _TracedInt(value, self, lambda sizes: sizes[size])
+
+    def _place(self, frame: FrameType) -> Place:
+        at = (frame.f_code, frame.f_lasti)
+        self._times[at] += 1
+        return Place(*at, frame.f_lineno, self._times[at])
+
+    def ask(self, holds: Formula, held: bool, frame: FrameType) -> bool:
+        """Note a condition on sizes; return whether it holds."""
+        if self._active and not frame.f_code.co_filename.startswith(_TORCH):
+            self.conditions.append(Condition(self._place(frame), holds, held))
+        return held
+
+    # -- indices -------------------------------------------------------------------------------------------------------
+
+    def _is_input(self, tensor: Tensor, number: int) -> None:
+        self._alive.append(tensor)  # else its memory might be that of another one later
+        self._inputs[tensor.untyped_storage().data_ptr()] = number
+
+    def _input(self, value: Any) -> int | None:
+        is_index = isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()
+        return self._inputs.get(value.untyped_storage().data_ptr()) if is_index else None
+
+    def _follow_indices(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        if name in _SAME_VALUES and args and (number := self._input(args[0])) is not None and self._is_index(result):
+            self._is_input(result, number)
+        for index, limit in _indices(name, args, kwargs):
+            if (number := self._input(index)) is not None:
+                self.limits[number] = min(limit, self.limits.get(number, limit))
+
+    @staticmethod
+    def _is_index(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
 
 
-def _bounds(tree: ast.AST, module: nn.Module) -> Iterator[tuple[str, int]]:
-    known = _named_sizes(tree)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Compare) or len(node.comparators) != 1:
-            continue
-        left, right = node.left, node.comparators[0]
-        for one, other in ((left, right), (right, left)):
-            number = _value(other, module)
-            if number is not None:
-                kinds = set(_kinds(ast.unparse(one))).union(*(known.get(name, ()) for name in _names(one)))
-                yield from ((kind, number) for kind in kinds)
+_READS = {"__get__", "size", "numel", "nelement", "__len__"}
+_MODES = {"dim", "__repr__", "__hash__", "stride", "is_floating_point", "_set_grad_enabled"}
+_SAME_VALUES = {"long", "int", "to", "type", "clone", "contiguous", "reshape", "flatten"}
 
 
-def _named_sizes(tree: ast.AST) -> dict[str, set[str]]:
-    """Return the names that code gives to sizes: ``n, c, h, w = x.shape``."""
-    found: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign):
-            continue
-        text = ast.unparse(node.value)
-        for target in node.targets:
-            names = [name.id for name in ast.walk(target) if isinstance(name, ast.Name)]
-            whole = text.endswith((".shape", ".size()")) and isinstance(target, ast.Tuple)
-            for place, name in enumerate(names):
-                kinds = ("batch" if place == 0 else "size",) if whole else _kinds(text)
-                found.setdefault(name, set()).update(kinds)
-    return found
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    """Say what an expression may be the size of: the batch, a map, either of them, or nothing of the kind."""
-    if not _is_size(text):
-        return ()
-    indices = {int(index) for index in _INDEX.findall(text)}
-    if _LENGTH.search(text) or indices == {0}:
-        return ("batch",)
-    return ("size",) if indices and 0 not in indices else ("batch", "size")
-
-
-def _is_size(text: str) -> bool:
-    return _SIZES.search(_NUMBER_OF_DIMENSIONS.sub("", text)) is not None
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-
-
-def _value(node: ast.AST, module: nn.Module) -> int | None:
-    """Return the number that an expression stands for: a literal, or an attribute of the module."""
-    if isinstance(node, ast.Constant):
-        return node.value if type(node.value) is int else None
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        value = vars(module).get(node.attr)
-        return value if type(value) is int else None
-    return None
-
-
-_SIZES_AND_MODES = {"__get__", "size", "dim", "__repr__", "__hash__", "numel", "stride", "is_floating_point",
-                    "_set_grad_enabled"}  # fmt: skip
-
-
-@contextmanager
-def recorded_path(network: nn.Module) -> Iterator[list[tuple[Any, ...]]]:
-    """Give a list that fills with the functions of torch that are called, in order; sizes and indices do not count."""
-    steps: list[tuple[Any, ...]] = []
-
-    def note(call: Call) -> None:
-        if call.name not in _SIZES_AND_MODES:
-            steps.append((call.name, *map(_argument, pytree.tree_leaves((call.args, dict(call.kwargs))))))
-
-    with CallRecorder(network, before=note):
-        yield steps
+def _indices(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, int]]:
+    """Give the tensors with which a function looks something up, and how much there is to look up."""
+    if name in ("embedding", "embedding_bag"):
+        index, table, *_ = (*args, *(kwargs[key] for key in ("input", "weight") if key in kwargs))
+        tables = [table, index] if name == "embedding_bag" else [table]  # torch has both orders
+        yield from ((i, t.shape[0]) for i, t in zip([index, table], tables, strict=False) if t.dim() == 2)
+    elif name == "one_hot":
+        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+        yield from [(args[0], classes)] if args and classes > 0 else []
+    elif name == "index_select" and len(args) == 3:
+        yield args[2], args[0].shape[args[1]]
+    elif name == "__getitem__":
+        given = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if all(isinstance(entry, (Tensor, slice, int)) for entry in given):  # one dimension each
+            yield from ((index, args[0].shape[dim]) for dim, index in enumerate(given) if isinstance(index, Tensor))
 
 
 def _argument(leaf: Any) -> Any:
-    """Return what distinguishes an argument: its value where that is no size."""
+    """Return what distinguishes an argument of a call: its value where that is no size."""
     if isinstance(leaf, Tensor):
         return leaf.dim()
-    return leaf if isinstance(leaf, (float, str, bool)) or leaf is None else type(leaf).__name__
+    is_value = isinstance(leaf, (float, str, bool)) and not isinstance(leaf, _TracedFloat)
+    return leaf if is_value or leaf is None else type(leaf).__mro__[-2].__name__
+
+
+@contextmanager
+def _traced_builtins(observer: Observer) -> Iterator[None]:
+    """Let ``len`` and ``range`` take part: both make plain numbers of sizes. For all else they are what they were."""
+    plain_len, plain_range = len, range
+
+    def traced_len(value: Any) -> int:
+        if isinstance(value, Tensor) and value.dim() > 0:
+            return observer.size(plain_len(value), sys._getframe(1), 0)
+        return plain_len(value)
+
+    class Type(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, plain_range)
+
+    class TracedRange(metaclass=Type):
+        def __new__(cls, *bounds: Any) -> Any:
+            steps = plain_range(*map(_plain, bounds))
+            if any(isinstance(bound, _TracedInt) for bound in bounds):
+                formulas, now = list(map(_formula, bounds)), plain_len(steps)
+                for more in (operator.gt, operator.lt):  # a loop of more steps, and of fewer
+
+                    def other(sizes: Mapping[Size, int], more: Callable[..., bool] = more) -> bool:
+                        return more(plain_len(plain_range(*(formula(sizes) for formula in formulas))), now)
+
+                    observer.ask(other, False, sys._getframe(1))
+            return steps
+
+    builtins.len, builtins.range = traced_len, TracedRange  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        builtins.len, builtins.range = plain_len, plain_range  # type: ignore[misc]
+
+
+# -- numbers that note what they are compared with ---------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    return value.plain if isinstance(value, (_TracedInt, _TracedFloat)) else value
+
+
+def _formula(value: Any) -> Formula:
+    return value.formula if isinstance(value, (_TracedInt, _TracedFloat)) else lambda _: value
+
+
+def _computed(observer: Observer, function: Callable[..., Any], *operands: Any) -> Any:
+    """Return the result of an operation as a number that remembers how it came about."""
+    result = function(*map(_plain, operands))
+    formulas = list(map(_formula, operands))
+    kind = {int: _TracedInt, float: _TracedFloat}.get(type(result))
+    if kind is None:
+        return result
+    return kind(result, observer, lambda sizes: function(*(formula(sizes) for formula in formulas)))
+
+
+def _arithmetic(function: Callable[..., Any], reflected: bool = False) -> Callable[..., Any]:
+    def method(self: Any, other: Any, *more: Any) -> Any:
+        if more or not isinstance(other, (int, float)):
+            return NotImplemented
+        return _computed(self.observer, function, *((other, self) if reflected else (self, other)))
+
+    return method
+
+
+def _comparison(function: Callable[..., bool]) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        mine, others = self.formula, _formula(other)
+        held = function(self.plain, _plain(other))
+        return self.observer.ask(lambda sizes: function(mine(sizes), others(sizes)), held, sys._getframe(1))
+
+    return method
+
+
+class _TracedInt(int):
+    """A whole number that was made of sizes."""
+
+    plain: int
+    observer: Observer
+    formula: Formula
+
+    def __new__(cls, plain: int, observer: Observer, formula: Formula) -> _TracedInt:
+        self = super().__new__(cls, plain)
+        self.plain, self.observer, self.formula = plain, observer, formula
+        return self
+
+    def __reduce__(self) -> Any:
+        return int, (self.plain,)
+
+    def __hash__(self) -> int:
+        return hash(self.plain)
+
+    def __bool__(self) -> bool:
+        return self.observer.ask(lambda sizes: bool(self.formula(sizes)), bool(self.plain), sys._getframe(1))
+
+
+class _TracedFloat(float):
+    """A number that was made of sizes: a ratio, say."""
+
+    plain: float
+    observer: Observer
+    formula: Formula
+
+    def __new__(cls, plain: float, observer: Observer, formula: Formula) -> _TracedFloat:
+        self = super().__new__(cls, plain)
+        self.plain, self.observer, self.formula = plain, observer, formula
+        return self
+
+    def __reduce__(self) -> Any:
+        return float, (self.plain,)
+
+    def __hash__(self) -> int:
+        return hash(self.plain)
+
+
+def _of_itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *digits: _computed(self.observer, function, self, *digits)
+
+
+_ALONE: dict[str, Callable[..., Any]] = {
+    "neg": operator.neg,
+    "abs": abs,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round": round,
+}
+for _kind in (_TracedInt, _TracedFloat):
+    for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
+        setattr(_kind, f"__{_name}__", _arithmetic(getattr(operator, _name)))
+        setattr(_kind, f"__r{_name}__", _arithmetic(getattr(operator, _name), reflected=True))
+    for _name in ("lt", "le", "eq", "ne", "gt", "ge"):
+        setattr(_kind, f"__{_name}__", _comparison(getattr(operator, _name)))
+    for _name, _function in _ALONE.items():
+        setattr(_kind, f"__{_name}__", _of_itself(_function))

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
-from depl0.analysis.branches import Bounds
+from depl0.analysis.plan import Asked, Variant
+from depl0.equivalence.values import Draw, draws
 from depl0.errors import Depl0Error
-from depl0.host.inputs import ExampleInputs
+from depl0.host.inputs import ExampleInputs, output_tensors
 
 Run: TypeAlias = Callable[[ExampleInputs], Any]
-Draw: TypeAlias = Callable[[Tensor, "tuple[int, ...]"], Tensor]
-"""gives a tensor like another one, of this shape"""
+Shapes: TypeAlias = "list[tuple[int, ...]]"
 _LARGE_BATCH = 8
-_LARGEST_BATCH = 64
-_MOST_BOUNDS = 6
-_MOST_NUMBERS = 2**17
-"""of inputs that are tried because the code compares a size with a number"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +34,8 @@ class Accepted:
     cases: tuple[Case, ...]
     outputs: tuple[Any, ...]
     refused: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
+    """for each input, what was drawn in the cases that are not examples"""
 
     @property
     def covered(self) -> tuple[str, ...]:
@@ -45,153 +43,152 @@ class Accepted:
         return tuple(case.what for case in self.cases)
 
 
-def accepted_cases(run: Run, example: ExampleInputs, bounds: Bounds) -> Accepted:
-    """Run a network on the examples, and on whatever else it accepts. Only the examples must run.
+def accepted_cases(run: Run, example: ExampleInputs, asked: Asked) -> Accepted:
+    """Run a network on the examples, and on whatever else it accepts. Only the examples must run."""
+    offers = Offers(run, example)
+    offers.vary(asked)
+    for variant in asked.variants:
+        offers.first([offers.variant(variant)])
+    return offers.accepted()
 
-    ``bounds`` are numbers that its code compares sizes with (:mod:`depl0.analysis.branches`): batches and sizes on both
-    sides of them are offered.
-    """
-    offers = _Offers(run)
-    for index, each in enumerate((example, *example.others)):
-        offers.must_run(Case("the example" if index == 0 else f"example {index + 1}", each.alone()))
-    example = example.alone()
-    for draw in (_normal(), _resampled()):  # where random values are refused, inputs mean something: an index, say
-        before = len(offers.cases)
-        _offer_shapes(offers, example, draw)
-        if len(offers.cases) > before or offers.first([Case("random inputs", _drawn(example, draw))]):
+
+def similar_cases(run: Run, example: ExampleInputs, number: int, asked: Asked) -> Accepted:
+    """Run a network on the example and on ``number`` other inputs of the same shapes, as far as it accepts such."""
+    offers = Offers(run, example.alone())
+    for draw in draws(offers.example, asked.limits):
+        offers.draw = draw
+        if all(offers.first([offers.drawn("random inputs", _shapes(example))]) for _ in range(number)):
             break
-    refused = [what for what, done in (("another batch", offers.batch), ("another size", offers.size)) if not done]
-    return offers.accepted(refused + _offer_bounds(offers, example, draw, bounds))
+    return offers.accepted()
 
 
-def similar_cases(run: Run, example: ExampleInputs, count: int) -> Accepted:
-    """Run a network on the example and on ``count`` other inputs of the same shapes, as far as it accepts such."""
-    offers = _Offers(run)
-    offers.must_run(Case("the example", example.alone()))
-    for draw in (_normal(), _resampled()):
-        cases = [Case("random inputs", _drawn(example.alone(), draw)) for _ in range(count)]
-        if all(offers.first([case]) for case in cases):
-            break
-    return offers.accepted([])
+class Offers:
+    """Inputs that a network was offered, and those that it runs on: the examples, which it must run on, at first."""
 
-
-class _Offers:
-    """Inputs that a network was offered, and those that it runs on."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, example: ExampleInputs) -> None:
+        self.run, self.example = run, example.alone()
         self.cases: list[Case] = []
         self.outputs: list[Any] = []
-        self.batch = self.size = False
+        self.draw = Draw(())
+        self.channels_last = False
+        self._refused: list[str] = []
+        self._examples = 1 + len(example.others)
+        for index, each in enumerate((example, *example.others)):
+            self._take(Case("the example" if index == 0 else f"example {index + 1}", each.alone()))
 
-    def must_run(self, case: Case) -> None:
-        """Run a case; let errors through."""
-        self.outputs.append(self.run(case.inputs))
+    def _take(self, case: Case, must_say_something: bool = False) -> None:
+        outputs = self.run(case.inputs)
+        if must_say_something and not _says_something(outputs):
+            raise ArithmeticError("no finite output")
+        self.outputs.append(outputs)
         self.cases.append(case)
 
-    def first(self, alternatives: Iterable[Case]) -> bool:
-        """Take the first of these that runs."""
+    def first(self, alternatives: Iterable[Case]) -> Case | None:
+        """Take the first of these that runs, and return it."""
         for case in alternatives:
             try:
-                self.must_run(case)
+                self._take(case, must_say_something=True)
             except Depl0Error:
                 raise
             except Exception:
                 continue  # this one is not for the network
-            return True
-        return False
+            self.draw.next_turn()
+            return case
+        return None
 
-    def accepted(self, refused: list[str]) -> Accepted:
+    def take_back(self) -> None:
+        """Forget the last case."""
+        self.cases.pop()
+        self.outputs.pop()
+
+    def accepted(self) -> Accepted:
         """Return what the network runs on."""
-        return Accepted(tuple(self.cases), tuple(self.outputs), tuple(refused))
+        what = self.draw.describe(self.example) if len(self.cases) > self._examples else ()
+        return Accepted(tuple(self.cases), tuple(self.outputs), tuple(self._refused), what)
 
+    # -- values, batches and sizes -------------------------------------------------------------------------------------
 
-def _offer_shapes(offers: _Offers, example: ExampleInputs, draw: Draw) -> None:
-    """Offer another batch and another size, in one if possible."""
-    doubled, *others = _other_batches(example) or [0]
-    if not doubled:
-        return
-    batched = Case(f"batch of {doubled}", _with_batch(example, doubled, draw))
-    offers.size = offers.first(_other_sizes(batched.inputs, draw, f"{batched.what}, "))
-    offers.batch = offers.size or offers.first([batched])
-    if not offers.batch:
-        offers.size = offers.first(_other_sizes(example, draw))
-    for batch in others:
-        offers.batch |= offers.first([Case(f"batch of {batch}", _with_batch(example, batch, draw))])
-
-
-def _offer_bounds(offers: _Offers, example: ExampleInputs, draw: Draw, bounds: Bounds) -> list[str]:
-    """Offer batches and sizes on both sides of these numbers; return which of them are too large to try."""
-    too_large = []
-    for number in bounds.batches[:_MOST_BOUNDS]:
-        for batch in _beyond(number, {_batch(case.inputs) for case in offers.cases}):
-            if batch > _LARGEST_BATCH:
-                too_large.append(f"batches above {number}")
+    def vary(self, asked: Asked) -> None:
+        """Offer other values, another batch and another size, in one if possible."""
+        batch = size = False
+        for draw in draws(self.example, asked.limits):
+            self.draw = draw
+            batch, size = self._vary_shapes()
+            for what in ("random inputs", "other random inputs"):
+                if self._rows() < 2:  # only small values so far
+                    self.first([self.drawn(what, _shapes(self.example))])
+            if self._rows() >= 2:
                 break
-            offers.first([Case(f"batch of {batch}", _with_batch(example, batch, draw))])
-    for number in bounds.sizes[:_MOST_BOUNDS]:
-        for size in _beyond(number, {size for case in offers.cases for size in _sizes(case.inputs)}):
-            inputs, _ = _resized(example, draw, lambda *_, size=size: size)
-            if _numbers_in(inputs) > max(_MOST_NUMBERS, 4 * _numbers_in(example)):
-                too_large.append(f"sizes above {number}")
-                break
-            offers.first([Case(f"size {size}", inputs)])
-    return [f"{what}, with which the code compares" for what in too_large]
+            if not draw.is_last:
+                del self.cases[self._examples :], self.outputs[self._examples :]
+        self._refused = [what for what, done in (("another batch", batch), ("another size", size)) if not done]
+        self._refused += ["other values than the example's"] if self.draw.is_last else []
+        self._refused += asked.missed
+
+    def _rows(self) -> int:
+        return sum(max(_batch(case.inputs), 1) for case in self.cases[self._examples :])
+
+    def _vary_shapes(self) -> tuple[bool, bool]:
+        """Offer other batches and another size; return whether each was taken."""
+        doubled, *others = _other_batches(self.example) or [0]
+        if not doubled:
+            return False, False
+        batched = self.drawn(f"batch of {doubled}", _shapes(self.example, doubled))
+        size = self.first(self._other_sizes(doubled, f"{batched.what}, ")) is not None
+        batch = size or self.first([batched]) is not None
+        if not batch:
+            size = self.first(self._other_sizes()) is not None
+        for number in others:
+            batch |= self.first([self.variant(Variant(number))]) is not None
+        return batch, size
+
+    def _other_sizes(self, batch: int | None = None, before: str = "") -> Iterator[Case]:
+        """Offer sizes with another remainder by two; then such as networks with many halvings want."""
+        for self.channels_last in (False, True):
+            for grow in (_halved_to_other_parity, _one_more, _halved):
+                shapes = _shapes(self.example, batch, grow, self.channels_last)
+                if names := self._sizes_in(shapes):
+                    yield self.drawn(f"{before}size {names}", shapes)
+        self.channels_last = False
+
+    def _sizes_in(self, shapes: Shapes) -> str:
+        dims = [_spatial(tensor, self.channels_last) for tensor in self.example.tensors()]
+        named = ("x".join(str(shape[dim]) for dim in d) for shape, d in zip(shapes, dims, strict=True) if d)
+        return " and ".join(dict.fromkeys(named))
+
+    def drawn(self, what: str, shapes: Shapes) -> Case:
+        """Return a case of these shapes, with drawn values."""
+        numbers = count()
+
+        def draw(tensor: Tensor) -> Tensor:
+            number = next(numbers)
+            return self.draw(number, tensor, shapes[number])
+
+        return Case(what, self.example.map_tensors(draw))
+
+    def variant(self, variant: Variant) -> Case:
+        """Return the example in another batch or other sizes."""
+        sizes = dict(enumerate(variant.sizes))
+        shapes = _shapes(self.example, variant.batch, lambda size, place: sizes.get(place) or size, self.channels_last)
+        own = self.measure(self.example)
+        names = [f"batch of {variant.batch}"] if variant.batch not in (None, own.batch) else []
+        names += [f"size {self._sizes_in(shapes)}"] if variant.sizes not in ((), own.sizes) else []
+        return self.drawn(", ".join(names) or "random inputs", shapes)
+
+    def measure(self, inputs: ExampleInputs) -> Variant:
+        """Return the batch and the sizes of inputs."""
+        tensors = [tensor for tensor in inputs.tensors() if _spatial(tensor, self.channels_last)]
+        dims = _spatial(tensors[0], self.channels_last) if tensors else []
+        return Variant(_batch(inputs), tuple(tensors[0].shape[dim] for dim in dims))
 
 
-def _beyond(number: int, seen: set[int]) -> list[int]:
-    """Return what lies on a number and on its other side, where nothing of it was seen."""
-    if not seen:
-        return []
-    other = number + 1 if number >= max(seen) else number - 1 if number <= min(seen) else number
-    return [value for value in dict.fromkeys((number, other)) if value > 0 and value not in seen]
-
-
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
-def _normal() -> Draw:
-    rng = torch.Generator().manual_seed(0)
-
-    def draw(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        if not like.is_floating_point():
-            return _tiled(like, shape)
-        return torch.randn(shape, generator=rng).to(like.device, like.dtype)
-
-    return draw
-
-
-def _resampled() -> Draw:
-    """Give rows of the example in another order, so that every value is one that the network takes."""
-    rng = torch.Generator().manual_seed(0)
-
-    def draw(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        tiled = _tiled(like, shape)
-        if not like.is_floating_point() or tiled.dim() == 0 or len(tiled) < 2:
-            return tiled
-        return tiled[torch.randperm(len(tiled), generator=rng).to(like.device)]
-
-    return draw
-
-
-def _tiled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Repeat and crop a tensor to a shape."""
-    for dim, size in enumerate(shape):
-        have = tensor.shape[dim]
-        if have not in (0, size):
-            tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % have)
-    return tensor
-
-
-def _drawn(example: ExampleInputs, draw: Draw) -> ExampleInputs:
-    return example.map_tensors(lambda t: draw(t, tuple(t.shape)))
+def _says_something(outputs: Any) -> bool:
+    """Tell whether outputs are not all NaN and infinities, from which nothing could be learned."""
+    numbers = [leaf for leaf in output_tensors(outputs) if leaf.is_floating_point() and leaf.numel()]
+    return not numbers or any(bool(leaf.isfinite().any()) for leaf in numbers)
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
-
-
-def _numbers_in(example: ExampleInputs) -> int:
-    return sum(tensor.numel() for tensor in example.tensors())
 
 
 def _batch(example: ExampleInputs) -> int:
@@ -207,46 +204,22 @@ def _other_batches(example: ExampleInputs) -> list[int]:
     return [doubled] if batch == 1 else [doubled, 1]
 
 
-def _with_batch(example: ExampleInputs, batch: int, draw: Draw) -> ExampleInputs:
-    before = _batch(example)
-
-    def change(tensor: Tensor) -> Tensor:
-        is_batch = tensor.dim() > 0 and tensor.shape[0] == before
-        return draw(tensor, (batch, *tensor.shape[1:])) if is_batch else tensor
-
-    return example.map_tensors(change)
-
-
-def _sizes(example: ExampleInputs) -> set[int]:
-    return {tensor.shape[dim] for tensor in example.tensors() for dim in _spatial(tensor)}
-
-
-def _other_sizes(example: ExampleInputs, draw: Draw, before: str = "") -> Iterator[Case]:
-    """Offer sizes with another remainder by two; then such as networks with many halvings want."""
-    for channels_last in (False, True):
-        for grow in (_halved_to_other_parity, _one_more, _halved):
-            inputs, sizes = _resized(example, draw, grow, channels_last)
-            if sizes:
-                yield Case(f"{before}size {' and '.join(sizes)}", inputs)
-
-
-def _resized(
-    example: ExampleInputs, draw: Draw, grow: Callable[[int, int], int], channels_last: bool = False
-) -> tuple[ExampleInputs, list[str]]:
-    """Return inputs of other sizes, and what they are."""
-    sizes: dict[str, None] = {}
-
-    def change(tensor: Tensor) -> Tensor:
-        dims = _spatial(tensor, channels_last)
-        if not dims:
-            return tensor
+def _shapes(
+    example: ExampleInputs,
+    batch: int | None = None,
+    grow: Callable[[int, int], int] | None = None,
+    channels_last: bool = False,
+) -> Shapes:
+    """Return the shapes of an example's tensors in another batch and of other sizes."""
+    before, found = _batch(example), []
+    for tensor in example.tensors():
         shape = list(tensor.shape)
-        for place, dim in enumerate(dims):
-            shape[dim] = grow(shape[dim], place)
-        sizes["x".join(str(shape[dim]) for dim in dims)] = None
-        return draw(tensor, tuple(shape))
-
-    return example.map_tensors(change), list(sizes)
+        if batch and shape and shape[0] == before:
+            shape[0] = batch
+        for place, dim in enumerate(_spatial(tensor, channels_last) if grow else []):
+            shape[dim] = grow(shape[dim], place) if grow else shape[dim]
+        found.append(tuple(shape))
+    return found
 
 
 def _spatial(tensor: Tensor, channels_last: bool = False) -> list[int]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.precision import as_precise_as_possible
-from depl0.analysis.branches import compared_sizes
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, accepted_cases, similar_cases
@@ -45,6 +44,8 @@ class Certificate:
     """what was compared: the example, random inputs, other batches and sizes, training mode"""
     refused: tuple[str, ...] = ()
     """what could not be compared, because the network does not run on it"""
+    drawn: tuple[str, ...] = ()
+    """for each input, the values that were drawn where it was not the example's"""
 
 
 def certify(
@@ -71,7 +72,7 @@ def certify(
 
         def run(dtype: torch.dtype | None) -> tuple[Subject, Accepted]:
             reference = Subject.copy_of(host, scaled, dtype)
-            return reference, accepted_cases(reference, example, compared_sizes(host))
+            return reference, accepted_cases(reference, example, plan.asked)
 
         (reference, wanted), dtype = as_precise_as_possible(run, plan.works_in_float32)
         _check_finite(wanted)
@@ -100,7 +101,8 @@ def certify(
             "Nothing is returned.",
             hint=NOT_INDEPENDENT,
         )
-    return Certificate(result.error, precision_name(dtype, host), len(wanted.cases), tuple(covered), tuple(refused))
+    dtype_name, inputs = precision_name(dtype, host), len(wanted.cases)
+    return Certificate(result.error, dtype_name, inputs, tuple(covered), tuple(refused), wanted.drawn)
 
 
 def unrounded_tensors(
@@ -155,6 +157,6 @@ def depends_on_input(plan: Plan, host: nn.Module, gates: Tensor, example: Exampl
     Closing a whole group leaves the shortcut around a block, but cuts a plain chain in two.
     """
     gated = Subject(private_copy(host).eval(), scaled_parameters(plan, host, gates))
-    found = similar_cases(gated, example.on_device_of(host), 2)
+    found = similar_cases(gated, example.on_device_of(host), 2, plan.asked)
     first, *others = [output_tensors(result) for result in found.outputs]
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

@@ -107,8 +107,9 @@ def _leaves_error(want: tuple[list[Any], Any], have: list[Any], all_wanted: list
                 return float("inf")
             continue
         like = [w[0][place] for w in all_wanted if w[1] == want[1] and isinstance(w[0][place], Tensor)]
-        largest, change = max(_largest(o) for o in like), _change(like)
-        worst = max(worst, relative_error(a, b, max(largest if change is None else change, floor * largest)))
+        own, largest, change = _largest(a), max(_largest(o) for o in like), _change(like)
+        scale = own if change is None else min(own, change)  # not relative to what some larger input gives
+        worst = max(worst, relative_error(a, b, max(scale, floor * largest)))
     return worst
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,10 +125,10 @@ def module_stack() -> Iterator[list[nn.Module]]:
             handle.remove()
 
 
-def run_checked(model: nn.Module, example: ExampleInputs) -> Any:
-    """Run the network once, in its present mode; a failure says in which layer."""
+def run_checked(model: nn.Module, example: ExampleInputs, call: Callable[..., Any] | None = None) -> Any:
+    """Run the network once, in its present mode, by calling it or ``call``; a failure says in which layer."""
     with explained_run(model, example, "example_inputs"), torch.no_grad():
-        return example.call(model)
+        return example.call(call or model)
 
 
 @contextmanager

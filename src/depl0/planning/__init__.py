@@ -72,7 +72,8 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                     break
                 mark_cause(analysis, traces.mode_of(failure), failure, partial(trial.run, result))
             refused = (*traces.refused, *trial.refused)
-            result = replace(result, covered=trial.covered, refused=refused, checkpointing=traces.checkpointing)
+            result = replace(result, covered=trial.covered, refused=refused, asked=traces.asked)
+            result = replace(result, checkpointing=traces.checkpointing)
             return _with_costs(result, copy, example)
 
 

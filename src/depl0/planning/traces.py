@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from depl0.analysis.branches import compared_sizes, recorded_path
+from depl0.analysis.branches import Observer
+from depl0.analysis.plan import Asked
 from depl0.analysis.recording import Graph, record
-from depl0.equivalence.cases import Accepted, Case, accepted_cases
+from depl0.equivalence.cases import Accepted, Case, Offers
 from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
 from depl0.errors import Depl0Error, InputError, TraceError
 from depl0.host.copies import private_copy, untouched
 from depl0.host.functional import watch_checkpoints
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import run_checked
+from depl0.planning.sides import offer_other_sides
 from depl0.planning.trial import NOT_DETERMINISTIC, Failure
 
 
@@ -29,6 +31,7 @@ class Traces:
     cases: tuple[Case, ...]
     """inputs that the network accepts, the example first"""
     refused: tuple[str, ...]
+    asked: Asked
     modes: Mapping[str, str]
     """case -> the graph that holds its path"""
     checkpointing: bool
@@ -42,8 +45,8 @@ class Traces:
 
 def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Traces:
     """Record the evaluation pass, the training pass, and the pass on every input that takes another path."""
-    found, paths = _run_cases(host, copy, example)
-    recorded, refused = private_copy(copy), list(found.refused)
+    found, paths, asked = _run_cases(host, copy, example)
+    recorded, refused = private_copy(copy), [*found.refused, *asked.missed]
     graphs = [_record(host, recorded, found.cases[0].inputs, "evaluation")]
 
     def record_if_possible(inputs: ExampleInputs, mode: str, what: str) -> None:
@@ -63,26 +66,36 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
             known.append((path, mode))
             record_if_possible(case.inputs, mode, "another path")
         modes[case.what] = mode
-    return Traces(tuple(graphs), found.cases, tuple(refused), modes, bool(checkpoints))
+    return Traces(tuple(graphs), found.cases, tuple(refused), asked, modes, bool(checkpoints))
 
 
-def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tuple[Accepted, list[list[Any]]]:
+def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tuple[Accepted, list[list[Any]], Asked]:
     """Return the inputs that a network accepts, with its outputs, and the path that it takes on each."""
-    tried, paths = private_copy(copy), list[list[Any]]()
+    tried, observers = private_copy(copy), dict[int, Observer]()
     must_run = 1 + len(example.others)
 
     def run(case: ExampleInputs) -> Any:
-        with recorded_path(tried) as steps:
-            outputs = run_checked(tried, case) if len(paths) < must_run else case.call(tried)
-        paths.append(steps)
-        return outputs
+        observer = observers[id(case)] = Observer()
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            with observer.watching(ExampleInputs(args, kwargs).tensors()):
+                return tried(*args, **kwargs)
+
+        return run_checked(tried, case, observed) if len(observers) <= must_run else case.call(observed)
 
     with untouched(host), torch.no_grad():
-        found = accepted_cases(run, example, compared_sizes(copy))
+        offers = Offers(run, example)
+        first = observers[id(offers.cases[0].inputs)]
+        asked = Asked(tuple(first.limits.get(number) for number in range(len(offers.example.tensors()))))
+        offers.vary(asked)
+        variants, missed = offer_other_sides(offers, lambda case: observers[id(case.inputs)])
+        asked = replace(asked, variants=tuple(variants), missed=tuple(missed))
+        found = offers.accepted()
         _check_outputs(host, found)
         if not _is_still_itself(tried, found):
             changes = "other batches and sizes (the network sets itself to the input that it is given)"
             found = Accepted(found.cases[:must_run], found.outputs[:must_run], (changes,))
+            asked = Asked()
     last = found.cases[-1].inputs
     if not stands_for(host, last, found.outputs[-1]):
         if not stands_for(copy, last, found.outputs[-1]):
@@ -91,7 +104,7 @@ def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tupl
                 hint=NOT_DETERMINISTIC,
             )
         raise InputError("a copy of the network gives other outputs than the network itself.", hint=NOT_INDEPENDENT)
-    return found, paths[: len(found.cases)]
+    return found, [observers[id(case.inputs)].path for case in found.cases], asked
 
 
 def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:

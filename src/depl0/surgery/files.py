@@ -303,6 +303,7 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
                 _whole(header["certificate"]["inputs"]),
                 tuple(str(what) for what in header["certificate"]["covered"]),
                 tuple(str(what) for what in header["certificate"]["refused"]),
+                tuple(str(what) for what in header["certificate"].get("drawn", ())),
             ),
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header["inputs"]),
             probe=_probe(header.get("proof")),

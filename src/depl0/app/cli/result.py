@@ -40,6 +40,7 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
     lines = aligned(rows, [False, True, True, False])
     error = summary["certificate"]["max_error"]
     lines.append(f"compact network = gated network: largest difference {error:.1e} ({summary['certificate']['dtype']})")
+    lines += [f"not verified: {what}" for what in summary["certificate"].get("refused", ())]
     if summary.get("agreement") is not None:
         lines.append(f"compact network ~ dense network: {Agreement(**summary['agreement'])}")
     lines.append(f"{summary['seconds']:.0f} s in all; files in {folder}")
