@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.networks.structures import STRUCTURES, conv, image
+from tests.support.compare import pruned, same_cost
 from torch import Tensor, nn
 
 import depl0
@@ -130,3 +131,34 @@ def test_value_and_gradient_agree_with_autograd() -> None:
         wanted = gated.engine.expected(p, kind)
         assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
         assert torch.allclose(gradient, torch.autograd.grad(wanted, p)[0], rtol=1e-5)
+
+
+class Mapped(nn.Module):
+    """The recorder sees one row of what vmap runs on many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.two(torch.vmap(lambda row: F.relu(self.one(row)))(x))))
+
+
+class Complex(nn.Module):
+    """A complex convolution is three real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(i, o, 3, dtype=torch.cfloat) for i, o in ((3, 8), (8, 5)))
+        self.head = nn.Conv2d(5, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.two(self.one(torch.fft.fft2(x))).abs())
+
+
+@pytest.mark.parametrize(("build", "inputs"), [(Mapped, torch.ones(2, 6)), (Complex, image(size=7))])
+def test_kept_cost_is_that_of_the_compact_network_where_fewer_or_more_macs_are_recorded(
+    build: type[nn.Module], inputs: Tensor
+) -> None:
+    gated, compact = pruned(build(), inputs, seed=1)
+    assert same_cost(gated.kept_cost(), depl0.cost(compact, inputs)) and gated.plan.num_gates > 0

@@ -315,6 +315,24 @@ def test_randomness_is_held_where_training_is_compared(build: type[nn.Module]) -
     assert "training mode" in gated.plan.covered and "training mode" in record_of(compact).certificate.covered
 
 
+class HardlyWrong(Classifier):
+    """The number of channels counts, by less than float32 tells from rounding."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        return F.relu(self.two(x * (1 + 1e-5 * x.shape[1])))
+
+
+def test_what_the_certificate_would_refuse_is_found_before_training() -> None:
+    gated, compact = pruned(HardlyWrong(), image())
+    assert [group.name for group in gated.plan.groups] == ["two"]
+    assert record_of(compact).certificate.max_error < 1e-12
+
+
 # -- loading -----------------------------------------------------------------------------------------------------------
 
 

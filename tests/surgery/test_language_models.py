@@ -106,3 +106,15 @@ def test_hooks_that_transformers_installs_on_the_first_pass_are_not_doubled() ->
     depl0.attach(host, IMAGE)
     found = call(host, inputs).hidden_states
     assert len(found) == len(wanted) and all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_deberta_keeps_the_heads_whose_scale_depends_on_them() -> None:
+    """Weights that start near zero hide the wrong scale behind the rounding of float32."""
+    torch.manual_seed(0)
+    relative = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
+    host = transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**{**SIZES, **relative}))
+    gated, compact = pruned(host.eval(), TOKENS, seed=1)
+    report = {layer.layer: layer for layer in gated.plan.layers}
+    assert report["deberta.encoder.layer.0.attention.self.query_proj"].prunable == 0
+    assert report["deberta.encoder.layer.0.attention.self.value_proj"].prunable == 16
+    assert distance(call(gated, TOKENS).logits, call(compact, TOKENS).logits) < 1e-5

@@ -7,7 +7,8 @@ unprunable, with the reason, and a new plan is made. So a user learns before tra
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,8 +20,9 @@ from depl0._util.defaults import own_defaults
 from depl0._util.random import isolated_random
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
+from depl0.analysis.propagate import LayerUse
 from depl0.analysis.selection import GroupChoice, with_alone
-from depl0.costs.count import cost_of_copy
+from depl0.costs.count import Cost, cost_of_copy
 from depl0.costs.expected import ExpectedCost
 from depl0.host.copies import untouched
 from depl0.host.inputs import ExampleInputs
@@ -77,13 +79,30 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
             return _with_costs(result, copy, example)
 
 
+def _uses_of_one(plan: Plan, dense: Cost) -> Iterator[LayerUse]:
+    """Give every call of a layer with what it costs for one image.
+
+    It is what was counted, divided among a layer's calls: what is recorded inside of vmap is for one image already, and
+    a complex convolution takes three real ones.
+    """
+    recorded = Counter[str]()
+    for use in plan.uses:
+        recorded[use.path] += use.macs_per_pair * use.out_size * (1 if use.in_axis is None else use.in_size)
+    for use in plan.uses:
+        counted, total = dense.layers.get(use.layer), recorded[use.path]
+        macs = use.macs_per_pair // dense.images
+        if counted is not None and use.path == use.layer and use.macs_per_pair * counted.macs % max(total, 1) == 0:
+            macs = use.macs_per_pair * counted.macs // max(total, 1)
+        yield replace(use, macs_per_pair=macs)
+
+
 def _with_costs(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
     """Add what one input costs, dense and with all gates closed: channels that can be pruned may cost little or much.
 
     ``model`` is a copy of the host that is not needed any more.
     """
     dense = cost_of_copy(model, example)
-    uses = tuple(replace(use, macs_per_pair=use.macs_per_pair // dense.images) for use in plan.uses)
+    uses = tuple(_uses_of_one(plan, dense))
     products = tuple(replace(product, macs=product.macs / dense.images) for product in plan.products)
     plan = replace(plan, uses=uses, products=products)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
