@@ -84,7 +84,7 @@ class Trial:
     def _evaluate_precisely(
         self, plan: Plan, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
     ) -> Failure | None:
-        """Compare one case in float64, as the certificate will: weights near zero hide what is wrong behind rounding."""
+        """Compare one case in float64, as the certificate will: small weights hide what is wrong behind rounding."""
         if plan.works_in_float32:
             return None
         case = min(self._cases[1:] or self._cases, key=lambda case: sum(t.numel() for t in case.inputs.tensors()))
