@@ -75,55 +75,49 @@ class Trial:
         kept = kept_gates(plan, gates > 0, gates)
         compact, scaled = fold_and_cut(plan, self._model, gates, kept)
         positions = kept_positions(plan, kept)
-        return (
-            self._evaluate(compact, scaled, positions)
-            or self._evaluate_precisely(plan, compact, scaled, positions)
-            or self._train(compact, scaled, positions)
+        exact = unrounded_tensors(self._model, scaled, positions, plan)
+        return self._evaluate(compact, scaled, positions, None if plan.works_in_float32 else exact) or self._train(
+            compact, scaled, positions
         )
 
-    def _evaluate_precisely(
-        self, plan: Plan, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
-    ) -> Failure | None:
-        """Compare one case in float64, as the certificate will: small weights hide what is wrong behind rounding."""
-        if plan.works_in_float32:
-            return None
-        case = min(self._cases[1:] or self._cases, key=lambda case: sum(t.numel() for t in case.inputs.tensors()))
-        reference = Subject.copy_of(self._model, scaled, torch.float64)
-        try:
-            wanted = Accepted((case,), (reference(case.inputs),))
-        except RuntimeError:  # it insists on another precision somewhere inside
-            return None
-        exact = unrounded_tensors(self._model, scaled, positions, plan)
-        candidate = Subject.copy_of(compact, {}, torch.float64).before_rounding(exact)
-        result = compare(wanted, candidate, NETWORKS.float64)
-        if result.agrees:
-            return None
-        return Failure(case.what, first_difference(reference, candidate, case, positions, result.allowed))
-
     def _evaluate(
-        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
+        self,
+        compact: nn.Module,
+        scaled: Mapping[str, Tensor],
+        positions: Mapping[Axis, Tensor],
+        exact: Mapping[str, Tensor] | None,
     ) -> Failure | None:
-        reference, candidate = Subject(self._model, scaled), Subject(compact)
+        """Compare in evaluation mode, the smallest case in float64 as the certificate will, the others in float32.
+
+        Small weights may hide what is wrong behind the rounding of float32. ``exact`` are tensors of the smaller
+        network before they were rounded; None if there is nothing but rounding to be seen in float64.
+        """
+        cases = self._cases
+        if exact is not None:
+            smallest = min(cases[1:] or cases, key=lambda case: sum(t.numel() for t in case.inputs.tensors()))
+            precise = _in_float64(self._model, scaled)
+            try:
+                wanted = Accepted((smallest,), (precise(smallest.inputs),))
+            except Depl0Error:
+                raise
+            except Exception:  # it insists on another precision somewhere inside
+                pass
+            else:
+                candidate = _in_float64(compact, {}).before_rounding(exact)
+                failure = _difference(wanted, precise, candidate, positions, NETWORKS.float64)
+                if failure is not None:
+                    return failure
+                cases = [case for case in cases if case is not smallest]
+        reference = Subject(self._model, scaled)
         try:
-            wanted = Accepted(tuple(self._cases), tuple(reference(case.inputs) for case in self._cases))
+            wanted = Accepted(tuple(cases), tuple(reference(case.inputs) for case in cases))
         except Depl0Error:
             raise
         except Exception as error:
             raise _UnlivelyError from error
-        result = compare(wanted, candidate, NETWORKS.float32)
-        if result.failure is not None:
-            return Failure(result.case.what, result.layer, user_line(result.failure))
-        self.covered = wanted.covered
-        if result.agrees:
-            return None
-        if not reference.is_deterministic(result.case.inputs):
-            raise TraceError(
-                f"the evaluation pass of {type(self._model).__name__} gives other outputs each time, on the same "
-                "input.",
-                hint=NOT_DETERMINISTIC,
-            )
-        layer = first_difference(reference, candidate, result.case, positions, result.allowed)
-        return Failure(result.case.what, layer)
+        failure = _difference(wanted, reference, Subject(compact), positions, NETWORKS.float32) if cases else None
+        self.covered = tuple(case.what for case in self._cases)
+        return failure
 
     def _train(
         self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
@@ -137,6 +131,30 @@ class Trial:
             return None
         line = "" if result.failure is None else user_line(result.failure)
         return Failure(self._cases[0].what, result.layer, line, training=True)
+
+
+def _in_float64(model: nn.Module, tensors: Mapping[str, Tensor]) -> Subject:
+    """Return a network in float64, without a copy."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers()), **tensors}
+    return Subject(model, {name: cast(tensor.detach(), torch.float64) for name, tensor in own.items()}, torch.float64)
+
+
+def _difference(
+    wanted: Accepted, reference: Subject, candidate: Subject, positions: Mapping[Axis, Tensor], allowed: float
+) -> Failure | None:
+    """Return where a smaller network differs from what is wanted."""
+    result = compare(wanted, candidate, allowed)
+    if result.failure is not None:
+        return Failure(result.case.what, result.layer, user_line(result.failure))
+    if result.agrees:
+        return None
+    if not reference.is_deterministic(result.case.inputs):
+        name = type(reference.model).__name__
+        raise TraceError(
+            f"the evaluation pass of {name} gives other outputs each time, on the same input.",
+            hint=NOT_DETERMINISTIC,
+        )
+    return Failure(result.case.what, first_difference(reference, candidate, result.case, positions, result.allowed))
 
 
 class _UnlivelyError(Exception):
