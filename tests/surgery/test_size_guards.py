@@ -115,3 +115,16 @@ def test_sizes_stay_numbers_outside_of_a_pass() -> None:
     host, lengths = Keeps(), (len, range)
     gated, _ = pruned(host, image())
     assert (len, range) == lengths and not hasattr(host, "kept") and "batch of 4, size 9x11" in gated.plan.covered
+
+
+def test_code_that_wants_plain_numbers_is_run_with_them_and_the_certificate_says_so() -> None:
+    class Strict(Branch):
+        def other(self, x: Tensor) -> bool:
+            if type(x.shape[0]) is not int:
+                raise TypeError("a number, please")
+            return False
+
+    _, compact = pruned(Strict(), image())
+    assert depl0.info(compact).certificate.refused == (
+        "other sizes than those tried (its code takes no sizes that can be followed)",
+    )

@@ -65,10 +65,11 @@ class Condition:
 
 
 class Observer(TorchFunctionMode):
-    """Watches one pass of a network."""
+    """Watches one pass of a network; its sizes only if it takes numbers that are not quite ``int``."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: bool = True) -> None:
         super().__init__()
+        self._traces_sizes = sizes
         self.path: list[tuple[Any, ...]] = []
         """the functions of torch that are called, in order; sizes and indices do not count"""
         self.conditions: list[Condition] = []
@@ -118,7 +119,7 @@ class Observer(TorchFunctionMode):
 
     def size(self, value: int, frame: FrameType, dim: int) -> int:
         """Return a size as a number that notes what is done with it."""
-        if frame.f_code.co_filename.startswith(_TORCH):
+        if not self._traces_sizes or frame.f_code.co_filename.startswith(_TORCH):
             return value
         size = Size(self._place(frame), dim)
         self.sizes[size] = value

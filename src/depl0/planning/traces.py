@@ -73,9 +73,20 @@ def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tupl
     """Return the inputs that a network accepts, with its outputs, and the path that it takes on each."""
     tried, observers = private_copy(copy), dict[int, Observer]()
     must_run = 1 + len(example.others)
+    traced = True
 
     def run(case: ExampleInputs) -> Any:
-        observer = observers[id(case)] = Observer()
+        nonlocal traced
+        try:
+            return run_observed(case)
+        except Depl0Error:
+            if not traced or len(observers) > must_run:
+                raise
+        traced = False
+        return run_observed(case)
+
+    def run_observed(case: ExampleInputs) -> Any:
+        observer = observers[id(case)] = Observer(traced)
 
         def observed(*args: Any, **kwargs: Any) -> Any:
             with observer.watching(ExampleInputs(args, kwargs).tensors()):
@@ -89,6 +100,7 @@ def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tupl
         asked = Asked(tuple(first.limits.get(number) for number in range(len(offers.example.tensors()))))
         offers.vary(asked)
         variants, missed = offer_other_sides(offers, lambda case: observers[id(case.inputs)])
+        missed += [] if traced else ["other sizes than those tried (its code takes no sizes that can be followed)"]
         asked = replace(asked, variants=tuple(variants), missed=tuple(missed))
         found = offers.accepted()
         _check_outputs(host, found)

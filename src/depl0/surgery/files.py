@@ -265,7 +265,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             "dense": dict(zip(("params", "macs"), record.dense_cost, strict=True)),
             "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
         },
-        "certificate": {key: _plain(value) for key, value in vars(record.certificate).items()},
+        "certificate": {k: _plain(v) for k, v in vars(record.certificate).items() if k != "drawn" or v},
         "inputs": [list(shape) for shape in record.inputs],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
