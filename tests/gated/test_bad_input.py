@@ -114,7 +114,7 @@ def test_untraceable_network() -> None:
 
 def test_a_training_pass_that_cannot_be_recorded_is_told() -> None:
     """LayerDrop, for one: what is pruned is exact, and the plan says what was not seen."""
-    torch.manual_seed(0)  # weights with which the branch is not taken in the trial
+    torch.manual_seed(4)  # weights with which the branch is not taken in the trial
     plan = depl0.plan(Branches(True), image())
     assert any("the training pass of Branches cannot be recorded" in what for what in plan.refused)
     assert "not verified: recording the training pass" in str(plan)
