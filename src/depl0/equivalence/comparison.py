@@ -160,8 +160,7 @@ class Subject:
         cls, model: nn.Module, tensors: Mapping[str, Tensor], dtype: torch.dtype | None, training: bool = False
     ) -> Subject:
         """Return a copy of a network in a precision and a mode."""
-        copied = private_copy(model).train(training)
-        copied._apply(partial(cast, dtype=dtype))  # Module.to would drop imaginary parts
+        copied = private_copy(model, dtype).train(training)
         return cls(copied, {name: cast(tensor.detach(), dtype) for name, tensor in tensors.items()}, dtype)
 
     def before_rounding(self, exact: Mapping[str, Tensor]) -> Subject:

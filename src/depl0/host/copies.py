@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from depl0._util.precision import cast
 from depl0._util.random import isolated_random
 from depl0.errors import InputError
 from depl0.host.functional import call_with
@@ -23,8 +25,8 @@ from depl0.host.network import modes_kept, tied_names
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def private_copy(model: nn.Module) -> nn.Module:
-    """Copy the host, so that nothing the analysis does can reach it.
+def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """Copy the host, in another precision if one is given, so that nothing the analysis does can reach it.
 
     What a network keeps of its last pass (activations, attention maps) belongs to a graph that cannot be copied: the
     copy gets the values alone.
@@ -32,7 +34,9 @@ def private_copy(model: nn.Module) -> nn.Module:
     try:
         with _disable_current_modes():  # whoever watches copies at work need not see how they are made
             values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
-            result: nn.Module = _copied(model, values)
+            result: nn.Module = _copied(model, _converted(model, dtype) | values)
+            if dtype is not None:
+                result._apply(partial(cast, dtype=dtype))  # Module.to would drop imaginary parts
     except Exception as error:
         raise InputError(
             f"model cannot be copied: {error}",
@@ -44,6 +48,17 @@ def private_copy(model: nn.Module) -> nn.Module:
     for original, module in zip(model.modules(), result.modules(), strict=True):
         module.training = original.training
     return result
+
+
+def _converted(model: nn.Module, dtype: torch.dtype | None) -> dict[int, Any]:
+    """Return the parameters in another precision: to copy them first, only to convert the copies, takes twice as long."""
+    plain = [parameter for parameter in model.parameters() if type(parameter) is nn.Parameter and not vars(parameter)]
+    found = {id(parameter): (parameter, cast(parameter.detach(), dtype)) for parameter in plain}
+    return {
+        key: nn.Parameter(converted, parameter.requires_grad)
+        for key, (parameter, converted) in found.items()
+        if converted.dtype != parameter.dtype
+    }
 
 
 def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:
@@ -98,9 +113,14 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         for key, member in value.items():
             new[_copied(key, memo)] = _copied(member, memo)
         return new
+    if kind in (list, set) and all(type(member) in _ATOMIC for member in value):
+        memo[id(value)] = new = value.copy()
+        return new
     if isinstance(value, nn.Module) and _is_plain(kind):
         memo[id(value)] = new = kind.__new__(kind)
-        new.__dict__.update((key, _copied(member, memo)) for key, member in value.__dict__.items())
+        state = {**value.__dict__}
+        state.pop("_compiled_call_impl", None)  # as in Module.__getstate__
+        new.__dict__.update((key, _copied(member, memo)) for key, member in state.items())
         return new
     return copy.deepcopy(value, memo)
 
@@ -112,7 +132,7 @@ def _is_plain(kind: Any) -> bool:
         and kind.__new__ is object.__new__
         and kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
-        and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
+        and getattr(kind, "__getstate__", None) is getattr(nn.Module, "__getstate__", None)
         and getattr(kind, "__setstate__", None) is nn.Module.__setstate__
         and not any("__slots__" in vars(cls) for cls in kind.__mro__[:-1])
     )

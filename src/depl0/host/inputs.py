@@ -68,6 +68,10 @@ class ExampleInputs:
         """Return all tensors."""
         return [leaf for leaf in self.leaves() if isinstance(leaf, Tensor)]
 
+    def numbers(self) -> int:
+        """Return how many numbers all tensors hold."""
+        return sum(tensor.numel() for tensor in self.tensors())
+
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the positional inputs, or nothing if there are others than floating-point tensors."""
         plain = all(isinstance(arg, Tensor) and arg.is_floating_point() for arg in self.args) and not self.kwargs
