@@ -42,6 +42,13 @@ class Accepted:
         """Return the names of the cases."""
         return tuple(case.what for case in self.cases)
 
+    @property
+    def smallest(self) -> tuple[Case, Any]:
+        """Return the case with the fewest numbers, the last of several, and its outputs."""
+        numbers = [case.inputs.numbers() for case in self.cases]
+        place = len(numbers) - 1 - numbers[::-1].index(min(numbers))
+        return self.cases[place], self.outputs[place]
+
 
 def accepted_cases(run: Run, example: ExampleInputs, asked: Asked) -> Accepted:
     """Run a network on the examples, and on whatever else it accepts. Only the examples must run."""

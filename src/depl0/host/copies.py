@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from depl0._util.precision import cast
@@ -51,7 +52,7 @@ def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Modul
 
 
 def _converted(model: nn.Module, dtype: torch.dtype | None) -> dict[int, Any]:
-    """Return the parameters in another precision: to copy them first, only to convert the copies, takes twice as long."""
+    """Return the parameters in another precision: to copy them first takes twice as long."""
     plain = [parameter for parameter in model.parameters() if type(parameter) is nn.Parameter and not vars(parameter)]
     found = {id(parameter): (parameter, cast(parameter.detach(), dtype)) for parameter in plain}
     return {
@@ -125,6 +126,10 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     return copy.deepcopy(value, memo)
 
 
+_SET_STATE = (nn.Module.__setstate__, _ConvNd.__setstate__, nn.MultiheadAttention.__setstate__)
+"""what these add to a module is missing only in those of older versions of torch"""
+
+
 def _is_plain(kind: Any) -> bool:
     """Tell whether a class says nothing about how its objects are copied."""
     return (
@@ -133,7 +138,7 @@ def _is_plain(kind: Any) -> bool:
         and kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
         and getattr(kind, "__getstate__", None) is getattr(nn.Module, "__getstate__", None)
-        and getattr(kind, "__setstate__", None) is nn.Module.__setstate__
+        and getattr(kind, "__setstate__", None) in _SET_STATE
         and not any("__slots__" in vars(cls) for cls in kind.__mro__[:-1])
     )
 
