@@ -243,6 +243,67 @@ class Standardised(Classifier):
         return F.relu(self.norm(self.three(F.silu(self.two(F.gelu(self.one(x)))))))
 
 
+# -- attention -------------------------------------------------------------------------------------------------------
+
+TOKENS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+PADDED = torch.tensor([[False] * 5, [False, False, False, True, True]])
+
+
+@network(0.3, {"key": 4, "fc": 12}, TOKENS)
+class SizesByAttribute(nn.Module):
+    """As in Hugging Face's YOLOS and VideoMAE: numbers that the module keeps say how heads are cut up and joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.head_size, self.all_heads = 4, 4, 16
+        self.query, self.key, self.value = (nn.Linear(8, 16) for _ in range(3))
+        self.out, self.fc, self.head = nn.Linear(16, 8), nn.Linear(8, 12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = len(x), -1, self.heads, self.head_size
+        key = self.key(x).view(*shape).transpose(1, 2)
+        value = self.value(x).view(*shape).transpose(1, 2)
+        query = self.query(x).view(*shape).transpose(1, 2)
+        y = F.scaled_dot_product_attention(query, key, value, scale=0.5).transpose(1, 2)
+        y = y.reshape((*y.shape[:-2], self.all_heads))
+        return self.head(F.relu(self.fc(x + self.out(y)))).mean(1)
+
+
+ATTENTION = "encoder.layers.0.self_attn.in_proj_weight"
+
+
+@network(0.07, {"first": 8, ATTENTION: 4, f"{ATTENTION}.values": 4, "encoder.layers.0.linear1": 12}, (TOKENS, PADDED))
+class PaddedEncoder(nn.Module):
+    """Attention of torch with a mask, in an encoder that packs padded batches for its fused layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+        self.first, self.encoder, self.head = nn.Linear(8, 8), nn.TransformerEncoder(layers, 1), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, padded: Tensor) -> Tensor:
+        x = self.encoder(self.first(x), src_key_padding_mask=padded)
+        return self.head(x.masked_fill(padded[..., None], 0).mean(1))
+
+
+# -- matrices and choices --------------------------------------------------------------------------------------------
+
+
+@network(0.05, {"first": 16, "second": 12}, TOKENS)
+class TurnedMatrices(nn.Module):
+    """As in Hugging Face's Falcon: ``x @ W.T``; and a choice between two tensors, position by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(16, 8)), nn.Parameter(torch.randn(12, 16))
+        self.bias, self.head = nn.Parameter(torch.randn(12)), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.first.T
+        y = torch.where(x[..., :1] > 0, y, y.tanh())
+        return self.head(torch.addmm(self.bias, y.flatten(0, 1), self.second.t()))
+
+
 # -- recurrent layers ------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from depl0.analysis.analyse import Analysis
 from depl0.analysis.labels import Channels, Reason
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.rules.operators import LAYERS, PRODUCTS
+from depl0.analysis.rules.parts import follow_sizes
 from depl0.planning.trial import Failure
 
 Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
@@ -19,11 +20,13 @@ Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
 
 
 def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) -> None:
-    """Mark the channels at fault: those of an operator with a size in the code, as near to the failure as possible.
+    """Let a size follow its channels if it can; else mark those at fault, as near to the failure as possible.
 
     All layers before the failure have run and agreed, so the fault is most likely between them and it. Where only
     values differ, that is a guess: it is tried, and if it is wrong, the groups at fault are found by bisection.
     """
+    if _follow_attributes(analysis, failure):
+        return
     labels = analysis.state.labels
     for values, node, graph in _suspects(analysis, mode, failure):
         owners = {labels.owner(label) for value in values for label in labels.roots(value.labels).tolist()}
@@ -34,6 +37,22 @@ def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) ->
         _mark_same_line(analysis, failure)
         return
     _mark_groups(analysis, _at_fault(analysis, retry), failure)
+
+
+def _follow_attributes(analysis: Analysis, failure: Failure) -> bool:
+    """Let the attributes that give tensors their sizes follow the channels, in every module with the line that failed.
+
+    All sizes of such a module are looked at: with a -1 among them, a reshape that uses the same number need not fail.
+    """
+    modules = {graph.layer[node] for graph, node in _on_line(analysis, failure)}
+    sized = [(graph, node) for graph, node in analysis.state.sized_by_code if graph.layer[node] in modules]
+    return sum(follow_sizes(analysis.state, graph, node) for graph, node in sized) > 0
+
+
+def _on_line(analysis: Analysis, failure: Failure) -> list[tuple[Graph, fx.Node]]:
+    """Return what the line that failed sizes by a number, in all blocks."""
+    lines = [(graph, node, node.meta.get("stack_trace") or "") for graph, node in analysis.state.sized_by_code]
+    return [(graph, node) for graph, node, trace in lines if failure.line and failure.line in trace]
 
 
 def _fails_there(again: Failure | None, failure: Failure) -> bool:
@@ -96,10 +115,9 @@ def _first_inside(graph: Graph, layer: str) -> list[fx.Node]:
 
 def _mark_same_line(analysis: Analysis, failure: Failure) -> None:
     """Mark what the same line sizes by a number in other blocks: else every block would need a trial of its own."""
-    for graph, node in analysis.state.sized_by_code:
-        if failure.line and failure.line in (node.meta.get("stack_trace") or ""):
-            for value in _free_inputs(analysis, node):
-                analysis.state.labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
+    for graph, node in _on_line(analysis, failure):
+        for value in _free_inputs(analysis, node):
+            analysis.state.labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
 
 
 def _back_to_layers(analysis: Analysis, nodes: list[fx.Node]) -> set[fx.Node]:

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from depl0.analysis.labels import Opaque, Reason
 from depl0.analysis.propagate import Axis, LayerUse, ModuleCall, Propagation, ReplacedModule, WeighedProduct
 from depl0.analysis.recording import Graph, operator_name, shape_of
+from depl0.analysis.rules.operators import layer_parts
 from depl0.analysis.rules.rulebook import layer_name
 from depl0.host.copies import private_copy
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives, replace_module
@@ -168,9 +169,17 @@ class PrunedAttention(nn.Module):
         return f"heads={self.spec.heads}, values={self.value_dim} of {self.spec.head_dim}, scale={self.spec.scale:.4g}"
 
 
+def keep_padding(network: nn.Module, path: str) -> None:
+    """Let ``nn.TransformerEncoder`` hand padded batches to its layers: packed ones are for their fused form alone."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.TransformerEncoder) and path.startswith(f"{name}." if name else ""):
+            module.use_nested_tensor = False
+
+
 def rebuild_attention(network: nn.Module, path: str, given: dict[str, Any]) -> None:
     """Put attention of any width in the place of a dense module."""
     replace_module(network, path, PrunedAttention(network.get_submodule(path), AttentionSpec(**given)))
+    keep_padding(network, path)
 
 
 # -- the kind --------------------------------------------------------------------------------------------------------
@@ -250,6 +259,8 @@ class SelfAttention(Replacement):
         module, spec = state.modules[path], state.recognised(cls.kind, path, cls.recognise)
         sources, results = reads_and_gives(graph, nodes)
         biases = {n for n in sources if _gives_bias(graph, n, path)}
+        if spec.form in {"torch", "timm"}:  # a mask may be among them: whatever is not projected
+            biases |= sources - _projected(graph, nodes, state.name_of(module.get_parameter(spec.weight)))
         sources -= biases
         products = {"scaled_dot_product_attention", "matmul", "bmm", "baddbmm"}
         if len(sources) != 1 or len(results) != 1 or not any(operator_name(n) in products for n in nodes):
@@ -287,7 +298,7 @@ class SelfAttention(Replacement):
             each = batch * length * length / 2
             state.products += [WeighedProduct(rows, each), WeighedProduct(read, each)]
         for added in biases:
-            state.mark_unprunable(state.values[added], Reason("are the heads of an attention", path))
+            state.mark_unprunable(state.values[added], Reason("are added to the scores of an attention", path))
         for node in nodes:
             state.values[node] = Opaque(Reason("is inside of an attention", path))
         state.values[result] = state.output_of(outgoing, last, out_layer)
@@ -316,6 +327,7 @@ class SelfAttention(Replacement):
         # the code of torch's and torchvision's modules takes the width of its input for that of its heads
         if narrower or (spec.form != "timm" and (weight.shape[1] < width or len(out) < width)):
             replace_module(model, path, self.module_type(module, spec))
+            keep_padding(model, path)
 
     @classmethod
     def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
@@ -329,7 +341,7 @@ class AttentionReplacement(SelfAttention):
 
     kind: ClassVar[str] = "attention"
     module_type: ClassVar[type[Any]] = PrunedAttention
-    exported = (AttentionSpec, PrunedAttention, rebuild_attention)
+    exported = (AttentionSpec, PrunedAttention, keep_padding, rebuild_attention)
     rebuild = rebuild_attention
 
     @classmethod
@@ -371,6 +383,18 @@ class AttentionReplacement(SelfAttention):
 def _gives_bias(graph: Graph, node: fx.Node, path: str) -> bool:
     """Tell whether a node belongs to layers that compute what is added to the scores: they are looked at as others."""
     return graph.layer[node].startswith(f"{path}.cpb_mlp.")
+
+
+def _projected(graph: Graph, nodes: list[fx.Node], weight: str) -> set[fx.Node]:
+    """Return what goes, on its way through these nodes, into the layer with this weight."""
+    parts = [parts for node in nodes if (parts := layer_parts(node)) is not None]
+    stack, found = [each.input for each in parts if graph.tensors.get(each.weight) == weight], set[fx.Node]()
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes if node in nodes else [])
+    return found
 
 
 def _inner_labels(

@@ -152,6 +152,7 @@ def stored_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     name, bias_name = stored_name(state, parts.weight, 2), stored_name(state, parts.bias, 1)
     plain = (parts.bias is None or bias_name is not None) and given.get("alpha", 1) == given.get("beta", 1) == 1
     if name is None or name not in state.parameters or not plain or len(shape_of(parts.input)) < 2:
+        state.fix_stored(parts.weight, graph.layer[node])
         return unknown_rule(state, graph, node)
     last = len(shape_of(parts.input)) - 1
     return _dense_layer(state, graph, node, parts, (last, last), positions(shape_of(parts.input), last))

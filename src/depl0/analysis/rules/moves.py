@@ -15,7 +15,10 @@ from depl0.analysis.rules.operators import (
     LITERAL_INDEXING,
     MOVES,
     PARTS,
+    PRODUCTS,
     RESHAPES,
+    is_matrix_turned,
+    layer_parts,
 )
 from depl0.analysis.rules.rulebook import (
     layer_name,
@@ -121,6 +124,8 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
     if isinstance(state.values[source], (Stored, Derived)) and operator_name(node) in {"squeeze", "unsqueeze"}:
         return _reshape(state, graph, node)
+    if is_matrix_turned(node) and all(_reads_as_weight(user, node) for user in node.users):
+        return Opaque(Reason("a stored matrix", graph.layer[node]))
     moved = _run_on_labels(state, graph, node)
     if not any(isinstance(state.values.get(n), Channels) for n in node.all_input_nodes):
         return Opaque(state.labels.reason(int(moved.reshape(-1)[0])) or Reason("meets a constant", graph.layer[node]))
@@ -131,6 +136,12 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
             state.labels.join(first.flatten(), moved.flatten())  # parts side by side lose the same channels
             moved = first
     return state.recover(moved, graph.layer[node])
+
+
+def _reads_as_weight(user: fx.Node, node: fx.Node) -> bool:
+    """Tell whether a product reads a turned matrix as a layer reads its weight."""
+    parts = layer_parts(user) if operator_name(user) in PRODUCTS - {"einsum"} else None
+    return parts is not None and parts.out_dim == 0 and parts.weight is node.all_input_nodes[0]
 
 
 @rule(*(LITERAL_INDEXING - PARTS))

@@ -32,10 +32,10 @@ POOLS = {
 }  # fmt: skip
 REDUCTIONS = {"mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "logsumexp", "linalg_vector_norm"}
 ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
-RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "unflatten", "flatten", "view_as", "reshape_as",
-            "expand_as"}  # fmt: skip
-MOVES = {"permute", "transpose", "t", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat", "concat",
-         "concatenate", "stack"}  # fmt: skip
+RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "tile", "unflatten", "flatten", "view_as",
+            "reshape_as", "expand_as"}  # fmt: skip
+MOVES = {"permute", "transpose", "t", "numpy_T", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat",
+         "concat", "concatenate", "stack"}  # fmt: skip
 CONCATENATIONS = {"cat", "concat", "concatenate"}
 LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
                     "unsafe_chunk"}  # fmt: skip
@@ -72,14 +72,30 @@ def layer_parts(node: fx.Node) -> LayerParts | None:
     given = arguments(node)
     if name in PRODUCTS:
         if name == "addmm":
-            return LayerParts(given["mat1"], given["mat2"], given["self"], 1, 0)
-        return LayerParts(given["self"], given["mat2" if name == "mm" else "other"], None, 1, 0)
+            return _product_parts(given["mat1"], given["mat2"], given["self"])
+        return _product_parts(given["self"], given["mat2" if name == "mm" else "other"], None)
     if name == "linear":
         return LayerParts(given["input"], given["weight"], given["bias"], 0, 1)
     dense, transposed = int(given["groups"]) == 1, is_transposed(node)
     dims = (1, 0) if transposed and dense else (0, 1)
     reads = dense or loses_places(node)
     return LayerParts(given["input"], given["weight"], given["bias"], dims[0], dims[1] if reads else None)
+
+
+def _product_parts(source: fx.Node, weight: fx.Node, bias: fx.Node | None) -> LayerParts:
+    """Return the parts of ``source @ weight``, or of ``source @ weight.T``."""
+    if is_matrix_turned(weight):
+        return LayerParts(source, weight.all_input_nodes[0], bias, 0, 1)
+    return LayerParts(source, weight, bias, 1, 0)
+
+
+def is_matrix_turned(node: fx.Node) -> bool:
+    """Tell whether a node is the transpose of a stored matrix."""
+    turns = operator_name(node) in {"t", "numpy_T", "matrix_H", "mT", "permute", "transpose", "swapaxes", "swapdims"}
+    sources = node.all_input_nodes
+    if not turns or len(sources) != 1 or sources[0].op != "placeholder" or len(shape_of(sources[0])) != 2:
+        return False
+    return operator_name(node) != "permute" or [d % 2 for d in arguments(node)["dims"]] == [1, 0]
 
 
 def is_transposed(node: fx.Node) -> bool:
@@ -99,7 +115,10 @@ def loses_places(node: fx.Node) -> bool:
 
 def is_pointwise(node: fx.Node) -> bool:
     """Tell whether an operator works position by position: by torch's own tag, or by our list where it is missing."""
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) in UNTAGGED_POINTWISE
+    name = operator_name(node)
+    if name == "where":
+        return len(node.args) == 3  # with the condition alone it gives places
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or name in UNTAGGED_POINTWISE
 
 
 @dataclass(frozen=True)

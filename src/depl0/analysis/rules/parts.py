@@ -21,7 +21,7 @@ from depl0.analysis.labels import Channels, Opaque, Value
 from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.moves import literal_indexing_rule
-from depl0.analysis.rules.operators import PARTS
+from depl0.analysis.rules.operators import PARTS, RESHAPES
 from depl0.analysis.rules.rulebook import refuse_layer, rule, spread
 
 
@@ -98,8 +98,8 @@ def _cut_of_slice(name: str, given: dict[str, Any], width: int) -> _Cut | None:
 def _follow_attributes(state: Propagation, graph: Graph, node: fx.Node, labels: Tensor, cut: _Cut) -> bool:
     """Bind the attributes that count channels; tell whether all numbers follow, one of them perhaps as the rest."""
     numbers = _NamedNumbers(state, graph, node)
-    found = [(numbers.take(labels[start:end]), labels[start:end]) for start, end in cut.counted]
-    total = numbers.take(labels)
+    found = [(numbers.take(end - start), labels[start:end]) for start, end in cut.counted]
+    total = numbers.take(len(labels))
     if total is not None:
         numbers.bind(total, labels)
     for axis, counted in found:
@@ -151,10 +151,10 @@ class _NamedNumbers:
                 found += [(name, place, member) for place, member in enumerate(members)]
         return found
 
-    def take(self, labels: Tensor) -> tuple[str, int] | None:
-        """Return the next attribute that may count these channels; one that has counted others is the last resort."""
+    def take(self, count: int) -> tuple[str, int] | None:
+        """Return the next attribute that may count so many; one that has counted others is the last resort."""
         for entry in self._left:
-            if entry[2] == len(labels):
+            if entry[2] == count:
                 again = [other for other in self._left if other == entry]
                 self._left.remove(entry)
                 if len(again) == 1:
@@ -169,6 +169,27 @@ class _NamedNumbers:
         """Let an attribute follow the channels that it counts."""
         known = self._state.axes.setdefault(axis, labels)
         self._state.labels.join(known, labels)
+
+
+def follow_sizes(state: Propagation, graph: Graph, node: fx.Node) -> bool:
+    """Bind the attributes that give a reshape its sizes to the channels that they count; tell whether any was found.
+
+    That is a guess from the code (``x.view(b, n, self.heads, self.head_size)``), made only where a trial has shown that
+    the size does not follow the channels by itself; the next trial tells whether it was right.
+    """
+    value, given = state.values.get(node), arguments(node)
+    lists = [given[key] for key in ("size", "shape", "sizes") if isinstance(given.get(key), (list, tuple))]
+    sizes: list[Any] = list(lists[0]) if lists else []
+    if operator_name(node) not in RESHAPES or not isinstance(value, Channels) or len(sizes) <= value.dim:
+        return False
+    numbers, before = _NamedNumbers(state, graph, node), state.labels.roots(value.labels).tolist()
+    for dim, size in enumerate(shape_of(node)):
+        axis = numbers.take(size) if isinstance(sizes[dim], int) and sizes[dim] > 0 else None
+        if dim == value.dim and axis is not None:
+            bound = state.axes.get(axis)
+            numbers.bind(axis, value.labels)
+            return bound is None or before != state.labels.roots(value.labels).tolist()
+    return False
 
 
 def _code_of(module: object) -> Iterator[str]:

@@ -15,8 +15,9 @@ from torch import Tensor, fx
 
 from depl0.analysis.labels import Channels, Normed, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation, WeighedProduct
-from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.recording import Graph, arguments, shape_of
 from depl0.analysis.rules.layers import stored_product
+from depl0.analysis.rules.operators import layer_parts
 from depl0.analysis.rules.rulebook import refuse_layer, rule, unknown_rule
 
 
@@ -34,7 +35,8 @@ class ScoreCall:
 def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
     left, right = given["self"], given["mat2" if "mat2" in given else "other"]
-    if operator_name(node) != "bmm" and isinstance(state.values.get(right), (Stored, Normed)):
+    parts = layer_parts(node)
+    if parts is not None and isinstance(state.values.get(parts.weight), (Stored, Normed)):
         return stored_product(state, graph, node)
     if min(len(shape_of(left)), len(shape_of(right))) < 2 or isinstance(state.values[left], Stored):
         return unknown_rule(state, graph, node)
