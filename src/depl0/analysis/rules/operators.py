@@ -20,6 +20,7 @@ IDENTITIES = {
     "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
     "feature_dropout", "lift_fresh", "view_as_real_copy",
 }  # fmt: skip
+UNIFORM = {"zeros", "ones", "full", "new_zeros", "new_ones", "new_full"}
 LIKE = {"zeros_like", "ones_like", "rand_like", "randn_like", "empty_like", "full_like", "bernoulli"}
 POOLS = {
     "max_pool1d": 1, "max_pool2d": 2, "max_pool3d": 3, "avg_pool1d": 1, "avg_pool2d": 2, "avg_pool3d": 3,

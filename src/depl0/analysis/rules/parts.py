@@ -21,7 +21,7 @@ from depl0.analysis.labels import Channels, Opaque, Value
 from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.moves import literal_indexing_rule
-from depl0.analysis.rules.operators import PARTS, RESHAPES
+from depl0.analysis.rules.operators import IDENTITIES, PARTS, RESHAPES, UNIFORM, is_pointwise
 from depl0.analysis.rules.rulebook import refuse_layer, rule, spread
 
 
@@ -172,23 +172,50 @@ class _NamedNumbers:
 
 
 def follow_sizes(state: Propagation, graph: Graph, node: fx.Node) -> bool:
-    """Bind the attributes that give a reshape its sizes to the channels that they count; tell whether any was found.
+    """Bind the attributes that give a reshape its sizes to the channels that they count; tell whether any is new.
 
     That is a guess from the code (``x.view(b, n, self.heads, self.head_size)``), made only where a trial has shown that
     the size does not follow the channels by itself; the next trial tells whether it was right.
     """
-    value, given = state.values.get(node), arguments(node)
-    lists = [given[key] for key in ("size", "shape", "sizes") if isinstance(given.get(key), (list, tuple))]
-    sizes: list[Any] = list(lists[0]) if lists else []
-    if operator_name(node) not in RESHAPES or not isinstance(value, Channels) or len(sizes) <= value.dim:
+    value = state.values.get(node)
+    if operator_name(node) not in RESHAPES or not isinstance(value, Channels):
         return False
-    numbers, before = _NamedNumbers(state, graph, node), state.labels.roots(value.labels).tolist()
-    for dim, size in enumerate(shape_of(node)):
-        axis = numbers.take(size) if isinstance(sizes[dim], int) and sizes[dim] > 0 else None
-        if dim == value.dim and axis is not None:
-            bound = state.axes.get(axis)
-            numbers.bind(axis, value.labels)
-            return bound is None or before != state.labels.roots(value.labels).tolist()
+    before, known = state.labels.roots(value.labels).tolist(), len(state.axes)
+    found = _follow_size(state, graph, node, value.dim, value.labels)
+    return found and (len(state.axes) > known or before != state.labels.roots(value.labels).tolist())
+
+
+def follow_created(state: Propagation, graph: Graph, node: fx.Node, from_end: int, labels: Tensor) -> bool:
+    """Bind the attributes that size a tensor which is created in forward, the same everywhere along a dimension.
+
+    It may have been added to others since, which have nothing along that dimension. Tells whether that is all there is.
+    """
+    stack, seen = [node], set[fx.Node]()
+    while stack:
+        node = stack.pop()
+        shape = shape_of(node)
+        if node in seen or len(shape) < -from_end or shape[from_end] == 1:
+            continue
+        seen.add(node)
+        if operator_name(node) in UNIFORM:
+            if not _follow_size(state, graph, node, len(shape) + from_end, labels):
+                return False
+        elif is_pointwise(node) or operator_name(node) in IDENTITIES:
+            stack.extend(tensor_inputs(node))
+        else:
+            return False
+    return True
+
+
+def _follow_size(state: Propagation, graph: Graph, node: fx.Node, dim: int, labels: Tensor) -> bool:
+    """Bind the attribute that gives one of an operator's sizes, if the code names one."""
+    given, numbers = arguments(node), _NamedNumbers(state, graph, node)
+    lists = [given[key] for key in ("size", "shape", "sizes") if isinstance(given.get(key), (list, tuple))]
+    for place, size in enumerate(lists[0][: dim + 1] if lists else ()):
+        axis = numbers.take(size) if isinstance(size, int) and size > 0 else None
+        if place == dim and axis is not None:
+            numbers.bind(axis, labels)
+            return True
     return False
 
 

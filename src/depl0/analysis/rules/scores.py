@@ -18,6 +18,7 @@ from depl0.analysis.propagate import Propagation, WeighedProduct
 from depl0.analysis.recording import Graph, arguments, shape_of
 from depl0.analysis.rules.layers import stored_product
 from depl0.analysis.rules.operators import layer_parts
+from depl0.analysis.rules.parts import follow_created
 from depl0.analysis.rules.rulebook import refuse_layer, rule, unknown_rule
 
 
@@ -178,7 +179,7 @@ def _attention_of_heads(state: Propagation, graph: Graph, node: fx.Node, from_en
             state.labels.join(labels, known.labels)
         else:
             state.mark_unprunable(known, Reason("are a mask of attention", layer))
-            if own >= 0 and shape_of(mask)[own] > 1:
+            if not follow_created(state, graph, mask, from_end, labels):
                 state.labels.mark_unprunable(labels, _why(state, [mask], layer))
     state.score_calls[node] = ScoreCall((), (value,))
     if graph.mode == "evaluation":
