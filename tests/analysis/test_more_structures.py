@@ -269,6 +269,25 @@ class SizesByAttribute(nn.Module):
         return self.head(F.relu(self.fc(x + self.out(y)))).mean(1)
 
 
+@network(0.23, {"query": 4, "fc": 12}, TOKENS)
+class ZerosOnScores(nn.Module):
+    """As in Hugging Face's T5: heads whose scores get a tensor of zeros, of as many heads as the module keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.query, self.key, self.value = (nn.Linear(8, 16) for _ in range(3))
+        self.out, self.fc, self.head = nn.Linear(16, 8), nn.Linear(8, 12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            each(x).view(*x.shape[:2], -1, 4).transpose(1, 2) for each in (self.query, self.key, self.value)
+        )
+        added = torch.zeros(1, self.heads, x.shape[1], x.shape[1], dtype=x.dtype) + x.mean(2)[:, None, None]
+        y = F.scaled_dot_product_attention(query, key, value, added).transpose(1, 2).flatten(2)
+        return self.head(F.relu(self.fc(x + self.out(y)))).mean(1)
+
+
 ATTENTION = "encoder.layers.0.self_attn.in_proj_weight"
 
 
