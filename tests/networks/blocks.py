@@ -50,13 +50,56 @@ class C2f(nn.Module):
     def __init__(self, inputs: int, outputs: int, blocks: Callable[[int], nn.Module], count: int = 2) -> None:
         super().__init__()
         hidden = outputs // 2
+        self.width = hidden
         self.one, self.two = ConvNormAct(inputs, 2 * hidden), ConvNormAct((2 + count) * hidden, outputs)
         self.m = nn.ModuleList(blocks(hidden) for _ in range(count))
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = list(self.one(x).chunk(2, 1))
+        return self._joined(list(self.one(x).chunk(2, 1)))
+
+    def forward_for_export(self, x: Tensor) -> Tensor:
+        return self._joined(list(self.one(x).split((self.width, self.width), 1)))
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
         parts.extend(block(parts[-1]) for block in self.m)
         return self.two(torch.cat(parts, 1))
+
+
+class PositionalAttention(nn.Module):
+    """Attention over all places, half as many keys as values, and a depthwise convolution of the values.
+
+    The values get the shape of the input, so both must have as many channels.
+    """
+
+    def __init__(self, width: int, heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.key_dim = heads, width // heads, width // heads // 2
+        self.scale = self.key_dim**-0.5
+        self.qkv = ConvNormAct(width, width + 2 * self.key_dim * heads)
+        self.proj, self.places = ConvNormAct(width, width), ConvNormAct(width, width, 3, groups=width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = x.shape[2] * x.shape[3]
+        qkv = self.qkv(x).view(x.shape[0], self.heads, 2 * self.key_dim + self.head_dim, count)
+        q, k, v = qkv.split([self.key_dim, self.key_dim, self.head_dim], 2)
+        attention = (q.transpose(-2, -1) @ k * self.scale).softmax(-1)
+        return self.proj((v @ attention.transpose(-2, -1)).view(x.shape) + self.places(v.reshape(x.shape)))
+
+
+class C2PSA(nn.Module):
+    """One half of a convolution goes through attention and two more layers, each around a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width // 2
+        self.one, self.two = ConvNormAct(width, width), ConvNormAct(width, width)
+        self.attention = PositionalAttention(self.width)
+        self.feed = nn.Sequential(ConvNormAct(self.width, width), ConvNormAct(width, self.width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.one(x).split((self.width, self.width), 1)
+        right = right + self.attention(right)
+        return self.two(torch.cat((left, right + self.feed(right)), 1))
 
 
 class SPPF(nn.Module):
@@ -123,6 +166,18 @@ class Detector(nn.Module):
         top = self.top(torch.cat((self.up(coarse), fine), 1))
         bottom = self.bottom(torch.cat((self.down3(top), coarse), 1))
         return self.detect([top, bottom])
+
+
+class AttentiveDetector(nn.Module):
+    """A backbone that ends in attention, and a head."""
+
+    def __init__(self, stem: int = 8) -> None:
+        super().__init__()
+        self.stem, self.down = ConvNormAct(3, stem, 3, 2), ConvNormAct(stem, 32, 3, 2)
+        self.c2psa, self.detect = C2PSA(32), Detect((32,))
+
+    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
+        return self.detect([self.c2psa(self.down(self.stem(x)))])
 
 
 # -- segmentation ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.networks.blocks import Detector, SkipUNet, VolumeUNet
+from tests.networks.blocks import AttentiveDetector, C2f, Detector, SkipUNet, VolumeUNet
 from tests.support.compare import call, distance, liven, pruned
 from torch import Tensor, nn
 
@@ -26,6 +26,7 @@ def _picture(size: int, batch: int = 1) -> Tensor:
 
 NETWORKS: list[tuple[type[nn.Module], Callable[..., Tensor], int, int, float]] = [
     (Detector, _picture, 32, 48, 0.06),
+    (AttentiveDetector, _picture, 32, 48, 0.6),
     (SkipUNet, _picture, 16, 19, 0.02),
     (VolumeUNet, _volume, 8, 16, 0.05),
 ]
@@ -44,3 +45,14 @@ def test_networks_that_people_prune(
     assert "training mode" in gated.plan.covered and any("size" in what for what in gated.plan.covered)
     loaded = depl0.load(depl0.save(compact, tmp_path), build).eval()
     assert distance(call(compact, inputs(other)), call(loaded, inputs(other))) == 0
+
+
+def test_a_width_that_only_another_method_reads_follows_the_cut() -> None:
+    torch.manual_seed(0)
+    _, compact = pruned(liven(Detector(), _picture(32)), _picture(32))
+    wanted = call(compact, _picture(32))
+    for block in compact.modules():
+        if isinstance(block, C2f):
+            assert 2 * block.width == block.one.conv.out_channels
+            block.forward = block.forward_for_export  # as exporters do
+    assert distance(wanted, call(compact, _picture(32))) == 0

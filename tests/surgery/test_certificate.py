@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Mapping
 
 import pytest
 import torch
+from tests.networks.blocks import AttentiveDetector
 from tests.networks.structures import STRUCTURES, NoNorm, NormAfterConv, conv, image
 from tests.support.compare import liven, pruned, random_gates
 from torch import Tensor, nn
 
 import depl0
-from depl0.equivalence.comparison import max_error
+from depl0.equivalence import certificate
+from depl0.equivalence.comparison import Comparison, max_error
 from depl0.surgery import cut as counting
 from depl0.surgery.record import record_of
 from depl0.surgery.slicing import slice_module
@@ -49,6 +53,36 @@ def test_wrong_slices_are_caught_and_named(monkeypatch: pytest.MonkeyPatch, axis
     assert all(torch.equal(value, before[name]) for name, value in host.state_dict().items())
 
 
+class OwnWeight(nn.Module):
+    """Its first layer has no name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.randn(6, 3, 1, 1)), conv(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(nn.functional.conv2d(x, self.weight)))
+
+
+@pytest.mark.parametrize("build", [NormAfterConv, NoNorm, AttentiveDetector, OwnWeight])
+def test_groups_that_a_hint_names_can_be_left_out(build: type[nn.Module]) -> None:
+    """Whatever layer is found at fault, ``groups=`` takes what the hint says."""
+    torch.manual_seed(0)
+    network, example = build(), torch.randn(2, 3, 8, 8)
+    plan = depl0.plan(network, example)
+    hints = set()
+    for layer in {name.rpartition(".")[0] for name, _ in plan.axes}:
+        error = certificate._difference(Comparison((), (1.0,), 0.0), layer, "", plan)
+        hints.update(re.findall(r"groups=(\[.*\])", str(error.hint)))
+    assert hints or build is OwnWeight
+    for hint in sorted(hints)[:3]:
+        try:
+            names = {group.name for group in depl0.plan(network, example, groups=literal_eval(hint)).groups}
+        except depl0.errors.NothingToPruneError:
+            names = set()
+        assert not names & {name[1:] for name in literal_eval(hint)}
+
+
 def test_a_compact_network_that_does_not_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def half(model: nn.Module, positions: Mapping[tuple[str, int], Tensor]) -> None:
         slice_module(model, {axis: keep for axis, keep in positions.items() if axis != ("two.weight", 1)})
@@ -56,7 +90,7 @@ def test_a_compact_network_that_does_not_run_is_caught(monkeypatch: pytest.Monke
     gated = depl0.attach(NoNorm(), image()).eval()
     gated.engine.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", half)
-    with pytest.raises(depl0.errors.CertificateError, match="first at layer two"):
+    with pytest.raises(depl0.errors.CertificateError, match=r"does not run \(RuntimeError: .*first at layer two"):
         gated.extract()
 
 

@@ -312,6 +312,29 @@ def test_the_same_line_needs_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [group.name for group in plan.groups] == ["stem"]
 
 
+class TakesTheShapeOfItsInput(nn.Module):
+    def __init__(self, stem: int) -> None:
+        super().__init__()
+        self.stem, self.one, self.two, self.head = conv(3, stem), conv(stem, 8), conv(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(F.relu(self.stem(x))))
+        return self.head(F.relu(self.two(x)).reshape(x.shape).mean((2, 3)))
+
+
+@pytest.mark.parametrize("stem", range(2, 8))
+def test_a_trial_does_not_pass_because_two_widths_are_equal_by_chance(stem: int) -> None:
+    plan = depl0.plan(TakesTheShapeOfItsInput(stem), image())
+    assert {group.name for group in plan.groups} == {"stem"}
+
+
+def test_a_group_that_a_trial_finds_unprunable_can_be_left_out_by_name() -> None:
+    network = TakesTheShapeOfItsInput(4)
+    assert [group.name for group in depl0.plan(network, image(), groups=["-two"]).groups] == ["stem"]
+    with pytest.raises(depl0.errors.InputError, match="no prunable group has that name"):
+        depl0.plan(network, image(), groups=["-three"])
+
+
 # -- what counts is reported -------------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,7 @@ class Analysis:
                 self.state.labels.mark_unprunable(self.state.axes[axis], reason)
         self.sites = place_sites(self.state, graphs)
         self._mark_unread()
+        self._known: dict[str, None] = {}
 
     def _mark_unread(self) -> None:
         """Channels on which no gate would have any effect are unprunable."""
@@ -59,7 +60,7 @@ class Analysis:
 
     def plan(self, choice: GroupChoice) -> Plan:
         """Number the gates of the chosen groups."""
-        return _number(self.state, self.graphs, self.sites, choice)
+        return _number(self.state, self.graphs, self.sites, choice, self._known)
 
 
 def _walk(state: Propagation, graph: Graph, kinds: Sequence[type[Replacement]]) -> None:
@@ -127,7 +128,9 @@ def _mark_written_views(
 # -- numbering -----------------------------------------------------------------------------------------------------
 
 
-def _number(state: Propagation, graphs: list[Graph], sites: dict[Axis, str], choice: GroupChoice) -> Plan:
+def _number(
+    state: Propagation, graphs: list[Graph], sites: dict[Axis, str], choice: GroupChoice, known: dict[str, None]
+) -> Plan:
     labels = state.labels
     roots = {axis: labels.roots(axis_labels) for axis, axis_labels in state.axes.items()}
     outputs = _output_axes(state)
@@ -138,7 +141,8 @@ def _number(state: Propagation, graphs: list[Graph], sites: dict[Axis, str], cho
         labels.mark_unprunable(torch.tensor(by_owner.pop(owner)), Reason("all channels are mutually coupled", owner))
     shared = {labels.find(label) for added in state.added_to_shortcut for label in added.tolist()}
     all_groups = _make_groups(by_owner, roots, outputs, shared)
-    left_out = select(all_groups, choice)
+    known.update((group.name, None) for group in all_groups)
+    left_out = select(all_groups, choice, known)
     groups = _make_groups(
         {g.name: by_owner[g.name] for g in all_groups if g.name not in left_out}, roots, outputs, shared
     )

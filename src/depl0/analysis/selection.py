@@ -23,8 +23,12 @@ from depl0.errors import InputError
 GroupChoice: TypeAlias = "str | Iterable[str] | Callable[[Group], bool]"
 
 
-def select(groups: list[Group], choice: GroupChoice) -> dict[str, str]:
-    """Return the names of the groups that are left out, each with the reason."""
+def select(groups: list[Group], choice: GroupChoice, known: Collection[str] = ()) -> dict[str, str]:
+    """Return the names of the groups that are left out, each with the reason.
+
+    ``known`` are the names of groups that there were before a trial cut showed that they cannot be pruned: to name one
+    of them is no mistake.
+    """
     if choice == "all":
         return {}
     if choice == "inner":
@@ -36,18 +40,17 @@ def select(groups: list[Group], choice: GroupChoice) -> dict[str, str]:
         )
     if callable(choice):
         return {g.name: "is left out (groups=function)" for g in groups if not choice(g)}
-    return _by_name(groups, list(choice))
+    return _by_name([g.name for g in groups], list(choice), known)
 
 
-def _by_name(groups: list[Group], patterns: list[str]) -> dict[str, str]:
+def _by_name(names: list[str], patterns: list[str], known: Collection[str]) -> dict[str, str]:
     """Names or shell patterns choose groups; with a leading '-' they leave groups out."""
     if not patterns or not all(isinstance(p, str) and p.strip("-") for p in patterns):
         raise InputError(f"groups must name at least one group, got {patterns!r} instead.")
-    names = [g.name for g in groups]
     wanted = [p for p in patterns if not p.startswith("-")]
     unwanted = [p[1:] for p in patterns if p.startswith("-")]
     for pattern in wanted + unwanted:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(fnmatchcase(name, pattern) for name in [*names, *known]):
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
             raise InputError(
                 f"groups names {pattern!r}, but no prunable group has that name.",

@@ -26,6 +26,7 @@ from depl0.errors import CertificateError
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy, untouched
 from depl0.host.inputs import ExampleInputs, output_tensors
+from depl0.host.network import first_line
 from depl0.replacements.base import exact_tensors
 from depl0.replacements.constant import Removal, remove
 from depl0.replacements.weight_norm import exact_lengths
@@ -128,13 +129,15 @@ def _copy_stands_for(host: nn.Module, scaled: Mapping[str, Tensor], wanted: Acce
 
 
 def _difference(result: Comparison, layer: str, where: str, plan: Plan) -> CertificateError:
-    """Say what differs, and which groups to leave out."""
+    """Say what differs or what was raised, and which groups to leave out."""
     gates = {int(g) for (name, _), axis in plan.axes.items() if name.rpartition(".")[0] == layer for g in axis}
-    groups = [f"-{g.name}" for g in plan.groups if gates & set(range(g.offset, g.offset + g.size))]
+    groups = [f"-{g.name}" for g in plan.groups if g.name and gates & set(range(g.offset, g.offset + g.size))]
     leave_out = f"leave that layer's groups out, groups={groups}" if groups else "leave the groups before it out"
+    differs = f"differs from the gated one by {result.error:.2g} (allowed {result.allowed:g})"
+    if result.failure is not None:
+        differs = f"does not run ({type(result.failure).__name__}: {first_line(result.failure)})"
     return CertificateError(
-        f"the compact network differs from the gated one by {result.error:.2g} (allowed {result.allowed:g})"
-        f"{where}, first at layer {layer or 'unknown'}. Nothing is returned.",
+        f"the compact network {differs}{where}, first at layer {layer or 'unknown'}. Nothing is returned.",
         hint=f"{leave_out}, and report the network.",
     )
 

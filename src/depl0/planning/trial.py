@@ -1,4 +1,4 @@
-"""The trial of a plan: about half of all channels are cut out of a copy, which must still run and agree."""
+"""The trial of a plan: a third to two thirds of every group are cut out of a copy, which must still run and agree."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from depl0.host.copies import private_copy
 from depl0.surgery.extraction import fold_and_cut
 from depl0.surgery.slicing import kept_gates, kept_positions
 
+GOLDEN_RATIO = 0.5 * (5**0.5 - 1)
 NOT_DETERMINISTIC = "a pruned network can be compared only if randomness is for training: if self.training: ..."
 
 
@@ -67,8 +68,7 @@ class Trial:
 
     def _run(self, plan: Plan, spared: Collection[str]) -> Failure | None:
         check_stop()
-        gates = torch.rand(plan.num_gates, generator=torch.Generator().manual_seed(0))
-        gates = torch.where(gates < 0.5, 0.0, gates)
+        gates = trial_gates(plan)
         for group in plan.groups:
             if group.name in spared:
                 gates[group.gates] = 1.0
@@ -155,6 +155,22 @@ def _difference(
             hint=NOT_DETERMINISTIC,
         )
     return Failure(result.case.what, first_difference(reference, candidate, result.case, positions, result.allowed))
+
+
+def trial_gates(plan: Plan) -> Tensor:
+    """Return random gates of which every group has a third to two thirds closed, no two neighbours the same share.
+
+    Code that takes the width of one group for that of another (``v.reshape(x.shape)``) fails unless both keep the same
+    share. Equal shares would hide it, and so would chance; steps of the golden ratio keep groups apart that are close
+    to each other.
+    """
+    gates = torch.rand(plan.num_gates, generator=torch.Generator().manual_seed(0)).clamp_min(1e-3)
+    for number, group in enumerate(plan.groups):
+        own = gates[group.gates]
+        share = 1 / 3 + ((number + 1) * GOLDEN_RATIO % 1) / 3
+        closed = min(max(round(share * group.size), 1), group.size - 1)
+        own[own.argsort()[:closed]] = 0.0
+    return gates
 
 
 class _UnlivelyError(Exception):

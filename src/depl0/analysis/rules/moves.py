@@ -161,22 +161,6 @@ def literal_indexing_rule(state: Propagation, graph: Graph, node: fx.Node) -> Va
     return values if isinstance(moved, (list, tuple)) else values[0]
 
 
-@rule("chunk")
-def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Equal parts stay equal if channels at the same place in every part are removed together."""
-    given, source = arguments(node), tensor_inputs(node)[0]
-    value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
-    parts = node.meta["val"]
-    if not isinstance(value, Channels) or value.dim != dim:
-        return literal_indexing_rule(state, graph, node)
-    count = len(parts)
-    if len(value.labels) % count or len(value.labels) == count:
-        return spread(node, refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
-    rows = value.labels.reshape(count, -1)
-    state.labels.join_rows(rows)
-    return [Channels(dim, row) for row in rows]
-
-
 @rule("glu")
 def _glu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """One half times the sigmoid of the other: both lose the same channels."""

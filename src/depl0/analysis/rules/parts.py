@@ -1,4 +1,4 @@
-"""Rules for parts of the channels, cut out by numbers: split, slice, narrow, tensor_split.
+"""Rules for parts of the channels: chunk, and those cut out by numbers: split, slice, narrow, tensor_split.
 
 A number that is an attribute of the module (``x.split(self.width, 1)``, ``x[:, :self.part]``) follows the channels that
 it counts; then every part may lose channels of its own. Otherwise the number may be a share of the width
@@ -57,6 +57,28 @@ def _parts(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         assert isinstance(part, (Channels, Opaque))
         values.append(part)
     return values[0] if isinstance(node.meta["val"], Tensor) else values
+
+
+@rule("chunk")
+def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Equal parts stay equal if channels at the same place in every part are removed together.
+
+    A module may have another method that splits by a number of its own, for exported networks, say
+    (``x.split((self.c, self.c), 1)``): such a number follows too, though no pass that is recorded reads it.
+    """
+    given, source = arguments(node), tensor_inputs(node)[0]
+    value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
+    if not isinstance(value, Channels) or value.dim != dim:
+        return literal_indexing_rule(state, graph, node)
+    count = len(node.meta["val"])
+    if len(value.labels) % count or len(value.labels) == count:
+        return spread(node, refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
+    rows = value.labels.reshape(count, -1)
+    state.labels.join_rows(rows)
+    numbers = _NamedNumbers(state, graph, node, only_splits=True)
+    if (axis := numbers.take(rows[0])) is not None:
+        numbers.bind(axis, rows[0])
+    return [Channels(dim, row) for row in rows]
 
 
 def _cut_of(node: fx.Node, width: int) -> _Cut | None:
@@ -123,6 +145,7 @@ def _tie_blocks(state: Propagation, labels: Tensor, cut: _Cut) -> bool:
 
 
 _NAMED = re.compile(r"\bself\.([A-Za-z_]\w*)")
+_SPLITS = re.compile(r"\b(split|narrow|split_with_sizes)\(")
 
 
 class _NamedNumbers:
@@ -133,12 +156,16 @@ class _NamedNumbers:
     Whether the network then still runs and agrees, the trial tells.
     """
 
-    def __init__(self, state: Propagation, graph: Graph, node: fx.Node) -> None:
+    def __init__(self, state: Propagation, graph: Graph, node: fx.Node, *, only_splits: bool = False) -> None:
+        """``only_splits``: look only at lines that split a tensor."""
         self._state, self._path = state, graph.layer[node]
         module = state.modules.get(self._path)
         self._attributes = {} if module is None else vars(module)
         lines = str(node.meta.get("stack_trace") or "")
-        found = map(self._numbers_in, [lines, *_code_of(module)])
+        texts = [lines, *_code_of(module)]
+        if only_splits:
+            texts = ["\n".join(line for line in text.splitlines() if _SPLITS.search(line)) for text in texts]
+        found = map(self._numbers_in, texts)
         self._left = next((numbers for numbers in found if numbers), [])
 
     def _numbers_in(self, text: str) -> list[tuple[str, int, int]]:
