@@ -86,6 +86,11 @@ def remember(model: nn.Module, record: CompactRecord) -> None:
     model.__dict__[_ATTRIBUTE] = record
 
 
+def forget(model: nn.Module) -> None:
+    """Take the record from a network."""
+    model.__dict__.pop(_ATTRIBUTE, None)
+
+
 def compose(earlier: CompactRecord | None, positions: Mapping[Axis, Tensor]) -> dict[Axis, Tensor]:
     """Return kept positions relative to the dense network, if the host was itself compact already."""
     if earlier is None:

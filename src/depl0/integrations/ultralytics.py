@@ -1,0 +1,349 @@
+"""Prune a YOLO of Ultralytics, train it with Ultralytics' own trainer, and save it in Ultralytics' own format.
+
+Ultralytics has another licence (AGPL-3.0): depl0 neither depends on it nor imports it, and holds nothing of it. All
+that is needed of it is reached through the ``YOLO`` object that is passed in. See docs/guides/yolo.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from depl0.config import GateConfig, OtherGateChanges
+from depl0.errors import InputError
+from depl0.gated import GatedModel, attach
+from depl0.host.copies import private_copy
+from depl0.search.config import SearchConfig
+from depl0.search.one_shot import prune as prune_network
+from depl0.search.search import Search
+from depl0.surgery.record import CompactRecord, forget, record_of, remember
+
+YOLO: TypeAlias = Any
+"""``ultralytics.YOLO``, of any task"""
+
+SIZE = 64
+"""of the image that a network is analysed on: shares of the cost hardly depend on it, the time for it does"""
+CALIBRATION_BATCHES = 16
+
+
+def prune(
+    yolo: YOLO,
+    data: Iterable[Tensor],
+    *,
+    budget: float = 0.5,
+    recover: Any = "auto",
+    lr: float = 0.01,
+    quiet: bool = False,
+    size: int = SIZE,
+    **changes: Unpack[OtherGateChanges],
+) -> YOLO:
+    """Return a YOLO with a compact network, by :func:`depl0.prune`. The one that is given is not modified.
+
+    ``val()``, ``predict()`` and ``export()`` of the result work as usual; train it with :func:`train`, save it with
+    :func:`save`. ``depl0.info(result.model)`` says what was cut.
+
+    Args:
+        yolo: a trained ``YOLO``, or one built from a yaml file.
+        data: batches of images (batch, 3, h, w) with values in [0, 1], as :func:`images` returns them; no labels.
+        budget: the share of the cost to keep.
+        recover: as for :func:`depl0.prune`.
+        lr: the learning rate of the recovery.
+        quiet: show no progress line.
+        size: height and width of the image that the network is analysed on.
+        changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, …
+
+    Raises:
+        InputError: an argument is invalid, or the budget cannot be reached.
+
+    Example::
+
+        yolo = YOLO("best.pt")
+        small = prune(yolo, images(yolo, "images/train"), budget=0.5)
+        train(small, data="data.yaml", epochs=20)
+        save(small, "small.pt")
+    """
+    network = _trainable_copy(_network_of(yolo))
+    compact = prune_network(
+        network, _example(network, size), data=data, budget=budget, recover=recover, lr=lr, quiet=quiet, **changes
+    )
+    return _with_network(yolo, compact)
+
+
+@torch.no_grad()
+def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: int = 640) -> list[Tensor]:
+    """Return batches of images as Ultralytics gives them to a network: resized, padded, with values in [0, 1].
+
+    Args:
+        yolo: whose preprocessing is used.
+        source: what ``YOLO.predict`` takes: a folder, a list of files, …
+        count: how many images, at most.
+        batch: images in a batch.
+        imgsz: their height and width.
+
+    Raises:
+        InputError: the source has no images.
+    """
+    found: list[Tensor] = []
+    done = 0
+    reader = _with_network(yolo, private_copy(_network_of(yolo)))
+    reader.model.register_forward_pre_hook(lambda _, args: found.append(args[0].detach().float().cpu()))
+    for done, _ in enumerate(reader.predict(source, imgsz=imgsz, rect=False, stream=True, verbose=False), 1):
+        if done == count:
+            break
+    if not done:
+        raise InputError(f"{source!r} has no images.", hint="pass a folder of images, or a list of their paths.")
+    return list(torch.cat(found[-done:]).split(batch))  # a predictor warms up first
+
+
+def train(yolo: YOLO, **arguments: Any) -> Any:
+    """Train a compact network with Ultralytics' own trainer; return its metrics.
+
+    ``yolo.train()`` would build the dense network again, from its yaml, without a word. What is trained here is the
+    network that ``yolo`` has. Afterwards ``yolo`` has the best one, as after ``yolo.train()``.
+
+    Args:
+        yolo: what :func:`prune` returned, or a YOLO that was opened from a file of :func:`save`.
+        arguments: for ``YOLO.train``: ``data``, ``epochs``, ``imgsz``, …
+
+    Raises:
+        InputError: the data set has another number of classes than the network, several devices are asked for, or the
+            network's batch norms are folded.
+    """
+    network = _network_of(yolo)
+    if callable(is_fused := getattr(network, "is_fused", None)) and is_fused():
+        raise InputError(
+            "the network's batch norms are folded into its convolutions (val() and predict() of Ultralytics do that).",
+            hint="open the dense network's file again, and prune it before val() or predict().",
+        )
+    record = record_of(network)
+    return _trained(yolo, _trainer(yolo, _for_ultralytics(network)), arguments, lambda _: record)
+
+
+def search(
+    yolo: YOLO,
+    *,
+    budget: float = 0.5,
+    gates: GateConfig | None = None,
+    settings: SearchConfig | None = None,
+    size: int = SIZE,
+    **arguments: Any,
+) -> Any:
+    """Train a network and learn which channels to keep, in Ultralytics' own trainer; return its metrics.
+
+    Afterwards ``yolo`` has the compact network, made from the averaged weights, and so has the file that the trainer
+    writes at the end (there is none before, so this training cannot be resumed).
+
+    Args:
+        yolo: a ``YOLO``, trained or built from a yaml file.
+        budget: the share of the cost to keep.
+        gates: how gates are attached; its own budget is not used.
+        settings: of the search. The network is cut at the end.
+        size: height and width of the image that the network is analysed on.
+        arguments: for ``YOLO.train``: ``data``, ``epochs``, ``imgsz``, …
+
+    Raises:
+        InputError: the data set has another number of classes than the network, or several devices are asked for.
+    """
+    if arguments.get("resume"):
+        raise InputError("a search in Ultralytics' trainer cannot be resumed.", hint="leave resume out.")
+    network = _trainable_copy(_network_of(yolo))
+    config = (gates or GateConfig()).changed(budget=budget)
+    changed = (settings or SearchConfig()).changed(cut="never")
+    trainer = _search_trainer(yolo, _for_ultralytics(network), _example(network, size), config, changed)
+    arguments = {"nbs": arguments.get("batch", 16), "patience": 0, **arguments}  # an optimizer step for every batch
+    return _trained(yolo, trainer, arguments, lambda done: done.record)
+
+
+def save(yolo: YOLO, path: str | os.PathLike[str]) -> None:
+    """Write a file that ``YOLO(path)`` of an unmodified Ultralytics opens, by Ultralytics' own ``save``.
+
+    It is a pickle in half precision: open such files only from people you trust. depl0 itself writes and reads none;
+    ``depl0.save(yolo.model, folder)`` keeps a compact network, exactly, without one.
+
+    Raises:
+        InputError: the network has a module of depl0 in it, which Ultralytics alone could not open.
+    """
+    network = _network_of(yolo)
+    _with_network(yolo, _for_ultralytics(network)).save(os.fspath(path))
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+
+
+def _network_of(yolo: YOLO) -> nn.Module:
+    network = getattr(yolo, "model", None)
+    if isinstance(yolo, nn.Module) and isinstance(network, nn.Module) and hasattr(yolo, "task_map"):
+        return network
+    raise InputError(
+        f"Expected a YOLO of ultralytics with a PyTorch network, got {type(yolo).__name__} instead.",
+        hint="pass YOLO('yolo11n.pt') or YOLO('yolo11n.yaml').",
+    )
+
+
+def _trainable_copy(network: nn.Module) -> nn.Module:
+    """Return a copy that can be trained: what a file holds needs no gradients."""
+    copied = private_copy(network).float()
+    for name, parameter in copied.named_parameters():
+        parameter.requires_grad_(".dfl" not in name)  # which counts distances, and is never trained
+    return copied
+
+
+def _for_ultralytics(network: nn.Module) -> nn.Module:
+    """Return a copy that holds nothing of depl0."""
+    copied = private_copy(network)
+    forget(copied)
+    foreign = [name for name, module in copied.named_modules() if type(module).__module__.partition(".")[0] == "depl0"]
+    if foreign:
+        raise InputError(
+            f"{foreign[0]} is a module of depl0, which Ultralytics could not open without it.",
+            hint="prune without remove_blocks, or leave that layer's group out; depl0.save keeps such networks.",
+        )
+    return copied
+
+
+def _with_network(yolo: YOLO, network: nn.Module) -> YOLO:
+    """Return another YOLO, with this network."""
+    new = copy.copy(yolo)
+    new._modules, new.overrides = dict(yolo._modules), dict(yolo.overrides)
+    new.predictor = new.trainer = None
+    new.model = network
+    if not getattr(type(new), "keeps_norms", False):
+        new.__class__ = _keeping_norms(type(new))
+    return new
+
+
+def _keeping_norms(base: Any) -> type:
+    """Return a YOLO whose ``val`` and ``predict`` work on a copy: they fold batch norms in place, for good."""
+
+    class CompactYOLO(base):  # type: ignore[misc]
+        model: Any
+        keeps_norms = True
+
+        def val(self, *args: Any, **kwargs: Any) -> Any:
+            return self.on_copy(super().val, args, kwargs)
+
+        def predict(self, *args: Any, **kwargs: Any) -> Any:
+            return self.on_copy(super().predict, args, kwargs)
+
+        def on_copy(self, call: Any, args: Any, kwargs: Any) -> Any:
+            network = self.model
+            self.model = private_copy(network)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.model = network
+
+    CompactYOLO.__name__ = base.__name__
+    return CompactYOLO
+
+
+def _example(network: nn.Module, size: int) -> Tensor:
+    first = next(p for p in network.parameters() if p.dim() == 4)
+    return torch.rand(1, first.shape[1], size, size, generator=torch.Generator().manual_seed(0)).to(first.device)
+
+
+# -- trainers ----------------------------------------------------------------------------------------------------------
+
+
+def _trained(yolo: YOLO, trainer: type, arguments: dict[str, Any], record: Any) -> Any:
+    """Let a YOLO train with this trainer, and keep with its network what was cut."""
+    device = arguments.get("device")
+    if (isinstance(device, (list, tuple)) and len(device) > 1) or (isinstance(device, str) and "," in device):
+        raise InputError(
+            f"device must be one device, got {device!r} instead.",
+            hint="Ultralytics starts other processes for several, which do not know the compact network.",
+        )
+    metrics = yolo.train(trainer=trainer, **arguments)
+    found: CompactRecord | None = record(yolo.trainer)
+    if found is not None:
+        remember(yolo.model, found)
+    return metrics
+
+
+def _trainer(yolo: YOLO, network: nn.Module) -> type:
+    """Return the task's trainer, but for the network that it trains."""
+    base: Any = yolo.task_map[yolo.task]["trainer"]
+
+    class CompactTrainer(base):  # type: ignore[misc]
+        def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> nn.Module:
+            _check_classes(network, self.data)
+            return private_copy(network)
+
+    return CompactTrainer
+
+
+def _check_classes(network: nn.Module, data: Any) -> None:
+    names = getattr(network, "names", None)
+    if names is not None and len(names) != data["nc"]:
+        raise InputError(
+            f"the network has {len(names)} classes, the data set has {data['nc']}.",
+            hint="train the dense network on this data set first, or build it with as many classes (nc in its yaml).",
+        )
+
+
+def _search_trainer(
+    yolo: YOLO, network: nn.Module, example: Tensor, config: GateConfig, settings: SearchConfig
+) -> type:
+    """Return the task's trainer with gates on the network that it trains."""
+    base: Any = yolo.task_map[yolo.task]["trainer"]
+
+    class SearchTrainer(base):  # type: ignore[misc]
+        model: Any
+        record: CompactRecord | None = None
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.add_callback("on_pretrain_routine_end", lambda trainer: trainer.begin_search())
+            self.add_callback("on_train_batch_start", lambda trainer: trainer.depl0_search.step())
+
+        def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> GatedModel:
+            _check_classes(network, self.data)
+            return attach(private_copy(network), example, config)
+
+        def set_model_attributes(self) -> None:
+            self.on_host(super().set_model_attributes)
+
+        def set_class_weights(self) -> None:
+            self.on_host(super().set_class_weights)
+
+        def on_host(self, set_attributes: Any) -> None:
+            """Let the trainer give names and hyperparameters to the network itself, where its loss looks for them."""
+            gated = self.model
+            self.model = gated.host
+            try:
+                set_attributes()
+            finally:
+                self.model = gated
+
+        def build_optimizer(self, model: GatedModel, *args: Any, **kwargs: Any) -> Any:
+            return super().build_optimizer(model.host, *args, **kwargs)
+
+        def begin_search(self) -> None:
+            steps = self.epochs * len(self.train_loader)
+            gated: GatedModel = self.model
+            self.depl0_gates = torch.optim.Adam([gated.parameter_groups(lr=0.0, steps=steps)[1]])
+            first = [batch for batch, _ in zip(self.train_loader, range(CALIBRATION_BATCHES), strict=False)]
+            batches = [self.preprocess_batch(batch)["img"] for batch in first]
+            self.depl0_search = Search(gated, steps, averages=[self.ema.ema], calibrate=batches, config=settings)
+
+        def optimizer_step(self) -> None:
+            self.scaler.unscale_(self.depl0_gates)
+            self.scaler.step(self.depl0_gates)
+            super().optimizer_step()
+            self.depl0_gates.zero_grad()
+
+        def save_model(self) -> bool:
+            """Write the compact network at the end; there is nothing for Ultralytics to open before."""
+            if not self.stop:
+                return False
+            compact = self.depl0_search.finish(self.ema.ema)
+            self.record, self.ema.ema = record_of(compact), _for_ultralytics(compact)
+            return bool(super().save_model())
+
+    return SearchTrainer
