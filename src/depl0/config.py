@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias, final
 
 import torch
@@ -19,6 +22,7 @@ from depl0.gates.threshold import BudgetKind, check_share, checked_kind
 RoundTo: TypeAlias = int | Literal["auto"]
 AUTO: Literal["auto"] = "auto"
 """asks the device (:mod:`depl0.latency.multiples`)"""
+MinShare: TypeAlias = "float | Mapping[str, float]"
 EvaluationRule: TypeAlias = Literal["median", "paper"]
 PenaltyKind: TypeAlias = str
 """``"params"``, ``"macs"``, ``"groups"``, ``"latency"``, or one of :data:`~depl0.costs.expected.PENALTIES`"""
@@ -46,6 +50,8 @@ class GateConfig:
         round_to: every group keeps a multiple of this many channels, or all of them; 8, 16 or 32 suit most hardware.
             ``"auto"`` benchmarks the host's device once and remembers the result.
         remove_blocks: remove layers that closed groups have made constant; otherwise one channel stays.
+        min_share: the share of its channels that every group keeps at least, whatever they are worth; or several, by
+            names or shell patterns of groups (the first that matches counts): ``{"*.mlp.*": 0.25, "*": 0.1}``.
 
     Raises:
         InputError: a field has a value that is not allowed, or fields contradict each other.
@@ -67,6 +73,7 @@ class GateConfig:
     of: BudgetKind = "macs"
     round_to: RoundTo = 1
     remove_blocks: bool = False
+    min_share: MinShare = 0.0
 
     def __post_init__(self) -> None:
         hard_concrete.closing_log_alpha(self.evaluation)
@@ -89,6 +96,18 @@ class GateConfig:
         checked_kind(self.of)
         if self.round_to != AUTO:
             check_round_to(self.round_to)
+        _check_min_share(self.min_share)
+
+    def least_gates(self, name: str, size: int) -> int:
+        """Return how many gates a group of this name and size keeps at least, by ``min_share``.
+
+        >>> config = GateConfig(min_share={"*.mlp": 0.25, "*": 0.01})
+        >>> config.least_gates("0.mlp", 10), config.least_gates("head", 10), GateConfig().least_gates("head", 10)
+        (3, 1, 0)
+        """
+        shares = self.min_share if isinstance(self.min_share, Mapping) else {"*": self.min_share}
+        share = next((share for pattern, share in shares.items() if fnmatchcase(name, pattern)), 0.0)
+        return math.ceil(share * size - 1e-9)
 
     @property
     def multiple(self) -> int:
@@ -102,6 +121,16 @@ class GateConfig:
             if name not in names:
                 raise unknown("gate setting", name, names, "help(depl0.GateConfig) lists them.")
         return dataclasses.replace(self, **changes)
+
+
+def _check_min_share(min_share: object) -> None:
+    """Raise InputError unless this is a share, or shares by patterns."""
+    shares = list(min_share.values()) if isinstance(min_share, Mapping) else [min_share]
+    if not all(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1 for share in shares):
+        raise InputError(
+            f"min_share must be between 0 and 1, or a dict of patterns to such shares, got {min_share!r} instead.",
+            hint="0.1 keeps at least a tenth of the channels of every group.",
+        )
 
 
 def check_round_to(round_to: object) -> None:
@@ -127,3 +156,4 @@ class OtherGateChanges(TypedDict, total=False):
     of: BudgetKind
     round_to: RoundTo
     remove_blocks: bool
+    min_share: MinShare

@@ -148,6 +148,7 @@ REFUSED = [
     (PenaltySection, "penalty.weight", -1e-7, "a number of at least 0, or left out"),
     (PenaltySection, "penalty.kind", "flops", "one of 'params', 'macs', 'groups', 'chain', 'groups-k2'"),
     (GatesSection, "gates.remove_blocks", 1, "true or false"),
+    (GatesSection, "gates.min_share", 1.5, "a number of at least 0 and at most 1"),
     (WeightOptimizerSection, "weight_optimizer.lr", 0, "a number above 0"),
     (WeightOptimizerSection, "weight_optimizer.momentum", 1, "a number of at least 0 and below 1"),
     (WeightOptimizerSection, "weight_optimizer.nesterov", 1, "true or false"),

@@ -244,3 +244,33 @@ def test_a_recipe_that_recovers_without_labels(tmp_path: Path) -> None:
         record = json.loads((tmp_path / str(steps) / "compact" / "compact.json").read_text())
         assert record["agreement"] == found
     assert kl[60] < kl[0]
+
+
+# -- a floor for every layer -------------------------------------------------------------------------------------------
+
+
+def lopsided() -> tuple[nn.Module, list[torch.Tensor]]:
+    """A network with a layer whose channels are worth next to nothing."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 4))
+    with torch.no_grad():
+        network[2].weight[2:] *= 1e-4
+        network[2].bias.zero_()
+    return network, [torch.randn(64, 8)]
+
+
+def kept(compact: nn.Module) -> list[int]:
+    return [layer.out_features for layer in compact if isinstance(layer, nn.Linear)]
+
+
+def test_every_layer_keeps_a_tenth_unless_said_otherwise() -> None:
+    network, data = lopsided()
+    options = {"data": data, "budget": 0.2, "recover": None}
+    assert kept(depl0.prune(network, data[0][:1], **options, min_share=0.0))[1] < 4
+    assert kept(depl0.prune(network, data[0][:1], **options))[1] >= 4
+
+
+def test_layers_below_a_tenth_are_named() -> None:
+    network, data = lopsided()
+    with pytest.warns(UserWarning, match=r"leaves less than 10% of the channels of .*\(\d of 40\).*min_share"):
+        depl0.prune(network, data[0][:1], data=data, budget=0.03, recover=None)

@@ -94,7 +94,7 @@ def test_gates_that_go_early_leave_whole_steps(seed: int, round_to: int) -> None
     gone, draw = torch.zeros(plan.num_gates, dtype=torch.bool), torch.Generator().manual_seed(seed)
     for share in (0.3, 0.6, 0.9):
         going = (torch.rand(plan.num_gates, generator=draw) < share) & ~gone
-        can_go = removable_in_steps(plan, going, gone, scores, round_to)
+        can_go = removable_in_steps(plan, going, gone, scores, depl0.GateConfig(round_to=round_to))
         assert not bool((can_go & ~going).any())
         for group in plan.groups:
             stays = going & ~can_go

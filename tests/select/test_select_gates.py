@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from depl0.errors import InputError
+from depl0.config import GateConfig
+from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel, attach
 from depl0.select.gates import Selection, check_budget, minimum_share, select_gates
 from tests.networks.golden import TinyDigits
@@ -127,3 +128,50 @@ def test_closed_group_of_a_residual_branch_may_stay_closed(remove_blocks: bool) 
     left = {group.name: bool((frozen.gates[group.gates] > 0).any()) for group in gated.plan.groups}
     assert left == {"stem": True, "first.conv1": not remove_blocks, "second.conv1": True}
     assert gated.engine.snapshot().share(frozen.gates > 0, "macs") <= 0.2
+
+
+# -- a floor for every group -------------------------------------------------------------------------------------------
+
+
+def worthless(name: str) -> GatedModel:
+    """A network in which one group's gates score far below all others."""
+    gated = with_log_alpha(4.0)
+    scores = torch.full((gated.plan.num_gates,), 4.0)
+    scores[next(group.gates for group in gated.plan.groups if group.name == name)] = -4.0
+    gated.generator.start_from(scores)
+    return gated
+
+
+@pytest.mark.parametrize("round_to", [1, 2])
+@pytest.mark.parametrize("budget", [0.5, None])
+def test_every_group_keeps_its_least_share(budget: float | None, round_to: int) -> None:
+    name = tiny_gated().plan.groups[0].name
+    gated = worthless(name)
+    (group,) = (group for group in gated.plan.groups if group.name == name)
+    without = frozen_at(gated, budget, round_to=round_to)
+    assert int((without.gates[group.gates] > 0).sum()) < group.size / 2
+    kept = frozen_at(worthless(name), budget, round_to=round_to, min_share=0.5)
+    for each in gated.plan.groups:
+        assert int((kept.gates[each.gates] > 0).sum()) >= each.size / 2
+    assert budget is None or gated.engine.snapshot().share(kept.gates > 0, "macs") <= budget
+
+
+def test_the_least_share_may_be_given_by_pattern() -> None:
+    name = tiny_gated().plan.groups[0].name
+    gated = worthless(name)
+    kept = frozen_at(gated, 0.5, min_share={name: 0.75, "*": 0.0})
+    (group,) = (group for group in gated.plan.groups if group.name == name)
+    assert int((kept.gates[group.gates] > 0).sum()) >= 0.75 * group.size
+
+
+def test_a_budget_and_a_least_share_that_cannot_both_be_met() -> None:
+    with pytest.raises(InputError, match=r"min_share=0.9 account for .*\nhint: .*lower min_share"):
+        tiny_gated(budget=0.3, min_share=0.9)
+    with pytest.raises(GateError, match=r"budget of 0.3 of the macs and min_share=0.9 cannot both be met"):
+        frozen_at(worthless(tiny_gated().plan.groups[0].name), 0.3, min_share=0.9)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, "a", True, {"*": 2.0}])
+def test_a_least_share_is_a_share(wrong: object) -> None:
+    with pytest.raises(InputError, match="min_share must be between 0 and 1"):
+        GateConfig(min_share=wrong)  # type: ignore[arg-type]

@@ -57,13 +57,13 @@ def closing_gates(gated: GatedModel, log_alpha: Tensor, streak: Tensor) -> Tenso
     """Return the gates that have been nearly closed for long enough.
 
     One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
-    be cut in two for good. Where gates will be rounded, what is left of a group is a number that it may keep.
+    be cut in two for good. What is left of a group is a number that it may keep, by ``round_to`` and ``min_share``.
     """
     removed = gated.engine.removed
     closing = gated.engine.removable((streak >= CLOSED_STREAK) & ~removed)
-    if gated.config.multiple == 1:
+    if gated.config.multiple == 1 and not gated.config.min_share:
         return closing
-    return removable_in_steps(gated.plan, closing, removed, log_alpha, gated.config.multiple)
+    return removable_in_steps(gated.plan, closing, removed, log_alpha, gated.config)
 
 
 def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:

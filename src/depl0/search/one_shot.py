@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -42,7 +43,11 @@ from depl0.search.recovery.unlabelled import (
     state_copy,
 )
 from depl0.search.scores.reconstruction import reconstruction_scores
+from depl0.select.gates import minimum_share
 from depl0.surgery.record import Agreement, record_of, remember
+
+MIN_SHARE = 0.1
+"""of the channels of every group, which scores alone may close nearly all of: those of a gated MLP, say"""
 
 
 @overload
@@ -129,7 +134,9 @@ def prune(
             one matrix (batch, classes) that is not of probabilities, else None.
         augment: True: random flips and shifts of images while recovering; or a function of a batch of inputs.
         quiet: show no progress line on stderr (it is shown on terminals only).
-        changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, …
+        changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, … Unless ``min_share``
+            or ``remove_blocks`` is given, every group keeps a tenth of its channels; where the budget does not allow
+            that, a warning names the layers that keep fewer.
 
     Raises:
         InputError: an argument is invalid, or a budget cannot be reached.
@@ -180,7 +187,10 @@ def prune(
             name = f" {number} of {len(networks)}" if len(networks) > 1 else ""
             progress.phase(f"fitting{name}")
             host.load_state_dict(state)
-            freeze_network(gated, scores=scores, calibration=once, compensated=True)
+            chosen = gated.config if "min_share" in changes else _with_floor(gated)
+            freezing = freeze_network(gated, chosen, scores=scores, calibration=once, compensated=True)
+            if "min_share" not in changes and not chosen.remove_blocks:
+                _warn_of_narrow_groups(gated, freezing.gates)
             compact = gated.extract()
             compacts.append(compact)
             progress.phase(f"recovering{name}")
@@ -224,6 +234,27 @@ def _gated_for(host: nn.Module, example_inputs: Any, config: GateConfig, budgets
         round_to = choose_multiple(first, budget, config.of) if is_auto else first.config.round_to
         found.append(with_config(first, budget=budget, round_to=round_to))
     return found
+
+
+def _with_floor(gated: GatedModel) -> GateConfig:
+    """Return the configuration with a floor for every group, if the budget allows one and no blocks are to go."""
+    config, budget = gated.config.changed(min_share=MIN_SHARE), gated.config.budget
+    assert budget is not None, "prune has one"
+    can_be_met = minimum_share(gated.engine.snapshot(), config) <= budget
+    return config if can_be_met and not config.remove_blocks else gated.config
+
+
+def _warn_of_narrow_groups(gated: GatedModel, gates: Tensor) -> None:
+    """Say which groups keep less than :data:`MIN_SHARE` of their channels."""
+    kept = {group: int((gates[group.gates] > 0).sum()) or 1 for group in gated.plan.groups}
+    narrow = [f"{g.name} ({n} of {g.size})" for g, n in kept.items() if n < math.ceil(MIN_SHARE * g.size)]
+    if narrow:
+        more = f" and {len(narrow) - 5} more" if len(narrow) > 5 else ""
+        warnings.warn(
+            f"the budget of {gated.config.budget:g} leaves less than {MIN_SHARE:.0%} of the channels of "
+            f"{', '.join(narrow[:5])}{more}; ask for a larger one, or give min_share to choose what every group keeps.",
+            stacklevel=3,
+        )
 
 
 def note_agreement(compact: nn.Module, agreement: Agreement | None) -> None:

@@ -2,8 +2,9 @@
 
 :func:`select_gates` reads a :class:`Snapshot` and changes nothing. Without a budget the evaluation gates stay. With
 one, the best gates in order of their scores stay, as many as the budget allows for the compact network, and then the
-next ones that still fit where whole channels leave room. With ``round_to`` each group keeps a multiple of so many
-channels (:mod:`.rounding`). A latency budget is measured around it (:mod:`.latency`).
+next ones that still fit where whole channels leave room. ``min_share`` of every group stays, whatever it is worth. With
+``round_to`` each group keeps a multiple of so many channels (:mod:`.rounding`). A latency budget is measured around it
+(:mod:`.latency`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from depl0.config import GateConfig
-from depl0.errors import InputError
+from depl0.errors import GateError, InputError
 from depl0.gates.threshold import BudgetKind
 from depl0.select.rounding import round_to_nearest, round_within
 from depl0.select.snapshot import Snapshot
@@ -34,17 +35,22 @@ class Selection:
 
 
 def select_gates(network: Snapshot, config: GateConfig, scores: Tensor | None = None) -> Selection:
-    """Return the gates that stay, by ``config.budget``, ``of``, ``round_to`` and ``remove_blocks``.
+    """Return the gates that stay, by ``config.budget``, ``of``, ``round_to``, ``min_share`` and ``remove_blocks``.
 
     Args:
         network: the gated network. Fixed gates are only rounded.
         config: the budget and the rules.
         scores: one score for each gate. None: log α, and open gates keep their value; with scores they are 1.
+
+    Raises:
+        GateError: ``min_share`` costs more than the budget.
     """
     gates = network.gates if scores is None else torch.ones(network.plan.num_gates)
     order = network.log_alpha if scores is None else scores.cpu()
     fits_already = config.budget is None or (network.is_fixed and scores is None)
     is_open = gates > 0 if fits_already else _best_within(network, config, order)
+    if config.budget is None and not network.is_fixed:
+        is_open = is_open | _least_open(network, config, order)
     if config.multiple > 1 and config.budget is None:
         is_open = round_to_nearest(network, config, order, is_open)
     elif config.multiple > 1:
@@ -58,17 +64,22 @@ def select_gates(network: Snapshot, config: GateConfig, scores: Tensor | None = 
 
 def _best_within(network: Snapshot, config: GateConfig, scores: Tensor) -> Tensor:
     """Open the best gates, as many as the budget allows."""
-    order = _candidates(network, scores)
+    order, least = _candidates(network, config, scores)
     low, high = 0, len(order)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if _fits(network, config, _opened(network, order[:middle])) else (low, middle - 1)
+    if low < least:
+        raise GateError(
+            f"a budget of {config.budget:g} of the {config.of} and min_share={config.min_share!r} cannot both be met.",
+            hint="ask for a larger budget or a smaller min_share.",
+        )
     return _opened(network, order[:low])
 
 
 def _fill(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> None:
     """Open the best closed gates that still fit, in place; not in groups that are to be removed as a whole."""
-    order = _candidates(network, scores)
+    order, _ = _candidates(network, config, scores)
     rest = order[int(is_open.sum()) :]
     if config.remove_blocks:
         rest = rest[~_removable_groups(network, is_open)[rest]]
@@ -93,9 +104,21 @@ def _removable_groups(network: Snapshot, is_open: Tensor) -> Tensor:
     return without
 
 
-def _candidates(network: Snapshot, scores: Tensor) -> Tensor:
+def _candidates(network: Snapshot, config: GateConfig, scores: Tensor) -> tuple[Tensor, int]:
+    """Return the gates that can be opened, the best first, but for those of ``min_share``, and how many these are."""
     order = scores.argsort(descending=True, stable=True)
-    return order[~network.removed[order]]
+    order = order[~network.removed[order]]
+    is_least = _least_open(network, config, scores)[order]
+    return torch.cat([order[is_least], order[~is_least]]), int(is_least.sum())
+
+
+def _least_open(network: Snapshot, config: GateConfig, scores: Tensor) -> Tensor:
+    """Return the best gates of every group, as many as ``min_share`` asks for."""
+    is_open = torch.zeros(network.plan.num_gates, dtype=torch.bool)
+    for group in network.plan.groups:
+        order = scores[group.gates].argsort(descending=True, stable=True) + group.offset
+        is_open[order[~network.removed[order]][: config.least_gates(group.name, group.size)]] = True
+    return is_open
 
 
 def _opened(network: Snapshot, gates: Tensor) -> Tensor:
@@ -108,8 +131,8 @@ def _fits(network: Snapshot, config: GateConfig, is_open: Tensor) -> bool:
 
 
 def minimum_share(network: Snapshot, config: GateConfig) -> float:
-    """Return the minimum reachable share of the cost: unprunable layers, and one channel (or N) per group."""
-    closed = torch.zeros(network.plan.num_gates, dtype=torch.bool)
+    """Return the minimum reachable share of the cost: unprunable layers, and one channel (N, min_share) per group."""
+    closed = _least_open(network, config, network.log_alpha)
     if config.multiple > 1:
         closed = round_to_nearest(network, config.changed(remove_blocks=False), network.log_alpha, closed)
     return network.share(closed, config.of)
@@ -121,10 +144,12 @@ def check_budget(network: Snapshot, config: GateConfig) -> None:
     minimum = minimum_share(network, config)
     if config.budget < minimum:
         fewer = " and round to fewer channels" if config.multiple > 1 else ""
+        layers, less = "unprunable layers", "prune more groups (groups='all')"
+        if config.min_share:
+            layers, less = f"unprunable layers and min_share={config.min_share!r}", f"lower min_share, {less}"
         raise InputError(
-            f"a budget of {config.budget:g} of the {config.of} is infeasible: unprunable layers account for "
-            f"{minimum:.3f}.",
-            hint=f"ask for at least {minimum + 0.005:.2f}, or prune more groups (groups='all'){fewer}.",
+            f"a budget of {config.budget:g} of the {config.of} is infeasible: {layers} account for {minimum:.3f}.",
+            hint=f"ask for at least {minimum + 0.005:.2f}, or {less}{fewer}.",
         )
 
 

@@ -89,31 +89,35 @@ def _largest_cost(share: float, dense: float) -> float:
     return max(cost, whole) if whole / dense <= share else cost
 
 
-def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Tensor, round_to: int) -> Tensor:
-    """Return those of ``closing`` that can be removed for good without taking a choice from rounding.
+def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Tensor, config: GateConfig) -> Tensor:
+    """Return those of ``closing`` that can be removed for good without taking a choice from rounding or from min_share.
 
     What is left of every group is a number that it may keep; the best of those that were to close make it up.
     """
     removable = closing & ~removed
-    for group, step in zip(plan.groups, _gates_per_step(plan, round_to), strict=True):
+    for group, step in zip(plan.groups, _gates_per_step(plan, config.multiple), strict=True):
         own = removable[group.gates]
         alive = group.size - int(removed[group.gates].sum())
         left = alive - int(own.sum())
-        wanted = next((rung for rung in _rungs(step, group.size, alive) if rung >= left), alive)
+        rungs = _rungs(step, group.size, alive, config.least_gates(group.name, group.size))
+        wanted = next((rung for rung in rungs if rung >= left), alive)
         by_score = scores[group.gates].argsort(descending=True, stable=True)
         staying = by_score[own[by_score]][: wanted - left]
         removable[staying + group.offset] = False
     return removable
 
 
-def _rungs(step: int, size: int, alive: int) -> list[int]:
-    """Return the numbers of gates that a group may keep of those that can be opened.
+def _rungs(step: int, size: int, alive: int, least: int = 0) -> list[int]:
+    """Return the numbers of gates that a group may keep of those that can be opened, ``least`` of them or more.
 
     >>> _rungs(8, size=20, alive=20), _rungs(8, size=20, alive=17), _rungs(8, size=5, alive=4)
     ([8, 16, 20], [8, 16], [4])
+    >>> _rungs(8, size=20, alive=20, least=9)
+    [16, 20]
     """
     multiples = list(range(step, alive + 1, step))
-    return multiples if multiples and (alive < size or multiples[-1] == size) else [*multiples, alive]
+    rungs = multiples if multiples and (alive < size or multiples[-1] == size) else [*multiples, alive]
+    return [rung for rung in rungs if rung >= least] or rungs[-1:]
 
 
 def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
@@ -136,7 +140,7 @@ def _ladders(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Ten
     return [
         ladder
         for group, step in zip(plan.groups, _gates_per_step(plan, config.multiple), strict=True)
-        if (ladder := _Ladder.of(group, step, is_open, alive, scores, config.remove_blocks)) is not None
+        if (ladder := _Ladder.of(group, step, is_open, alive, scores, config)) is not None
     ]
 
 
@@ -152,17 +156,17 @@ class _Ladder:
 
     @classmethod
     def of(
-        cls, group: Group, step: int, is_open: Tensor, alive: Tensor, scores: Tensor, may_vanish: bool
+        cls, group: Group, step: int, is_open: Tensor, alive: Tensor, scores: Tensor, config: GateConfig
     ) -> _Ladder | None:
         """Return a group's ladder; None for one that has no gates left, or that shall be left alone."""
         own, opened = scores[group.gates], is_open[group.gates]
         count = int(opened.sum())
-        if not bool(alive[group.gates].any()) or (may_vanish and count == 0):
+        if not bool(alive[group.gates].any()) or (config.remove_blocks and count == 0):
             return None
         by_score = own.argsort(descending=True, stable=True)
         by_score = by_score[alive[group.gates][by_score]]
         order = by_score[opened[by_score].long().argsort(descending=True, stable=True)]  # whatever is open comes first
-        rungs = _rungs(step, group.size, len(order))
+        rungs = _rungs(step, group.size, len(order), config.least_gates(group.name, group.size))
         nearest = min(range(len(rungs)), key=lambda place: (abs(rungs[place] - count), -rungs[place]))
         return cls(order + group.offset, rungs, nearest)
 

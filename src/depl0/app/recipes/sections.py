@@ -228,6 +228,8 @@ class GatesSection(Section):
     """Keep a multiple of this many channels in every group, or all of them; auto: benchmark this device."""
     remove_blocks: Flag = False
     """Remove layers that closed groups have made constant, instead of keeping one channel."""
+    min_share: Share = 0.0
+    """Share of its channels that every group keeps at least."""
 
     def check_method(self, method: Method | None) -> None:
         """Refuse what the method does not allow; None: one of the user's own, which is imported later."""

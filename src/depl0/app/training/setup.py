@@ -173,7 +173,9 @@ def gate_config(recipe: Recipe) -> GateConfig:
     gates = recipe.gates
     # "auto" is decided with the run's state at hand, so that a resumed run does not measure anew.
     round_to = 1 if gates.round_to == "auto" else gates.round_to
-    shared = GateConfig(groups=gates.groups, round_to=round_to, remove_blocks=gates.remove_blocks)
+    shared = GateConfig(
+        groups=gates.groups, round_to=round_to, remove_blocks=gates.remove_blocks, min_share=gates.min_share
+    )
     if isinstance(method_of(recipe), Scored):  # nothing is generated: one number for each gate, which becomes its score
         return shared.changed(generator="independent", of=gates.of)
     return shared.changed(
