@@ -1,4 +1,4 @@
-"""A search in the Hugging Face ``Trainer``: one callback.
+"""A search in the Hugging Face ``Trainer``: one callback; and compact networks in the folders of Hugging Face.
 
 The model holds the gated network and calls it in its ``forward``; the callback does what :class:`depl0.Search` does in
 a loop of one's own. See docs/integrations.md.
@@ -6,27 +6,45 @@ a loop of one's own. See docs/integrations.md.
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from depl0._util.hub import local_folder
 from depl0._util.optional import check_installed
-from depl0.errors import InputError
+from depl0.equivalence.comparison import PROBES
+from depl0.equivalence.probe import outputs_on, probe_error
+from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
 from depl0.gated.engine import HostState
+from depl0.host.network import first_line
 from depl0.integrations._shared import check_trained, find_gated
+from depl0.integrations._sizes import smaller_sizes, whole_sizes
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import SearchChanges, SearchConfig
 from depl0.search.search import Search
 from depl0.search.state import SearchListener
+from depl0.surgery.files import load as depl0_load
+from depl0.surgery.files import save as depl0_save
+from depl0.surgery.record import record_of
 from depl0.surgery.shrink import carry_over
 
 check_installed("transformers", purpose="for depl0.integrations.transformers", extra="transformers")
 
-from transformers import TrainerCallback  # noqa: E402
+import transformers  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoConfig,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    TrainerCallback,
+)
 from transformers.trainer_callback import ExportableState  # noqa: E402
 
 TrainingArguments: TypeAlias = Any
@@ -215,3 +233,96 @@ def _from_json(value: Any) -> Any:
             return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
         return {key: _from_json(each) for key, each in value.items()}
     return value
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
+    """Write a compact network of transformers to a folder that can be pushed to the Hub.
+
+    Where every layer has lost the same, the configuration gets the new sizes, and ``from_pretrained`` of transformers
+    alone opens the folder. Else it holds the dense configuration and the files of :func:`depl0.save`, and
+    :func:`load_pretrained` opens it. No pickle is written.
+
+    Args:
+        compact: a compact ``PreTrainedModel``.
+        folder: where to write; made if it does not exist.
+
+    Raises:
+        InputError: ``compact`` is no compact network, or none of transformers.
+    """
+    record, config = record_of(compact), getattr(compact, "config", None)
+    if record is None or not isinstance(compact, PreTrainedModel) or not isinstance(config, PretrainedConfig):
+        raise InputError(
+            f"expected a compact network of transformers, got {type(compact).__name__} instead.",
+            hint="pass what depl0.prune, gated.extract() or search.finish() returned for a PreTrainedModel.",
+        )
+    target = Path(folder)
+    smaller = _uniform(compact, config)
+    if smaller is not None:
+        smaller.save_pretrained(target)
+        for name in ("compact.json", "compact.safetensors"):
+            (target / name).unlink(missing_ok=True)
+        return target
+    depl0_save(compact, target)
+    (target / "model.safetensors").unlink(missing_ok=True)
+    dense = copy.deepcopy(config)
+    dense.architectures = [type(compact).__name__]
+    dense.save_pretrained(target)
+    if getattr(compact, "generation_config", None) is not None:
+        compact.generation_config.save_pretrained(target)
+    return target
+
+
+def load_pretrained(source: str | os.PathLike[str], **kwargs: Any) -> nn.Module:
+    """Return the network of a folder that :func:`save_pretrained` wrote, in evaluation mode.
+
+    Args:
+        source: the folder, or ``hf://OWNER/NAME`` on the Hub.
+        kwargs: further arguments of the configuration: ``attn_implementation``, …
+
+    Raises:
+        FormatError: the folder is damaged, or of a network that transformers does not have.
+        DownloadError: it cannot be downloaded.
+    """
+    folder = local_folder(source)
+    try:
+        config = AutoConfig.from_pretrained(folder, **kwargs)
+        network: Any = getattr(transformers, config.architectures[0])
+    except (OSError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise FormatError(
+            f"{folder} has no config.json that names a network of transformers: {first_line(error)}",
+            hint="pass a folder that depl0.integrations.transformers.save_pretrained wrote.",
+        ) from error
+    if not (folder / "compact.json").is_file():
+        opened: nn.Module = network.from_pretrained(folder, config=config)
+        return opened.eval()
+    loaded = depl0_load(folder, lambda: network(config))
+    if (folder / "generation_config.json").is_file():
+        loaded.generation_config = GenerationConfig.from_pretrained(folder)  # type: ignore[assignment]
+    return loaded
+
+
+def _uniform(compact: Any, config: Any) -> Any:
+    """Return a plain network of transformers with the same values and a smaller configuration; None if none is."""
+    if any(type(module).__module__.partition(".")[0] == "depl0" for module in compact.modules()):
+        return None
+    kind, values = type(compact), compact.state_dict()
+
+    def build(changes: Mapping[str, int]) -> nn.Module:
+        changed = copy.deepcopy(config)
+        for name, size in changes.items():
+            setattr(changed, name, size)
+        return kind(changed)  # type: ignore[no-any-return]
+
+    sizes = smaller_sizes(build, whole_sizes(config.to_dict()), {name: tuple(v.shape) for name, v in values.items()})
+    record = record_of(compact)
+    if sizes is None or record is None or record.probe is None:
+        return None
+    smaller = build(sizes)
+    smaller.load_state_dict(values)
+    smaller.to(compact.device, compact.dtype)
+    if probe_error(outputs_on(compact, record.probe), outputs_on(smaller, record.probe)) > PROBES:
+        return None  # a scale that follows a size that was cut
+    return smaller

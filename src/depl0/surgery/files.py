@@ -20,6 +20,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0._util import io
+from depl0._util.hub import local_folder
 from depl0._util.io import checksum, write_together
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
@@ -86,13 +87,14 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     """Rebuild a compact network, in evaluation mode, from what :func:`save` wrote.
 
     Args:
-        folder: the folder that ``save`` returned.
+        folder: the folder that ``save`` returned, or ``hf://OWNER/NAME`` (``@REVISION``) on the Hugging Face Hub.
         factory: builds the dense network that was pruned; it is cut, filled with the saved values and verified.
 
     Raises:
         FormatError: if the folder is damaged, of a newer format, or of another network than ``factory`` builds, or if
             the loaded network gives other outputs than the saved one.
         InputError: if ``factory`` does not return a network.
+        DownloadError: if the folder cannot be downloaded.
 
     Example:
         >>> import tempfile, depl0
@@ -102,9 +104,9 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
         ...     load(saved, make).training
         False
     """
-    source = Path(folder)
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
+    source = local_folder(folder)
     header, record, values = _read_whole(source)
     model = factory()
     if not isinstance(model, nn.Module):

@@ -6,23 +6,29 @@ import re
 from pathlib import Path
 from typing import Any
 
+from depl0._util.hub import FILES as LOADED
 from depl0._util.optional import require
 from depl0.app.deploy.torch_folder import FILES
 from depl0.errors import ExportError, InputError
 from depl0.host.network import first_line
 
+SAVED = (("compact.json", "compact.safetensors"), ("config.json", "model.safetensors"))
+"""files of depl0.save, and of transformers"""
+
 
 def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token: str | None = None) -> str:
-    """Upload a folder of ``depl0 export --to torch`` as it is; return its address.
+    """Upload a folder as it is; return its address.
 
+    It is one of ``depl0 export --to torch``, of ``depl0.save``, or of ``save_pretrained`` in ``depl0.integrations``.
     Without ``token``, huggingface_hub's own is used (``hf auth login``, or HF_TOKEN). New repositories are private.
     """
     path = Path(folder)
     check_repo(repo_id)
     missing = [name for name in FILES if not (path / name).is_file()]
-    if missing:
+    if missing and not any((path / names[0]).is_file() and (path / names[1]).is_file() for names in SAVED):
         raise InputError(
-            f"{path} is not an exported folder: {missing[0]} is missing.", hint="depl0 export RUN --to torch DIR"
+            f"{path} is not an exported folder: {missing[0]} is missing.",
+            hint="depl0 export RUN --to torch DIR, depl0.save(compact, folder), or save_pretrained.",
         )
     hub, token = _hub_and_token(token)
     api = hub.HfApi(token=token)
@@ -31,7 +37,7 @@ def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token
         api.upload_folder(
             repo_id=repo_id,
             folder_path=path,
-            allow_patterns=[*FILES, "*.py"],
+            allow_patterns=[*FILES, *LOADED] if missing else [*FILES, "*.py"],
             commit_message="Upload a compact network",
         )
     except Exception as error:  # the network's, the server's and the library's own

@@ -125,6 +125,6 @@ def _made(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         "depl0": config["version"],
     }
     lines = [f"- {what}: {value}" for what, value in facts.items() if value not in (None, "")]
-    was_trained = not epochs or any(epochs.values())
-    how = "channels were chosen and cut out, and the rest was " + ("trained on." if was_trained else "not trained.")
+    trained = "" if not epochs else ", and the rest was " + ("trained on" if any(epochs.values()) else "not trained")
+    how = f"channels were chosen and cut out{trained}."
     return f"## How it was made\n\nBy depl0: {how}\n\n" + "\n".join(lines) + "\n"

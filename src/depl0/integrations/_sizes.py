@@ -1,0 +1,76 @@
+"""New sizes for the configuration of a network that is smaller in the same way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def smaller_sizes(
+    build: Callable[[Mapping[str, int]], nn.Module], sizes: Mapping[str, int], wanted: Shapes
+) -> dict[str, int] | None:
+    """Return the sizes to change so that a network has these shapes; None if there are none.
+
+    Every size is tried with another value, to see which dimensions follow it; where they follow it alone, the wanted
+    shapes give its new value. What is found is built and compared as a whole, so nothing depends on names.
+
+    Args:
+        build: builds the network with some sizes changed; it may raise for values that are not allowed.
+        sizes: the present ones.
+        wanted: every parameter and buffer that the network shall have.
+
+    Example:
+        >>> def build(changed):
+        ...     width = changed.get("width", 8)
+        ...     return nn.Sequential(nn.Linear(3, 2 * width), nn.Linear(2 * width, changed.get("classes", 4)))
+        >>> wanted = {"0.weight": (6, 3), "0.bias": (6,), "1.weight": (4, 6), "1.bias": (4,)}
+        >>> smaller_sizes(build, {"width": 8, "classes": 4}, wanted)
+        {'width': 3}
+    """
+    dense = _shapes(build, {})
+    if dense is None or dense.keys() != wanted.keys():
+        return None
+    changes: dict[str, int] = {}
+    for name, size in sizes.items():
+        other = _shapes(build, {name: 2 * size})
+        if other is None or other.keys() != dense.keys():
+            continue
+        found = {
+            wanted[key][dim] * size // old
+            for key, shape in dense.items()
+            for dim, old in enumerate(shape)
+            if other[key][dim] == 2 * old and wanted[key][dim] != old
+        }
+        if len(found) == 1:
+            changes[name] = found.pop()
+    return _consistent(build, changes, wanted)
+
+
+def _consistent(
+    build: Callable[[Mapping[str, int]], nn.Module], changes: dict[str, int], wanted: Shapes
+) -> dict[str, int] | None:
+    """Return the changes that give the wanted shapes: all of them, or all but one that only follows another."""
+    for left_out in (None, *changes):
+        tried = {name: size for name, size in changes.items() if name != left_out}
+        if tried and _shapes(build, tried) == wanted:
+            return tried
+    return None
+
+
+def _shapes(build: Callable[[Mapping[str, int]], nn.Module], changes: Mapping[str, int]) -> Shapes | None:
+    try:
+        with torch.device("meta"):
+            network = build(changes)
+    except Exception:  # heads that do not divide a width, say
+        return None
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+
+
+def whole_sizes(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the whole numbers above 1 of a configuration."""
+    return {name: value for name, value in config.items() if type(value) is int and value > 1}

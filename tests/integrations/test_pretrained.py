@@ -1,0 +1,130 @@
+"""Compact networks of transformers and timm: saved, opened without depl0 where possible, and from the Hub."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import depl0
+from depl0.errors import DownloadError, FormatError, InputError
+
+pytestmark = pytest.mark.integrations
+transformers = pytest.importorskip("transformers")
+
+from depl0.integrations.transformers import load_pretrained, save_pretrained  # noqa: E402
+
+TOKENS = torch.randint(3, 40, (2, 6), generator=torch.Generator().manual_seed(0))
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 40,
+    "max_position_embeddings": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def llama() -> nn.Module:
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()  # type: ignore[no-any-return]
+
+
+def cut(network: nn.Module, closed: dict[str, int]) -> nn.Module:
+    """Close the last gates of some groups."""
+    gated = depl0.attach(network, TOKENS)
+    gates = torch.ones(gated.plan.num_gates)
+    for group in gated.plan.groups:
+        gates[group.offset + group.size - closed.get(group.name, 0) : group.offset + group.size] = 0
+    gated.engine.fix_gates(gates)
+    return gated.extract().eval()
+
+
+def logits(network: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return network(TOKENS).logits  # type: ignore[no-any-return]
+
+
+MLP = "model.layers.{}.mlp.gate_proj"
+
+
+def test_equal_layers_are_opened_by_transformers_alone(tmp_path: Path) -> None:
+    compact = cut(llama(), {MLP.format(0): 10, MLP.format(1): 10})
+    folder = save_pretrained(compact, tmp_path / "small")
+    assert json.loads((folder / "config.json").read_text())["intermediate_size"] == 14
+    opened = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert torch.equal(logits(opened), logits(compact)) and torch.equal(
+        logits(load_pretrained(folder)), logits(compact)
+    )
+
+
+@pytest.fixture(scope="module")
+def uneven() -> nn.Module:
+    return cut(llama(), {MLP.format(0): 10, MLP.format(1): 3})
+
+
+def test_other_layers_are_opened_by_one_line(uneven: nn.Module, tmp_path: Path) -> None:
+    folder = save_pretrained(uneven, tmp_path / "small")
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}  # no pickle
+    loaded = load_pretrained(folder)
+    assert torch.equal(logits(loaded), logits(uneven))
+    assert depl0.info(loaded).macs_left == depl0.info(uneven).macs_left
+    with pytest.raises(OSError, match=r"model\.safetensors"):  # not without a word
+        transformers.AutoModelForCausalLM.from_pretrained(folder)
+    settings = {"max_new_tokens": 5, "do_sample": False}
+    with_cache = loaded.generate(TOKENS, use_cache=True, **settings)
+    assert torch.equal(with_cache, uneven.generate(TOKENS, use_cache=False, **settings))
+
+
+def in_cache(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a folder where the Hub's cache has that of owner/small, and cut the connection."""
+    constants = pytest.importorskip("huggingface_hub").constants
+    revision, home = "a" * 40, cache / "models--owner--small"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(revision)
+    shutil.copytree(folder, home / "snapshots" / revision)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def test_from_the_hub(uneven: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_cache(save_pretrained(uneven, tmp_path / "small"), tmp_path / "cache", monkeypatch)
+    assert torch.equal(logits(load_pretrained("hf://owner/small")), logits(uneven))
+    assert torch.equal(logits(depl0.load("hf://owner/small", llama)), logits(uneven))
+    with pytest.raises(DownloadError, match="hf://owner/other could not be downloaded"):
+        load_pretrained("hf://owner/other")
+    with pytest.raises(InputError, match="called hf://OWNER/NAME"):
+        depl0.load("hf://small", llama)
+
+
+def test_what_is_no_compact_network_of_transformers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a compact network of transformers, got LlamaForCausalLM"):
+        save_pretrained(llama(), tmp_path)
+    with pytest.raises(FormatError, match=r"no config.json that names a network"):
+        load_pretrained(tmp_path)
+
+
+def test_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = pytest.importorskip("timm")
+    from depl0.integrations import timm as pretrained
+
+    arguments = {"num_classes": 3, "layers": (1, 1, 1, 1), "channels": (8, 8, 8, 8)}
+    network = timm.create_model("resnet18", **arguments).eval()
+    image = torch.rand(1, 3, 32, 32)
+    compact = depl0.attach(network, image, budget=0.5).extract().eval()
+    folder = pretrained.save_pretrained(compact, tmp_path / "small", "resnet18", **arguments)
+    assert torch.equal(pretrained.load_pretrained(folder)(image), compact(image))
+    in_cache(folder, tmp_path / "cache", monkeypatch)
+    assert torch.equal(pretrained.load_pretrained("hf://owner/small")(image), compact(image))
+    with pytest.raises(InputError, match="no network 'resnet_18'"):
+        pretrained.save_pretrained(compact, tmp_path / "other", "resnet_18")
+    with pytest.raises(FormatError, match="names no network of timm"):
+        pretrained.load_pretrained(tmp_path)
