@@ -5,6 +5,7 @@
 # make fuzz    draw new cases for every property test, eight times as many broken files, 200 faults injected into runs,
 #              and a million executions of the readers under atheris (about an hour)
 # make browser install Debian's Chromium, which Playwright drives in the tests of reports (without it they are skipped)
+# make yolo    install Ultralytics (AGPL-3.0), which nothing else needs, and run the tests that use it
 # make bench   measure attach + extract, and the speed of data
 # make docs    build the documentation's site into build/site, every link checked
 # make wheel   build the last commit's wheel into dist: the same bytes every time, with a bill of materials inside
@@ -26,7 +27,7 @@ MAKEFLAGS += --no-print-directory
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
-.PHONY: test check demo zoo fuzz bench docs wheel lint format clean install browser
+.PHONY: test check demo zoo fuzz yolo bench docs wheel lint format clean install browser
 
 test: lint
 	@$(PYTEST) --doctest-modules src tests
@@ -56,6 +57,10 @@ fuzz: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	@DEPL0_FUZZ=8 HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(shell grep -rl --include='test_*.py' '^from hypothesis\|hostile_values' tests)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
+
+yolo: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ultralytics
+	@OMP_NUM_THREADS=2 YOLO_AUTOINSTALL=false $(BIN)/python -m pytest tests/integrations/test_ultralytics.py
 
 bench: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attach_speed.py

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 import depl0
 from depl0.app.deploy import export_folder, open_source, push_to_hub
+from depl0.app.deploy.torch_folder.card import model_card
 from depl0.app.deploy.source import Source
 from depl0.app.deploy.torch_folder import folder as folder_module
 from depl0.app.deploy.torch_folder.structure import structure_of
@@ -340,6 +341,16 @@ def test_nothing_is_left_when_something_fails(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
+@pytest.mark.parametrize(
+    ("epochs", "said"),
+    [({}, "cut out."), ({"search": 0}, "the rest was not trained."), ({"search": 2}, "the rest was trained on.")],
+)
+def test_a_card_says_of_the_training_what_is_known(epochs: dict[str, int], said: str) -> None:
+    config = {"macs": 1, "dense_macs": 2, "params": 1, "dense_params": 2, "input_shapes": [[1, 3]], "version": "0"}
+    card = model_card("small", "Net", config, {"epochs": epochs})
+    assert said in card and ("trained" in card) == bool(epochs)
+
+
 class StandIn:
     """A hub on this machine."""
 
@@ -363,6 +374,16 @@ def test_upload_to_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     created, uploaded = hub.seen
     assert created == ("create", "secret", {"repo_id": "me/small", "private": True, "exist_ok": True})
     assert uploaded == ("upload", sorted([*FILES, "*.py"]), "me/small")
+
+
+def test_upload_of_a_saved_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("compact.json", "compact.safetensors"):
+        (tmp_path / name).write_text("")
+    hub = StandIn("secret")
+    module = SimpleNamespace(HfApi=lambda token: hub, get_token=lambda: "secret")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    push_to_hub(tmp_path, "me/small")
+    assert {"*.json", "*.safetensors"} <= set(hub.seen[1][1]) and "*.py" not in hub.seen[1][1]
 
     def fail(**options: Any) -> None:
         raise ConnectionError("nobody answers")
