@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 
 import depl0
 from depl0.app.deploy import export_folder, open_source, push_to_hub
-from depl0.app.deploy.torch_folder.card import model_card
 from depl0.app.deploy.source import Source
 from depl0.app.deploy.torch_folder import folder as folder_module
+from depl0.app.deploy.torch_folder.card import model_card
 from depl0.app.deploy.torch_folder.structure import structure_of
 from depl0.app.models.spec import build_model
 from depl0.errors import ExportError, InputError
@@ -364,6 +364,16 @@ class StandIn:
         self.seen.append(("upload", sorted(options["allow_patterns"]), options["repo_id"]))
 
 
+def test_upload_of_a_saved_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("compact.json", "compact.safetensors"):
+        (tmp_path / name).write_text("")
+    hub = StandIn("secret")
+    module = SimpleNamespace(HfApi=lambda token: hub, get_token=lambda: "secret")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    push_to_hub(tmp_path, "me/small")
+    assert {"*.json", "*.safetensors"} <= set(hub.seen[1][1]) and "*.py" not in hub.seen[1][1]
+
+
 def test_upload_to_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in FILES:
         (tmp_path / name).write_text("")
@@ -374,16 +384,6 @@ def test_upload_to_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     created, uploaded = hub.seen
     assert created == ("create", "secret", {"repo_id": "me/small", "private": True, "exist_ok": True})
     assert uploaded == ("upload", sorted([*FILES, "*.py"]), "me/small")
-
-
-def test_upload_of_a_saved_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("compact.json", "compact.safetensors"):
-        (tmp_path / name).write_text("")
-    hub = StandIn("secret")
-    module = SimpleNamespace(HfApi=lambda token: hub, get_token=lambda: "secret")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    push_to_hub(tmp_path, "me/small")
-    assert {"*.json", "*.safetensors"} <= set(hub.seen[1][1]) and "*.py" not in hub.seen[1][1]
 
     def fail(**options: Any) -> None:
         raise ConnectionError("nobody answers")

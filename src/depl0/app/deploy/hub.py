@@ -12,20 +12,20 @@ from depl0.app.deploy.torch_folder import FILES
 from depl0.errors import ExportError, InputError
 from depl0.host.network import first_line
 
-SAVED = (("compact.json", "compact.safetensors"), ("config.json", "model.safetensors"))
-"""files of depl0.save, and of transformers"""
+SAVED = ("compact.json", "compact.safetensors")
+"""files of depl0.save"""
 
 
 def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token: str | None = None) -> str:
     """Upload a folder as it is; return its address.
 
-    It is one of ``depl0 export --to torch``, of ``depl0.save``, or of ``save_pretrained`` in ``depl0.integrations``.
+    It is one of ``depl0 export --to torch``, of ``depl0.save``, or has the files of the latter (``save_pretrained``).
     Without ``token``, huggingface_hub's own is used (``hf auth login``, or HF_TOKEN). New repositories are private.
     """
     path = Path(folder)
     check_repo(repo_id)
     missing = [name for name in FILES if not (path / name).is_file()]
-    if missing and not any((path / names[0]).is_file() and (path / names[1]).is_file() for names in SAVED):
+    if missing and not all((path / name).is_file() for name in SAVED):
         raise InputError(
             f"{path} is not an exported folder: {missing[0]} is missing.",
             hint="depl0 export RUN --to torch DIR, depl0.save(compact, folder), or save_pretrained.",
