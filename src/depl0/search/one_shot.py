@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Literal, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Unpack
 
