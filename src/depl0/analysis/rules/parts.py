@@ -76,7 +76,7 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     rows = value.labels.reshape(count, -1)
     state.labels.join_rows(rows)
     numbers = _NamedNumbers(state, graph, node, only_splits=True)
-    if (axis := numbers.take(rows[0])) is not None:
+    if (axis := numbers.take(len(rows[0]))) is not None:
         numbers.bind(axis, rows[0])
     return [Channels(dim, row) for row in rows]
 
