@@ -289,6 +289,10 @@ def test_one_line_of_progress_on_a_terminal(trained: nn.Module, monkeypatch: pyt
         if quiet:
             assert shown == ""
             continue
-        places = [shown.index(word) for word in ("analysing", "scoring", "fitting", "recovering 1/3", "recovering 3/3")]
-        assert places == sorted(places) and "s left" in shown
+        phases = ("analysing", "scoring 1/", "fitting 1/", "recovering 1/3", "recovering 3/3")
+        places = [shown.index(word) for word in phases]
+        assert places == sorted(places)
+        for phase in ("scoring", "fitting"):  # to the last step, with the time left
+            steps = int(shown.partition(f"{phase} 1/")[2].partition(",")[0])
+            assert f"{phase} {steps}/{steps}, 0 s left" in shown
         assert "\n" not in shown and shown.endswith("\r") and shown.rstrip().endswith("left at most")

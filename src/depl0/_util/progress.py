@@ -1,20 +1,49 @@
-"""One line on stderr that says what a long call is doing."""
+"""How far a long call is: told by what takes long, shown in one line on stderr or by whoever listens."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO, final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TextIO, TypeAlias, final
 
 EVERY_SECONDS = 0.2
 """between two changes of the line"""
+
+Listener: TypeAlias = Callable[[int, int], None]
+"""(steps done, all steps)"""
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+def tell(done: int, steps: int) -> None:
+    """Tell whoever listens how far the work is."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(done, steps)
+
+
+@contextmanager
+def told(listener: Listener) -> Iterator[None]:
+    """Pass what is told inside to a listener; the innermost alone hears it.
+
+    >>> with told(lambda done, steps: print(f"{done} of {steps}")):
+    ...     tell(1, 2)
+    1 of 2
+    """
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 @final
 class ProgressLine:
     """A line that is rewritten in place; nothing is written where stderr is not a terminal, or ``quiet`` is set.
 
-    Use it as a context: the line is wiped out at the end.
+    Use it as a context: inside, it shows what :func:`tell` is told; at the end the line is wiped out.
     """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
@@ -22,11 +51,14 @@ class ProgressLine:
         self._shown = not quiet and self._stream.isatty()
         self._start = time.monotonic()
         self._phase, self._last, self._width = "", 0.0, 0
+        self._told = told(self.step)
 
     def __enter__(self) -> ProgressLine:
+        self._told.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._told.__exit__(None, None, None)
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()

@@ -210,7 +210,6 @@ def prune(
                         soft=output_loss(axis),
                         augment=augment,
                         fixed=fixed if model.training else None,
-                        on_step=progress.step,
                     ).interrupted
                 except RuntimeError as error:  # no derivative, or no memory for it; the cut itself is sound
                     if recover != "auto":

@@ -8,6 +8,8 @@ from __future__ import annotations
 import abc
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -15,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from depl0._util.io import append
+from depl0._util.progress import told
 from depl0.app.table import printable
 from depl0.app.tasks import ACCURACY, Metric
 
@@ -54,6 +57,22 @@ def make_reporter(quiet: bool = False) -> Reporter:
     if quiet:
         return Quiet()
     return Live() if sys.stderr.isatty() else Plain()
+
+
+@contextmanager
+def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
+    """Show what the library tells inside (:func:`depl0._util.progress.tell`) as one phase."""
+
+    def listen(done: int, steps: int) -> None:
+        if done == 1:
+            reporter.begin(phase, 1, steps, 0)
+        reporter.step()
+
+    try:
+        with told(listen):
+            yield
+    finally:
+        reporter.end()
 
 
 @final

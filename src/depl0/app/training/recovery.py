@@ -9,6 +9,7 @@ from typing import Any, final
 from torch import nn
 
 from depl0._util.distributed import broadcast_buffers, broadcast_parameters
+from depl0.app.runs.progress import shown_as
 from depl0.app.tasks.classification import Classification
 from depl0.app.tasks.segmentation import Segmentation
 from depl0.app.training.evaluate import evaluate
@@ -35,8 +36,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
             f"recovering from the dense network's answers: at most {steps} steps (finetune.recover = 0: none)"
         )
         judging = calibration(session).judge if data.validation is None else data.validation.epoch(0)
-        reporter.begin("recovery", 1, steps, 0, session.task.metric)
-        try:
+        with shown_as(reporter, "recovery"):
             done = recover_from_answers(
                 compact,
                 dense,
@@ -44,10 +44,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
                 Calibration(judging, (), (), session.task.loss).inputs(JUDGING_INPUTS),
                 steps=steps,
                 soft=session.task.distill if session.task.distills else None,
-                on_step=lambda *_: reporter.step(),
             )
-        finally:
-            reporter.end()
         broadcast_parameters(compact)  # each process has looked at other data
         broadcast_buffers(compact)
         score = evaluate(session.engine, compact, data.for_choices.epoch(0), session.task)

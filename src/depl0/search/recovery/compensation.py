@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from depl0._util.progress import tell
 from depl0.analysis.plan import Plan
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
@@ -168,6 +169,7 @@ class _Run:
 
     def to_end(self) -> None:
         """Run both networks and fit every layer that has to be."""
+        done, steps = 0, len(self.order) + len(self.added)
         dense = [Stepper(self.dense, batch, self.added) for batch in self.inputs]
         cut = [Stepper(self.cut, batch, self.added, renew=True) for batch in self.inputs]
         try:
@@ -182,6 +184,8 @@ class _Run:
                 if events[0][0] is None:
                     return
                 self._look([(a, b) for a, b in events if a is not None and b is not None])
+                done += 1
+                tell(done, steps)
         finally:
             for stepper in (*dense, *cut):
                 stepper.close()

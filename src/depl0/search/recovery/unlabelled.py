@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from depl0._util.defaults import call_as_user, read_as_user
+from depl0._util.progress import tell
 from depl0._util.random import isolated_random
 from depl0.errors import InputError
 from depl0.host.inputs import output_tensors
@@ -71,7 +72,6 @@ def recover_from_answers(
     soft: SoftLoss | None = None,
     augment: Augment = False,
     fixed: Collection[str] | None = None,
-    on_step: Callable[[int, int], None] | None = None,
 ) -> Recovery:
     """Train a compact network on the dense network's answers, in place; it is left in evaluation mode.
 
@@ -90,7 +90,6 @@ def recover_from_answers(
         soft: how outputs are compared (:class:`.DistillationLoss`); None: as :func:`output_loss` chooses.
         augment: True: random flips and shifts of images; or a function of a batch of inputs.
         fixed: modules that stay in evaluation mode, all others train; None: only batch norms train.
-        on_step: called with the steps done and all steps.
     """
     parameters = [p for p in compact.parameters() if p.requires_grad and p.is_floating_point()]
     if not parameters:
@@ -124,8 +123,7 @@ def recover_from_answers(
                         best, best_step, weights = loss, done, state_copy(compact)
                     elif not math.isfinite(loss):
                         break
-                if on_step is not None:
-                    on_step(done, steps)
+                tell(done, steps)
         except KeyboardInterrupt:
             interrupted = True
         finally:

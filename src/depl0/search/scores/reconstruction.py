@@ -21,6 +21,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from depl0._util.progress import tell
 from depl0.analysis.plan import Group, Plan
 from depl0.errors import InputError
 from depl0.gated import GatedModel
@@ -72,16 +73,19 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     Within a group it rises in the order in which its channels should go. Gates that no layer reads which could be
     fitted get the mean error of their group; a group without any, that of the network.
     """
-    views = _observe(gated, batches)
+    inputs = [ExampleInputs.of(batch).on_device_of(gated.host) for batch in batches]
+    steps = len(inputs) + len(gated.plan.groups)
+    views = _observe(gated, inputs, steps)
     is_there = ~gated.engine.removed
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
-    for group in gated.plan.groups:
+    for done, group in enumerate(gated.plan.groups, len(inputs) + 1):
         order, increments = _remove_all(group, views, is_there)
+        tell(done, steps)
         if not order:
             continue
         rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
-        steps = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
-        errors[torch.tensor(order)] = rising * steps
+        ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
+        errors[torch.tensor(order)] = rising * ties
     known = errors.isfinite()
     return torch.where(known, errors, errors[known].log().mean().exp() if bool(known.any()) else 1.0)
 
@@ -110,12 +114,11 @@ class _View:
         return (places[:, None] * self.block + torch.arange(self.block)).flatten()
 
 
-def _observe(gated: GatedModel, batches: Iterable[Any]) -> list[_View]:
-    """Run the network over all batches, and return its readers with what they see."""
+def _observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int) -> list[_View]:
+    """Run the network over all batches, the first of so many steps, and return its readers with what they see."""
     plan, host = gated.engine.host_plan, gated.host
     gates = (~gated.engine.removed).float()
     network = folded(plan, host, gates)
-    inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
     every, _ = find_readers(plan, host)
@@ -126,6 +129,7 @@ def _observe(gated: GatedModel, batches: Iterable[Any]) -> list[_View]:
         observer.batch = number
         with layer_events(network, observer, added_readers(host, every, added)):
             batch.run(network)
+        tell(number + 1, steps)
     return [
         _view(host.get_parameter(weight).detach(), reader, observer, output_scale(network, reader))
         for weight, reader in readers.items()
