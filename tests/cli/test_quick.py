@@ -21,6 +21,7 @@ from depl0.gates.threshold import BudgetKind
 from depl0.latency.backends import BACKENDS
 from depl0.paper import cli as paper
 from depl0.paper.literature import TABLES
+from depl0.search.recovery.unlabelled import STEPS
 from tests.cli.conftest import Type
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -44,7 +45,7 @@ sys.exit(code)
         ("paper step --help", 0, "--batch INTEGER"),
         ("latency --help", 0, "--device"),
         ("prune --nonsense", 2, "--nonsense"),
-        ("prune digits --budget half", 2, "'--budget'"),
+        ("prune digits --budget half", 2, "--budget takes numbers above 0 and at most 1"),
         ("prune digits --of second", 2, "--of must be one of macs, params, latency, got 'second' instead."),
         ("nonsense", 2, "nonsense"),
     ],
@@ -104,6 +105,7 @@ def test_the_words_of_the_options_are_those_of_the_library() -> None:
     assert tuple(BACKENDS) == latency.BACKENDS
     assert report.FORMATS == FORMATS
     assert paper.TABLES == TABLES
+    assert prune.QUICK["finetune.recover"] == STEPS
 
 
 def test_completion(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from depl0.app.cli.options import read_budgets
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.studies import pictures
-from depl0.app.studies.compare import Comparison, gates_of, read_budgets, read_methods, tabulate
+from depl0.app.studies.compare import Comparison, gates_of, read_methods, tabulate
 from depl0.app.studies.pictures import draw_comparison
 from depl0.app.studies.study import Failure, Outcome
 from depl0.app.table import markdown_page

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depl0.app.cli.options import JSON, QUIET, echo, with_options_of
+from depl0.app.cli.options import JSON, QUIET, echo, read_budgets, with_options_of
 from depl0.app.cli.prune import chosen_recipe
 from depl0.app.table import printable
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
+    from depl0.app.runs.progress import Reporter
+    from depl0.app.studies.compare import Comparison
     from depl0.app.studies.engines import Engine
     from depl0.app.studies.study import Result, Study
     from depl0.app.table import Table
@@ -56,9 +58,8 @@ def compare_command(
     """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Run it again to resume."""
     from depl0.app.runs.progress import make_reporter
     from depl0.app.studies.choice import Trials, read_choice
-    from depl0.app.studies.compare import Comparison, read_budgets, read_methods, tabulate
-    from depl0.app.studies.pictures import draw_comparison
-    from depl0.app.studies.study import Study, carry_out
+    from depl0.app.studies.compare import Comparison, read_methods
+    from depl0.app.studies.study import Study
 
     recipe = chosen_recipe(**options)
     several = () if budgets is None else read_budgets(budgets)
@@ -69,6 +70,17 @@ def compare_command(
             Study("comparison", comparison.members(), folder)  # refuses a folder of something else before any trial
         trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
         comparison = comparison.chosen(trials.run(folder, reporter, engine_of(on, cpus, gpus)))
+    run_comparison(comparison, folder, reporter, as_json, engine_of(on, cpus, gpus))
+
+
+def run_comparison(
+    comparison: Comparison, folder: Path, reporter: Reporter, as_json: bool, engine: Engine | None = None
+) -> None:
+    """Run the members that are not finished, write the files of the comparison, and print its table."""
+    from depl0.app.studies.compare import tabulate
+    from depl0.app.studies.pictures import draw_comparison
+    from depl0.app.studies.study import Study, carry_out
+
     study = Study("comparison", comparison.members(), folder)
     result, table = carry_out(
         study,
@@ -76,7 +88,7 @@ def compare_command(
         lambda outcomes: comparison.summarise(outcomes, study.folder),
         tabulate,
         draw_comparison,
-        engine_of(on, cpus, gpus),
+        engine,
     )
     finish(study, result, table, as_json)
 

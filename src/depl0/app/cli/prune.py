@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depl0.app.cli.options import QUIET, SET, choice, echo, read_assignments, with_options_of
+from depl0.app.cli.options import QUIET, SET, choice, echo, read_assignments, read_budgets, with_options_of
 from depl0.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,7 +50,12 @@ def chosen_recipe(
     pretrained: Annotated[
         bool | None, typer.Option("--pretrained", help="Start from the weights that timm or torchvision publish.")
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="Share of the cost to keep, e.g. 0.5.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLOAT", help="Share of the cost to keep, e.g. 0.5; with --quick also several, e.g. 0.75,0.5,0.25."
+        ),
+    ] = None,
     of: Annotated[str | None, choice("--of", BUDGETS, "Cost that the budget is a share of.")] = None,
     round_to: Annotated[
         str | None,
@@ -66,9 +71,12 @@ def chosen_recipe(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Score, prune and compensate a trained network, and recover without labels, in minutes."
+            "--quick",
+            help="Score, prune and compensate a trained network, and recover without labels, in minutes "
+            "(--recover 0: the cut alone).",
         ),
     ] = False,
+    recover: Annotated[int | None, typer.Option(hidden=True)] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of the search.")] = None,
     finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per training step, over all processes.")] = None,
@@ -78,18 +86,25 @@ def chosen_recipe(
     set_: Annotated[list[str] | None, SET] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
+    shares = () if budget is None else read_budgets(budget, "--budget")
+    if len(shares) > 1:
+        raise InputError(
+            f"--budget takes one share here, got {budget} instead.",
+            hint="prune --quick makes a network for each of several, and compare --budgets trains them.",
+        )
     fields = {
         "model.spec": model,
         "data.spec": data,
         "task.spec": task,
         "model.weights": weights,
         "model.pretrained": pretrained,
-        "gates.budget": budget,
+        "gates.budget": shares[0] if shares else None,
         "gates.of": of,
         "gates.round_to": round_to,
         "gates.method": method or (QUICK_METHOD if quick else None),
         "search.epochs": epochs,
         "finetune.epochs": finetune_epochs,
+        "finetune.recover": recover,
         "data.batch_size": batch_size,
         "weight_optimizer.lr": lr,
         "run.seed": seed,
@@ -112,6 +127,9 @@ def prune_command(
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Train a network with gates, remove the closed channels, fine-tune what is left, and report the result."""
+    shares = read_budgets(options["budget"], "--budget") if options["quick"] and options["budget"] else ()
+    if len(shares) > 1:
+        return _prune_to_each(shares, {**options, "budget": f"{shares[0]}"}, out, quiet, as_json)
     from depl0.app.cli.result import check_deployable, deploy, deployed_table, result_table
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.engine import is_first_process
@@ -130,6 +148,26 @@ def prune_command(
             echo(json.dumps(summary if deployed is None else {**summary, "deployed": deployed}, indent=2))
         elif deployed is not None:
             echo(deployed_table(deployed, folder.path))
+
+
+def _prune_to_each(
+    budgets: tuple[float, ...], options: dict[str, Any], out: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Make a network for each budget, in a run folder of its own, and compare them; channels are scored once."""
+    from depl0.app.cli.compare import run_comparison, study_folder
+    from depl0.app.cli.result import check_deployable, deploy
+    from depl0.app.runs.folder import RunFolder
+    from depl0.app.runs.progress import make_reporter
+    from depl0.app.runtime.processes import stoppable
+    from depl0.app.studies.compare import Comparison
+
+    recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
+    check_deployable(recipe)
+    comparison, folder = Comparison(recipe, (), 1, budgets, by_budget=True), study_folder(out, "budgets", recipe.name)
+    run_comparison(comparison, folder, reporter, as_json)
+    for name in comparison.members():
+        with stoppable(RunFolder(folder / name), is_finished=True):
+            deploy(recipe, folder / name, reporter.note)
 
 
 def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -13,6 +14,7 @@ from depl0.app.recipes.recipe import Recipe, folder_name, for_method, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.studies.choice import choice_note
 from depl0.app.studies.measures import (
+    AGREEMENTS,
     are_held_out,
     cells_of,
     change,
@@ -20,12 +22,14 @@ from depl0.app.studies.measures import (
     direction_note,
     made_with,
     made_with_note,
+    milliseconds,
     number_of,
     over_seeds,
     score_titles,
     seconds,
     seeds_from,
     share,
+    shown_agreement,
     unfinished_note,
     value,
 )
@@ -55,32 +59,6 @@ def read_methods(text: str) -> tuple[str, ...]:
     if twice:
         raise InputError(f"--methods has {', '.join(twice)} more than once.", hint="name each method once.")
     return methods
-
-
-def read_budgets(text: str) -> tuple[float, ...]:
-    """Read budgets that are separated by commas, largest first.
-
-    >>> read_budgets("0.25, 0.5")
-    (0.5, 0.25)
-    """
-    budgets = [_read_budget(word.strip(), text) for word in text.split(",")]
-    twice = sorted({budget for budget in budgets if budgets.count(budget) > 1})
-    if twice:
-        raise InputError(f"--budgets has {twice[0]:g} more than once: {text!r}.", hint="name each budget once.")
-    return tuple(sorted(budgets, reverse=True))
-
-
-def _read_budget(word: str, text: str) -> float:
-    expected = "--budgets takes numbers above 0 and at most 1, separated by commas"
-    try:
-        budget = float(word)
-    except ValueError:
-        found = f"{word!r} in {text!r}" if word else f"an empty place in {text!r}"
-        raise InputError(f"{expected}, got {found} instead.", hint="for example --budgets 0.7,0.5,0.3.") from None
-    if not 0 < budget <= 1:
-        hint = f"for {budget:g} % write {budget / 100:g}." if 1 < budget <= 100 else "0.5 keeps half of the cost."
-        raise InputError(f"{expected}, got {word} instead.", hint=hint)
-    return budget
 
 
 def parts_of(method: str) -> list[str]:
@@ -125,6 +103,7 @@ class Comparison:
         seeds: number of runs for each method and budget, from the recipe's seed on.
         budgets: shares of the cost that may be left; none: the recipe's own budget.
         choice: what :class:`~depl0.app.studies.choice.Trials` chose for each method.
+        by_budget: name members by their budgets alone.
     """
 
     def __init__(
@@ -134,6 +113,8 @@ class Comparison:
         seeds: int,
         budgets: Sequence[float] = (),
         choice: Mapping[str, Any] | None = None,
+        *,
+        by_budget: bool = False,
     ) -> None:
         if budgets:  # what is chosen for a method is chosen in the middle
             recipe = with_overrides(recipe, {"gates.budget": sorted(budgets)[len(budgets) // 2]})
@@ -143,7 +124,7 @@ class Comparison:
                 f"fixed λ {recipe.penalty.weight:g} instead.",
                 hint="for example --budget 0.5.",
             )
-        self.recipe, self._choice = recipe, choice
+        self.recipe, self._choice, self._by_budget = recipe, choice, by_budget
         self.metric = task_of(recipe).metric
         self.methods = tuple(methods) or (recipe.gates.method,)
         folders = ["-".join(map(folder_name, parts_of(method))) for method in self.methods]
@@ -167,6 +148,8 @@ class Comparison:
         }
 
     def _name(self, method: str, budget: float, seed: int) -> str:
+        if self._by_budget:
+            return f"budget-{budget:g}"
         several = [f"budget-{budget:g}"] if len(self.budgets) > 1 else []
         return "/".join(("-".join(map(folder_name, parts_of(method))), *several, f"seed-{seed}"))
 
@@ -198,6 +181,7 @@ class Comparison:
         ]
         for row in rows:
             row["on_frontier"] = _is_on_frontier(row, rows, self.metric)
+        times = [member["dense_latency_ms"] for member in described.values() if member["dense_latency_ms"] is not None]
         dense, gates = f"dense_{self.metric.name}", self.recipe.gates
         return {
             "study": "comparison",
@@ -212,6 +196,7 @@ class Comparison:
             "seeds": list(self.seeds),
             "choice": self._choice,
             dense: next((member[dense] for member in described.values() if member[dense] is not None), None),
+            "dense_latency_ms": statistics.fmean(times) if times else None,
             "methods": rows,
             "members": list(described.values()),
             "made_with": made_with(folder / name for name in described),
@@ -236,10 +221,13 @@ def tabulate(result: Result) -> Table:
     """Return the table of a comparison; with several budgets it says which rows are on the frontier."""
     metric = metric_in(result)
     held_out, several = are_held_out(result["members"], metric), len({row["budget"] for row in result["methods"]}) > 1
+    agreement = shown_agreement(result["members"])
+    extra = [""] if agreement is not None else []
     rows: list[tuple[str, ...]] = []
     if several:
         score = value(metric, result[f"dense_{metric.name}"])
-        rows.append(("dense", "", "", *([""] if held_out else []), score, "", share(1.0), share(1.0), "", ""))
+        held, time = [""] if held_out else [], [milliseconds(result["dense_latency_ms"])] if extra else []
+        rows.append(("dense", "", "", *held, score, "", *extra, share(1.0), share(1.0), *time, "", ""))
     for row in result["methods"]:
         cells = cells_of(row, metric)
         rows.append(
@@ -250,8 +238,10 @@ def tabulate(result: Result) -> Table:
                 *([value(metric, *cells[f"validation_{metric.name}"])] if held_out else []),
                 value(metric, *cells[metric.name]),
                 change(metric, *cells["change"]),
+                *([share(*cells[agreement])] if agreement is not None else []),
                 share(*cells["macs_left"]),
                 share(*cells["params_left"]),
+                *([milliseconds(*cells["latency_ms"])] if agreement is not None else []),
                 seconds(*cells["seconds"]),
                 *([("yes" if row["on_frontier"] else "no") if row["n"] else ""] if several else []),
             )
@@ -264,8 +254,10 @@ def tabulate(result: Result) -> Table:
             "n",
             *score_titles(metric, held_out),
             "change",
+            *([AGREEMENTS[agreement]] if agreement is not None else []),
             "MACs left",
             "parameters left",
+            *(["latency, batch 1"] if agreement is not None else []),
             "time",
             *(["frontier"] if several else []),
         ),

@@ -16,26 +16,32 @@ from depl0.errors import InputError
 
 MADE_WITH = ("commit", "depl0", "torch")
 """what a figure's provenance is told by"""
+AGREEMENTS = {"equal_answers": "equal answers", "output_error": "output error"}
+"""what says how far a network agrees with the dense one, and its title; the first that was measured is shown"""
 
 
 def measure_names(metric: Metric) -> tuple[str, ...]:
     """Return what the numbers of a run are called: the metric of both networks, their difference, costs and time."""
     scores = (metric.name, f"dense_{metric.name}", "change", f"validation_{metric.name}")
-    return (*scores, "cost_left", "macs_left", "params_left", "seconds")
+    return (*scores, *AGREEMENTS, "cost_left", "macs_left", "params_left", "latency_ms", "dense_latency_ms", "seconds")
 
 
 def measures(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of a finished run; ``change`` is compact less dense, whichever way is better."""
     name = metric_in(summary).name
-    compact, dense = summary["compact"][name], summary["dense"][name]
+    compact, dense, agreement = summary["compact"][name], summary["dense"][name], summary.get("agreement") or {}
     return {
         name: compact,
         f"dense_{name}": dense,
         "change": None if dense is None else compact - dense,
         f"validation_{name}": _validation(summary, name),
+        "equal_answers": agreement.get("equal"),
+        "output_error": agreement.get("error"),
         "cost_left": summary["budget_reached"],  # of the cost that the budget counts
         "macs_left": summary["macs_left"],
         "params_left": summary["params_left"],
+        "latency_ms": summary["compact"]["latency_ms"],
+        "dense_latency_ms": summary["dense"]["latency_ms"],
         "seconds": summary["seconds"],
     }
 
@@ -50,6 +56,12 @@ def _validation(summary: dict[str, Any], name: str) -> float | None:
 def are_held_out(members: Iterable[dict[str, Any]], metric: Metric) -> bool:
     """Tell whether members held images out for choices, so that tables show the metric on these too."""
     return any(member[f"validation_{metric.name}"] is not None for member in members)
+
+
+def shown_agreement(members: Iterable[dict[str, Any]]) -> str | None:
+    """Return which of :data:`AGREEMENTS` tables and pictures show; None: members were not compared with the dense."""
+    members = list(members)
+    return next((name for name in AGREEMENTS if any(member.get(name) is not None for member in members)), None)
 
 
 def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
@@ -189,6 +201,15 @@ def seconds(value: float | None, spread: float | None = None) -> str:
     '61 ± 2 s'
     """
     return MISSING if value is None else f"{_spread(value, spread, ',.0f')} s"
+
+
+def milliseconds(value: float | None, spread: float | None = None) -> str:
+    """Show the latency of a network.
+
+    >>> milliseconds(1.234)
+    '1.23 ms'
+    """
+    return MISSING if value is None else f"{_spread(value, spread, '.2f')} ms"
 
 
 def _spread(value: float, spread: float | None, form: str) -> str:

@@ -23,6 +23,7 @@ from depl0.app.recipes.toml import parse_recipe
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.progress import Plain, Reporter
 from depl0.app.training.prune import prune
+from depl0.app.training.session import Shared
 from depl0.errors import Depl0Error, RunInterruptedError, TrainingError
 
 FINISHED, FAILED, STOPPED = 0, 1, 75
@@ -45,10 +46,10 @@ class LostWorkerError(TrainingError):
     """A member's process has ended in a way that is not its own: killed, or without memory."""
 
 
-def run_member(recipe: Recipe, path: Path, reporter: Reporter) -> Failure | None:
+def run_member(recipe: Recipe, path: Path, reporter: Reporter, shared: Shared | None = None) -> Failure | None:
     """Run a member in its folder, from its last checkpoint; return why it failed, if it did."""
     try:
-        prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter)
+        prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter, shared=shared)
     except RunInterruptedError:
         raise
     except Depl0Error as error:

@@ -25,6 +25,7 @@ from depl0.app.runtime.engine import is_first_process
 from depl0.app.studies.engines import Engine, Job
 from depl0.app.studies.member import LOGS, Failure, run_member
 from depl0.app.table import Table, markdown_page
+from depl0.app.training.session import Shared
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
 
 VERSION = 1
@@ -65,6 +66,7 @@ class Study:
         self.folder = folder
         self._file = folder / "study.json"
         self._failures: dict[str, Failure] = {}
+        self._shared = Shared()
         self._take_up()
 
     def run(
@@ -107,7 +109,7 @@ class Study:
 
     def _run_member(self, name: str, recipe: Recipe, reporter: Reporter) -> None:
         self._failures.pop(name, None)
-        self._note_failure(name, run_member(recipe, self.path_of(name), reporter), reporter)
+        self._note_failure(name, run_member(recipe, self.path_of(name), reporter, self._shared), reporter)
 
     def _note_failure(self, name: str, failure: Failure | None, reporter: Reporter) -> None:
         if failure is not None:

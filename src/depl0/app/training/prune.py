@@ -27,7 +27,7 @@ from depl0.app.training.phase import PlainPhase
 from depl0.app.training.preflight import check_above_chance, choose_layout, choose_rounding, header, time_estimate
 from depl0.app.training.recovery import recover
 from depl0.app.training.search import record_cut, search
-from depl0.app.training.session import Session, open_session, roll_back
+from depl0.app.training.session import Session, Shared, open_session, roll_back
 from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for, with_preprocessing
 from depl0.errors import DivergedError
 from depl0.gated import GatedModel
@@ -37,7 +37,12 @@ from depl0.surgery.record import apply_record, remember
 
 
 def prune(
-    recipe: Recipe, out: str | None = None, *, resume: bool = False, reporter: Reporter | None = None
+    recipe: Recipe,
+    out: str | None = None,
+    *,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    shared: Shared | None = None,
 ) -> tuple[RunFolder, dict[str, Any]]:
     """Carry out a recipe in a run folder; return the folder and the summary that was written there.
 
@@ -46,6 +51,7 @@ def prune(
         out: the run folder; None: a new folder in ``runs/``.
         resume: whether to continue the run in the folder, if there is one.
         reporter: shows progress.
+        shared: what earlier runs computed that differ in their budget alone.
 
     Raises:
         InputError: the recipe does not fit the network, the data or the folder.
@@ -57,11 +63,13 @@ def prune(
     done = folder.finished(said.note) if goes_on else None
     if done is None:
         with stoppable(folder):
-            done = _prune(recipe, folder, goes_on, resume, said)
+            done = _prune(recipe, folder, goes_on, resume, said, shared)
     return folder, done
 
 
-def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, reporter: Reporter) -> dict[str, Any]:
+def _prune(
+    recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, reporter: Reporter, shared: Shared | None
+) -> dict[str, Any]:
     engine = make_engine(recipe, folder.path)
     said = reporter if engine.is_main_process else Quiet()
     written, recipe = recipe, resolve_paths(recipe, folder.path)  # a run may be resumed from another folder
@@ -73,7 +81,7 @@ def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, repor
     gated, example, start = gated_network(recipe, engine, data, make_host)
     check_stop()
     with open_session(written, engine, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
-        session.trained = start.trained
+        session.trained, session.shared = start.trained, shared or session.shared
         choose_layout(session, gated.host, gated.dense_cost.macs)
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
@@ -124,7 +132,9 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         return
     scores = None
     if session.trained:
-        scores = final_scores(session.engine, host, session.data, session.task)
+        scores = session.shared.once(
+            "dense", recipe, lambda: final_scores(session.engine, host, session.data, session.task)
+        )
         shown, split = (scores.test, "") if scores.validation is None else (scores.validation, "validation ")
         session.reporter.note(f"dense network: {split}{metric.label} {metric.show(shown)}")
         check_above_chance(session, shown)

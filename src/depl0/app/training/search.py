@@ -24,6 +24,7 @@ from depl0.app.data import Batches
 from depl0.app.methods import Scored
 from depl0.app.recipes.recipe import Recipe, method_of
 from depl0.app.runs.gate_log import dependency_of, describe_gates, gates_line
+from depl0.app.runs.progress import shown_as
 from depl0.app.runs.state import CompactionRecord, FreezingRecord
 from depl0.app.runtime.guard import diverged
 from depl0.app.runtime.processes import check_same
@@ -225,9 +226,28 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
     if recipe.search_epochs > 0:
         run_phase(session, ScoredPhase(session, gated, method))
     data = calibration(session)
-    rng = torch.Generator().manual_seed(recipe.run.seed)
+    if recipe.search_epochs > 0:
+        before, scores = _scored(session, gated, method, data)
+    else:
+        before, scores = session.shared.once("scores", recipe, lambda: _scored(session, gated, method, data))
+    with shown_as(session.reporter, "fitting"):
+        freezing = freeze_network(
+            gated,
+            gated.config.changed(budget=recipe.gates.budget, of=recipe.gates.of),
+            scores=method.comparable(gated.plan, scores),
+            calibration=data,
+            compensated=recipe.search.compensate,
+            renewed=recipe.search.renew_statistics,
+        )
+    record_freezing(session, gated, freezing, before)
+
+
+def _scored(session: Session, gated: GatedModel, method: Scored, data: Calibration) -> tuple[float, Tensor]:
+    """Return the metric of the network with all its channels, and the score of each."""
+    rng = torch.Generator().manual_seed(session.recipe.run.seed)
     name = session.written.gates.method
-    with wrap_user_errors("method", name, sys.modules[type(method).__module__]) if ":" in name else nullcontext():
+    user = wrap_user_errors("method", name, sys.modules[type(method).__module__]) if ":" in name else nullcontext()
+    with shown_as(session.reporter, "scoring"), user:
         found = method.scores(gated, data.pairs(data.scores), session.task.loss, rng)
     if not isinstance(found, Tensor) or found.shape != (gated.plan.num_gates,):
         said = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -235,16 +255,7 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
     scores = all_reduce_mean(found)
     if not bool(scores.isfinite().all()):
         raise diverged(f"the scores of the gates are not finite at step {session.global_step}.")
-    before = score_before_freezing(session, gated)
-    freezing = freeze_network(
-        gated,
-        gated.config.changed(budget=recipe.gates.budget, of=recipe.gates.of),
-        scores=method.comparable(gated.plan, scores),
-        calibration=data,
-        compensated=recipe.search.compensate,
-        renewed=recipe.search.renew_statistics,
-    )
-    record_freezing(session, gated, freezing, before)
+    return score_before_freezing(session, gated), scores
 
 
 @final

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, final
 
 from accelerate import Accelerator
 
 from depl0.app.data import Data
 from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.sanity import warnings_for
+from depl0.app.recipes.toml import with_overrides, write_recipe
 from depl0.app.runs.checkpoint import BackgroundSaver, fitting, load_newest, save_checkpoint
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths, trust_code
@@ -28,6 +29,24 @@ from depl0.errors import DivergedError
 from depl0.search.recovery.distillation import DistillationLoss
 
 MAX_ROLLBACKS = 3
+
+_T = TypeVar("_T")
+
+
+@final
+class Shared:
+    """What runs that differ in their budget alone have in common: it is computed by the first of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], Any] = {}
+
+    def once(self, what: str, recipe: Recipe, compute: Callable[[], _T]) -> _T:
+        """Return what was computed for the recipe before, at whatever budget, or compute it."""
+        key = (what, write_recipe(with_overrides(recipe, {"gates.budget": 1.0})))
+        if key not in self._kept:
+            self._kept[key] = compute()
+        found: _T = self._kept[key]
+        return found
 
 
 @dataclass
@@ -43,6 +62,8 @@ class Session:
     reporter: Reporter
     distillation: DistillationLoss | None = None
     """from the dense network, during search and fine-tuning"""
+    shared: Shared = field(default_factory=Shared)
+    """with other runs"""
     trained: bool = False
     """whether the dense network solved its task when the run began"""
     saver: BackgroundSaver | None = None
@@ -217,6 +238,7 @@ def roll_back(session: Session, trouble: DivergedError) -> Session:
         session.folder,
         session.reporter,
         session.distillation,
+        session.shared,
         session.trained,
         session.saver,
         session.as_given,

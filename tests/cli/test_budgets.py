@@ -1,0 +1,72 @@
+"""``depl0 prune --quick --budget`` with several budgets, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import depl0
+from depl0.app.methods import METHODS
+from depl0.app.models.spec import build_model
+from tests.cli.conftest import Type
+
+pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
+
+QUICK = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128"
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    save_file(build_model("small_cnn", 10, 1, 8).state_dict(), tmp_path / "w.safetensors")
+
+
+@pytest.mark.usefixtures("weights")
+def test_every_budget_from_one_look(type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored = []
+    kind = type(METHODS["reconstruction"])
+    plain = kind.scores
+    monkeypatch.setattr(kind, "scores", lambda *args: scored.append(1) or plain(*args))
+    typed = type_command(f"{QUICK} --recover 2 --budget 0.3,0.6 --out out")
+    assert typed.code == 0, typed.err
+    assert len(scored) == 1, "the second budget takes the scores of the first"
+    files = {f"comparison.{kind}" for kind in ("json", "md", "png", "svg")} | {"study.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"budget-0.3", "budget-0.6", *files}
+    result = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    for row, summary in zip(result["methods"], _summaries(tmp_path / "out", "0.6", "0.3"), strict=True):
+        assert row["equal_answers"]["mean"] == summary["agreement"]["equal"]
+        assert row["latency_ms"]["mean"] == summary["compact"]["latency_ms"]
+        assert row["macs_left"]["mean"] == summary["macs_left"] <= row["budget"]
+        assert f"{row['equal_answers']['mean']:.1%}" in typed.out and f"{row['latency_ms']['mean']:.2f} ms" in typed.out
+    assert "equal answers" in typed.out and "latency, batch 1" in typed.out
+
+    # each is the network of its own run, to be loaded and exported
+    assert type_command(f"{QUICK} --recover 2 --budget 0.3 --out alone").code == 0
+    first, second = (load_file(tmp_path / run / "compact/compact.safetensors") for run in ("out/budget-0.3", "alone"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    compact = depl0.load(tmp_path / "out/budget-0.3/compact", lambda: build_model("small_cnn", 10, 1, 8))
+    assert depl0.info(compact).macs_left <= 0.3
+    assert type_command("export out/budget-0.3 --to safetensors").code == 0
+
+
+def _summaries(folder: Path, *budgets: str) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"budget-{budget}" / "summary.json").read_text()) for budget in budgets]
+
+
+@pytest.mark.usefixtures("weights")
+def test_the_cut_alone(type_command: Type, tmp_path: Path) -> None:
+    typed = type_command(f"{QUICK} --recover 0 --budget 0.5 --out cut")
+    assert typed.code == 0 and "recover" not in typed.err and "equal answers" in typed.out, typed.err
+
+
+def test_several_budgets_need_quick(type_command: Type) -> None:
+    typed = type_command("prune digits --budget 0.5,0.25")
+    assert typed.code == 2 and "--budget takes one share here, got 0.5,0.25 instead." in typed.err
+    assert "compare --budgets" in typed.err
+    typed = type_command("prune digits --budget 50")
+    assert typed.code == 2 and "hint: for 50 % write 0.5." in typed.err
