@@ -1,61 +1,197 @@
-"""How much does recovery from unlabelled images give back after a cut? Makes docs/results/one-shot/recovery.json.
+"""How much does recovery from unlabelled images give back after a cut? Makes docs/results/one-shot/recovery.{json,md}.
 
     python benchmarks/unlabelled.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
+    python benchmarks/unlabelled.py OUT        # the page alone, from the rows that are there
 
-Every cell is one call of depl0.prune with 1,024 training images of a draw, an eighth of which is held back, and is then
-measured on the test images. Nothing is chosen by them. Cells that OUT already has are not computed again.
+Every cell prunes with 1,024 training images of a draw, an eighth of which is held back, and is then measured on the
+test images; nothing is chosen by them. Cells that OUT already has are not computed again, so that a run can be stopped
+and started again. Methods:
+
+- ``depl0``: one call of ``depl0.prune`` with ``augment=True``; ``--recover 0`` is the cut with layers refitted
+- ``l1-norm``: the channels with the smallest L1 norm, as many as the same budget allows; nothing is refitted
+- ``torch-pruning``: its group magnitude importance, one ratio for all layers that depl0 prunes too, found by bisection
+  on the MACs (without that restriction it breaks these networks, whose shortcuts are padded with zeros)
+
+The last two are then recovered by the same images and steps as the first (``pip install torch-pruning==1.6.1``).
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from common import network_options, provenance, read_rows, save_rows
+import torch.nn.functional as F
+from common import mean_spread, network_options, provenance, read_rows, save_rows
 from one_shot import CALIBRATION, accuracy, calibration, open_splits
+from torch import Tensor, nn
 
 import depl0
-from depl0.app.models import build
+from depl0.app.methods import METHODS, Scored
+from depl0.app.models.spec import build_model
 from depl0.app.weights import load_weights
+from depl0.search.freezing import freeze_network
+from depl0.search.recovery.unlabelled import (
+    LR,
+    PATIENCE,
+    STEPS,
+    hold_back,
+    measure_agreement,
+    recover_from_answers,
+)
+from depl0.surgery.record import Agreement
 
-KEY = ("model", "groups", "budget", "recover", "augment", "seed")
+KEY = ("model", "method", "groups", "budget", "recover", "seed")
+Steps = int | Literal["auto"]
+INTRODUCTION = """\
+# Recovery from unlabelled images
+
+Test accuracy in per cent, mean ± sample standard deviation over n draws of 1,024 training images without labels, 128 of
+them held back. Written by `benchmarks/unlabelled.py` from `recovery.json`, which has every cell with its seed, commit,
+MACs, steps, agreement and times. `steps` is the most that are taken. Processor seconds are of one thread on a machine
+that other programs used at the same time.
+
+- `depl0`: one call of `depl0.prune`; without steps, the cut with refitted layers
+- `l1-norm`: the channels with the smallest L1 norm; nothing is refitted
+- `torch-pruning`: Torch-Pruning 1.6.1, group magnitude importance, one ratio for all layers that depl0 prunes too
+- recovery is that of `depl0.prune` for all three, with the same images
+"""
 
 
 def main() -> None:
-    """Compute the cells that are missing, and write the JSON."""
+    """Compute the cells that are missing, and write the JSON and the page."""
     parser = network_options(__doc__, seeds=[0])
     parser.add_argument("--groups", default="inner")
+    parser.add_argument("--methods", nargs="+", default=["depl0"], choices=list(CUTS))
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.25])
     parser.add_argument("--recover", nargs="+", default=["0", "auto"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
-    file = args.out / "recovery.json"
+    file: Path = args.out / "recovery.json"
     rows = read_rows(file)
-    known = {tuple(row[key] for key in KEY) for row in rows}
-    splits = open_splits(args.data)
-    host = build(args.model)
-    load_weights(host, args.weights)
-    dense = accuracy(host, splits["test"])
-    for seed, budget, recover in itertools.product(args.seeds, args.budgets, args.recover):
-        cell = (args.model, args.groups, budget, recover, True, seed)
-        if cell in known:
-            continue
-        batches = [images for images, _ in calibration(splits["rest"], seed)]
-        steps = "auto" if recover == "auto" else int(recover)
-        start = time.perf_counter()
-        compact = depl0.prune(
-            host, batches[0][:1], data=batches, budget=budget, groups=args.groups, recover=steps, augment=True
-        )
-        seconds = time.perf_counter() - start
-        found = depl0.info(compact)
-        row = dict(zip(KEY, cell, strict=True))
-        row |= {"accuracy": accuracy(compact, splits["test"]), "dense_accuracy": dense, "macs_share": found.macs_left}
-        row |= {"agreement": vars(found.agreement), "images": CALIBRATION, "seconds": round(seconds, 1)}
-        rows.append(row | {"threads": args.threads} | provenance())
-        save_rows(file, rows)
-        print(f"{row['accuracy']:.2f} %", *cell, str(found.agreement), f"{seconds:.0f} s", flush=True)
+    if args.data:
+        known = {tuple(row[key] for key in KEY) for row in rows}
+        splits = open_splits(args.data)
+        dense = build_model(args.model, 10, 3, 32)
+        load_weights(dense, args.weights)
+        whole = accuracy(dense, splits["test"])
+        for seed, budget, recover, method in itertools.product(args.seeds, args.budgets, args.recover, args.methods):
+            cell = (Path(args.model).stem, method, args.groups, budget, recover, seed)
+            if cell in known:
+                continue
+            batches = [images for images, _ in calibration(splits["rest"], seed)]
+            start, used = time.perf_counter(), time.process_time()
+            steps: Steps = "auto" if recover == "auto" else int(recover)
+            compact, agreement = CUTS[method](dense, batches, budget, args.groups, steps)
+            row = dict(zip(KEY, cell, strict=True))
+            row["most_steps"] = STEPS if steps == "auto" else steps
+            row |= {"seconds": round(time.perf_counter() - start, 1), "lr": LR, "patience": PATIENCE}
+            row["processor_seconds"] = round(time.process_time() - used, 1)
+            row |= {"accuracy": accuracy(compact, splits["test"]), "dense_accuracy": whole}
+            example = batches[0][:1]
+            row["macs_share"] = depl0.cost(compact, example).macs / depl0.cost(dense, example).macs
+            row |= {"agreement": agreement and vars(agreement), "images": CALIBRATION, "threads": args.threads}
+            rows.append(row | provenance())
+            save_rows(file, rows)
+            print(f"{row['accuracy']:.2f} %", *cell, agreement, f"{row['processor_seconds']:.0f} s", flush=True)
+    (args.out / "recovery.md").write_text("\n".join([*INTRODUCTION.splitlines(), "", *table(rows)]))
+
+
+# -- methods ---------------------------------------------------------------------------------------------------------
+
+
+def with_depl0(
+    dense: nn.Module, batches: list[Tensor], budget: float, groups: str, steps: Steps
+) -> tuple[nn.Module, Agreement | None]:
+    """Prune by one call."""
+    options: Any = {"groups": groups, "recover": steps, "augment": True}
+    compact = depl0.prune(dense, batches[0][:1], data=batches, budget=budget, **options)
+    return compact, depl0.info(compact).agreement
+
+
+def with_l1_norm(
+    dense: nn.Module, batches: list[Tensor], budget: float, groups: str, steps: Steps
+) -> tuple[nn.Module, Agreement | None]:
+    """Remove the channels with the smallest L1 norm, the same share of every group."""
+    options: Any = {"budget": budget, "generator": "independent", "groups": groups}
+    gated = depl0.attach(copy.deepcopy(dense), batches[0][:1], **options)
+    method = METHODS["l1-norm"]
+    assert isinstance(method, Scored)
+    scores = method.scores(gated, [], F.cross_entropy, torch.Generator())
+    freeze_network(gated, scores=method.comparable(gated.plan, scores))
+    return _recovered(gated.extract(), dense, batches, steps)
+
+
+def with_torch_pruning(
+    dense: nn.Module, batches: list[Tensor], budget: float, groups: str, steps: Steps
+) -> tuple[nn.Module, Agreement | None]:
+    """Prune with Torch-Pruning, by the smallest ratio of channels that keeps within the budget."""
+    import torch_pruning
+
+    example = batches[0][:1]
+    wanted = budget * depl0.cost(dense, example).macs
+    plan = depl0.plan(copy.deepcopy(dense), example, groups=groups)
+    pruned = {name.rpartition(".")[0] for name, _ in plan.filters}
+
+    def cut(ratio: float) -> nn.Module:
+        network = copy.deepcopy(dense).eval()
+        layers = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+        ignored = [layer for name, layer in layers if name not in pruned]
+        importance = torch_pruning.importance.GroupMagnitudeImportance(p=2)
+        torch_pruning.pruner.BasePruner(
+            network, example, importance=importance, pruning_ratio=ratio, ignored_layers=ignored
+        ).step()
+        return network
+
+    low, high = 0.0, 0.99
+    for _ in range(7):  # to less than a hundredth
+        middle = (low + high) / 2
+        fits = depl0.cost(cut(middle), example).macs <= wanted
+        low, high = (low, middle) if fits else (middle, high)
+    return _recovered(cut(high), dense, batches, steps)
+
+
+def _recovered(
+    compact: nn.Module, dense: nn.Module, batches: list[Tensor], steps: Steps
+) -> tuple[nn.Module, Agreement | None]:
+    """Recover as depl0.prune does."""
+    inputs, held_back = hold_back(batches)
+    teacher = copy.deepcopy(dense).eval()
+    if steps != 0:
+        most, patience = (STEPS, PATIENCE) if steps == "auto" else (steps, None)
+        recover_from_answers(compact, teacher, inputs, held_back, steps=most, patience=patience, augment=True)
+    return compact.eval(), measure_agreement(compact, teacher, held_back, 1)
+
+
+CUTS = {"depl0": with_depl0, "l1-norm": with_l1_norm, "torch-pruning": with_torch_pruning}
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of a Markdown table for each network and kind of groups: methods down, budgets across."""
+    lines = []
+    for model, groups in sorted({(row["model"], row["groups"]) for row in rows}):
+        part = [row for row in rows if (row["model"], row["groups"]) == (model, groups)]
+        budgets = sorted({row["budget"] for row in part}, reverse=True)
+        lines += [f"## {model} ({part[0]['dense_accuracy']:.2f} %)" + f', `groups="{groups}"`', ""]
+        lines += ["| method | steps | " + " | ".join(f"{b:.0%} of the MACs" for b in budgets) + " | processor time |"]
+        lines += ["|---|--:|" + "---|" * (len(budgets) + 1)]
+        for method, steps in sorted({(row["method"], row["most_steps"]) for row in part}):
+            same = [row for row in part if (row["method"], row["most_steps"]) == (method, steps)]
+            cells = [mean_spread([r["accuracy"] for r in same if r["budget"] == b], count=True) for b in budgets]
+            seconds = [row["processor_seconds"] for row in same]
+            cells.append(f"{min(seconds):.0f} to {max(seconds):.0f} s")
+            lines.append(f"| {method} | {steps} | " + " | ".join(cells) + " |")
+        commits = sorted({row["commit"] for row in part})
+        rates = ", ".join(f"{lr:g}" for lr in sorted({row["lr"] for row in part}))
+        lines += ["", f"Commits {', '.join(commits)}; learning rate {rates}, `augment=True`.", ""]
+    return lines
 
 
 if __name__ == "__main__":

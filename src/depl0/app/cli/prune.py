@@ -127,8 +127,8 @@ def prune_command(
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Train a network with gates, remove the closed channels, fine-tune what is left, and report the result."""
-    shares = read_budgets(options["budget"], "--budget") if options["quick"] and options["budget"] else ()
-    if len(shares) > 1:
+    shares = () if options["budget"] is None else read_budgets(options["budget"], "--budget")
+    if options["quick"] and len(shares) > 1:
         return _prune_to_each(shares, {**options, "budget": f"{shares[0]}"}, out, quiet, as_json)
     from depl0.app.cli.result import check_deployable, deploy, deployed_table, result_table
     from depl0.app.runs.progress import make_reporter

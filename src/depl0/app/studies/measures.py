@@ -40,8 +40,8 @@ def measures(summary: dict[str, Any]) -> dict[str, Any]:
         "cost_left": summary["budget_reached"],  # of the cost that the budget counts
         "macs_left": summary["macs_left"],
         "params_left": summary["params_left"],
-        "latency_ms": summary["compact"]["latency_ms"],
-        "dense_latency_ms": summary["dense"]["latency_ms"],
+        "latency_ms": summary["compact"].get("latency_ms"),
+        "dense_latency_ms": summary["dense"].get("latency_ms"),
         "seconds": summary["seconds"],
     }
 
