@@ -26,10 +26,12 @@ from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call, on_d
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.recovery.unlabelled import (
+    CLASS_BLOCKS,
     LR,
     MOMENTUM,
     PATIENCE,
     STEPS,
+    VALUE_BLOCKS,
     WEIGHT_DECAY,
     Augment,
     ClassAxis,
@@ -123,7 +125,7 @@ def prune(
             1,024 examples are enough. With ``steps``: pairs, one for each step, from the beginning again if there are
             fewer.
         budget: the share of the cost to keep. Several give a list of networks; the network is analysed and scored once.
-        recover: steps of the label-free recovery. "auto": at most 300, fewer if the inputs held back no longer improve;
+        recover: steps of the label-free recovery. "auto": at most 600, fewer if the inputs held back no longer improve;
             a network that cannot be trained is returned as it was cut, with a warning. None or 0: the cut alone.
         steps: training steps with labels after the cut, instead of ``recover``; None: none.
         loss: with ``steps``, the loss of the task, ``loss(outputs, targets)``; None: cross entropy, and distillation
@@ -208,6 +210,7 @@ def prune(
                         patience=PATIENCE if recover == "auto" else None,
                         lr=lr,
                         soft=output_loss(axis),
+                        blocks=VALUE_BLOCKS if axis is None else CLASS_BLOCKS,
                         augment=augment,
                         fixed=fixed if model.training else None,
                     ).interrupted

@@ -14,7 +14,7 @@ from depl0.errors import InputError
 if TYPE_CHECKING:
     from depl0.app.recipes.recipe import Recipe
 
-QUICK = {"search.epochs": 0, "finetune.epochs": 0, "search.compensate": True, "finetune.recover": 300}
+QUICK = {"search.epochs": 0, "finetune.epochs": 0, "search.compensate": True, "finetune.recover": 600}
 """what ``--quick`` sets, besides the method"""
 QUICK_METHOD = "reconstruction"
 LEARNED_FIELDS = ("gates.generator", "gates.direction", "gates.conditioning", "gate_optimizer.lr", "penalty.weight")

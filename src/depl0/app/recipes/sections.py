@@ -410,7 +410,7 @@ class FinetuneSection(Section):
     first."""
     recover: Count = 0
     """Steps of label-free recovery right after the cut, at most: the compact network learns from the dense network's
-    outputs, while that pays. --quick sets 300."""
+    outputs, while that pays. --quick sets 600."""
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:

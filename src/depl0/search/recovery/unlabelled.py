@@ -30,8 +30,12 @@ from depl0.search.calibration import call, examples_in, on_device
 from depl0.search.recovery.distillation import DistillationLoss, SoftLoss, relative_error, soft_loss
 from depl0.surgery.record import Agreement
 
-STEPS, PATIENCE, CHECK_EVERY = 300, 100, 20
+STEPS, PATIENCE, CHECK_EVERY = 600, 200, 20
 """at most; without improvement; between two looks at the inputs held back"""
+BATCH_SIZE = 64
+"""at most, where examples can be mixed anew: twice as many steps of half the size recover more in the same time"""
+CLASS_BLOCKS, VALUE_BLOCKS = 80.0, 5.0
+"""weight of block outputs beside class scores, of which a few inputs tell little, and beside other outputs"""
 LR, CLIP_NORM = 0.01, 5.0
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
@@ -70,6 +74,7 @@ def recover_from_answers(
     patience: int | None = PATIENCE,
     lr: float = LR,
     soft: SoftLoss | None = None,
+    blocks: float = CLASS_BLOCKS,
     augment: Augment = False,
     fixed: Collection[str] | None = None,
 ) -> Recovery:
@@ -88,6 +93,7 @@ def recover_from_answers(
         patience: stop after so many steps without improvement; None: take all steps.
         lr: the highest learning rate.
         soft: how outputs are compared (:class:`.DistillationLoss`); None: as :func:`output_loss` chooses.
+        blocks: the weight of the error of block outputs.
         augment: True: random flips and shifts of images; or a function of a batch of inputs.
         fixed: modules that stay in evaluation mode, all others train; None: only batch norms train.
     """
@@ -96,7 +102,8 @@ def recover_from_answers(
         return Recovery(0, 0.0, 0.0)
     device = parameters[0].device
     held_back = on_device(held_back or list(islice(inputs, 1)), device)
-    distillation = DistillationLoss(dense, weight=1.0, soft=soft or output_loss(class_axis_of(dense, held_back[0])))
+    soft = soft or output_loss(class_axis_of(dense, held_back[0]))
+    distillation = DistillationLoss(dense, weight=1.0, soft=soft, blocks=blocks)
     sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
     trained = _training_modules(compact, fixed, _smallest(inputs))
     with isolated_random(0):
@@ -309,7 +316,7 @@ def _endless(inputs: Iterable[Any], device: torch.device) -> Iterator[Any]:
     kept: list[Any] = on_device(inputs, device)
     tensors = [batch for batch in kept if isinstance(batch, Tensor)]
     if len(tensors) == len(kept) and len({batch.shape[1:] for batch in tensors}) == 1:
-        examples, size = torch.cat(tensors), max(len(batch) for batch in tensors)
+        examples, size = torch.cat(tensors), min(BATCH_SIZE, max(len(batch) for batch in tensors))
         while True:
             order = torch.randperm(len(examples)).to(examples.device)
             for start in range(0, max(len(examples) - size, 0) + 1, size):
