@@ -35,6 +35,8 @@ from depl0.app.models.spec import build_model
 from depl0.app.weights import load_weights
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.unlabelled import (
+    BATCH_SIZE,
+    CLASS_BLOCKS,
     LR,
     PATIENCE,
     STEPS,
@@ -51,8 +53,8 @@ INTRODUCTION = """\
 
 Test accuracy in per cent, mean ± sample standard deviation over n draws of 1,024 training images without labels, 128 of
 them held back. Written by `benchmarks/unlabelled.py` from `recovery.json`, which has every cell with its seed, commit,
-MACs, steps, agreement and times. `steps` is the most that are taken. Processor seconds are of one thread on a machine
-that other programs used at the same time.
+MACs, agreement and times. Steps: the most that are taken, the images in each, and the weight of block outputs beside
+the class scores. Processor seconds are of one thread on a machine that other programs used at the same time.
 
 - `depl0`: one call of `depl0.prune`; without steps, the cut with refitted layers
 - `l1-norm`: the channels with the smallest L1 norm; nothing is refitted
@@ -89,7 +91,8 @@ def main() -> None:
             compact, agreement = CUTS[method](dense, batches, budget, args.groups, steps)
             row = dict(zip(KEY, cell, strict=True))
             row["most_steps"] = STEPS if steps == "auto" else steps
-            row |= {"seconds": round(time.perf_counter() - start, 1), "lr": LR, "patience": PATIENCE}
+            row |= {"lr": LR, "batch_size": BATCH_SIZE, "blocks": CLASS_BLOCKS, "patience": PATIENCE}
+            row["seconds"] = round(time.perf_counter() - start, 1)
             row["processor_seconds"] = round(time.process_time() - used, 1)
             row |= {"accuracy": accuracy(compact, splits["test"]), "dense_accuracy": whole}
             example = batches[0][:1]
@@ -180,14 +183,17 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         part = [row for row in rows if (row["model"], row["groups"]) == (model, groups)]
         budgets = sorted({row["budget"] for row in part}, reverse=True)
         lines += [f"## {model} ({part[0]['dense_accuracy']:.2f} %)" + f', `groups="{groups}"`', ""]
-        lines += ["| method | steps | " + " | ".join(f"{b:.0%} of the MACs" for b in budgets) + " | processor time |"]
-        lines += ["|---|--:|" + "---|" * (len(budgets) + 1)]
-        for method, steps in sorted({(row["method"], row["most_steps"]) for row in part}):
-            same = [row for row in part if (row["method"], row["most_steps"]) == (method, steps)]
+        heads = [f"{budget:.0%} of the MACs" for budget in budgets]
+        lines += ["| method | steps | " + " | ".join(heads) + " | processor seconds |"]
+        lines += ["|---|---|" + "---|" * (len(budgets) + 1)]
+        settings = ("method", "most_steps", "batch_size", "blocks")
+        for chosen in sorted({tuple(row[name] for name in settings) for row in part}):
+            same = [row for row in part if tuple(row[name] for name in settings) == chosen]
+            method, steps, size, blocks = chosen
             cells = [mean_spread([r["accuracy"] for r in same if r["budget"] == b], count=True) for b in budgets]
-            seconds = [row["processor_seconds"] for row in same]
-            cells.append(f"{min(seconds):.0f} to {max(seconds):.0f} s")
-            lines.append(f"| {method} | {steps} | " + " | ".join(cells) + " |")
+            cells.append(mean_spread([r["processor_seconds"] for r in same if "processor_seconds" in r], 0))
+            training = f"{steps} of {size}, {blocks:g}" if steps else "none"
+            lines.append(f"| {method} | {training} | " + " | ".join(cells) + " |")
         commits = sorted({row["commit"] for row in part})
         rates = ", ".join(f"{lr:g}" for lr in sorted({row["lr"] for row in part}))
         lines += ["", f"Commits {', '.join(commits)}; learning rate {rates}, `augment=True`.", ""]
