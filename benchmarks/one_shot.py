@@ -49,10 +49,7 @@ Accuracy in per cent, mean ± standard deviation over n draws of 1,024 calibrati
 Settings were chosen on training images ([research](../../research.md)), before any of `reconstruction` was measured on
 test images.
 
-Recovery from unlabelled images after the cut (`benchmarks/unlabelled.py`, [`recovery.json`](recovery.json)): one call
-of `depl0.prune` with 1,024 training images, 128 of them held back, `recover="auto"` (at most 300 steps),
-`augment=True`, `groups="inner"`, one thread of a shared machine. ResNet-20 (91.73 %), test images, one draw (n=1):
-25 % of the MACs 73.30 % at the cut, 79.47 % recovered (425 s); 50 % of the MACs 86.68 %, 87.76 % (533 s).
+Recovery from unlabelled images after the cut: [figures](recovery.md) (`benchmarks/unlabelled.py`).
 
 """
 KEY = ("model", "groups", "budget", "method", "recovery", "seed", "split")
