@@ -51,9 +51,9 @@ test images.
 
 Recovery from unlabelled images after the cut: [figures](recovery.md) (`benchmarks/unlabelled.py`).
 
-Many budgets from one look ([`every_budget.json`](every_budget.json), `benchmarks/every_budget.py`): 20 networks from 10 to
-90 % of the MACs of ResNet-20, each with its certificate, take 278 processor seconds on one thread without recovery; two
-of them were made again alone and are equal to the bit.
+Many budgets from one look ([`every_budget.json`](every_budget.json), `benchmarks/every_budget.py`): 20 networks from 10
+to 90 % of the MACs of ResNet-20, each with its certificate, take 278 processor seconds on one thread without recovery;
+two of them were made again alone and are equal to the bit.
 
 """
 KEY = ("model", "groups", "budget", "method", "recovery", "seed", "split")

@@ -17,7 +17,8 @@ from tests.cli.conftest import Type
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
-QUICK = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128"
+QUICK = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128 "
+QUICK += "--set model.allow_chance=true"
 
 
 @pytest.fixture
