@@ -114,7 +114,7 @@ def test_latency_budgets_are_compensated_for(monkeypatch: pytest.MonkeyPatch) ->
     inputs = [torch.randn(8, 1, 16, 16)]
     frozen = []
     freeze = one_shot.freeze_network
-    monkeypatch.setattr(one_shot, "freeze_network", lambda *a, **k: frozen.append(freeze(*a, **k)))
+    monkeypatch.setattr(one_shot, "freeze_network", lambda *a, **k: frozen.append(freeze(*a, **k)) or frozen[-1])
     monkeypatch.setattr("depl0.select.latency.measured_share", lambda *_: 0.79)
     compact = depl0.prune(network, inputs[0], data=inputs, budget=0.8, of="latency", recover=2)
     assert frozen[0].latency is not None and frozen[0].compensation is not None
