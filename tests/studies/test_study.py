@@ -74,7 +74,7 @@ def test_ctrl_c_before_a_training_has_begun(tmp_path: Path, monkeypatch: pytest.
     def stop(*arguments: object, **others: object) -> None:
         raise StopRequested
 
-    monkeypatch.setattr("depl0.app.studies.study.prune", stop)
+    monkeypatch.setattr("depl0.app.studies.member.prune", stop)
     with pytest.raises(RunInterruptedError, match="interrupted in a"):
         Study("sweep", TWO, tmp_path).run(Quiet(), lambda found: None)
 
@@ -85,7 +85,7 @@ def test_a_full_disk_is_the_members_failure(tmp_path: Path, monkeypatch: pytest.
             raise OSError(28, "No space left on device")
         finish_run(Path(out), a_summary(90.0, 0.5))
 
-    monkeypatch.setattr("depl0.app.studies.study.prune", fill)
+    monkeypatch.setattr("depl0.app.studies.member.prune", fill)
     outcomes = Study("sweep", TWO, tmp_path).run(Quiet(), lambda found: None)
     assert statuses(outcomes) == {"a": "failed", "b": "finished"}
     assert outcomes[0].failure is not None

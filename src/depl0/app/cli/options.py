@@ -135,7 +135,8 @@ class GroupedCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except UsageError as error:
             unknown = str(getattr(error, "option_name", ""))
-            if unknown and any(parameter.name == "set_" for parameter in self.params):
+            is_near = bool(getattr(error, "possibilities", None))  # then the answer need not wait for torch
+            if unknown and not is_near and any(parameter.name == "set_" for parameter in self.params):
                 from depl0.app.recipes.sections import SECTIONS
 
                 name = unknown.lstrip("-").replace("-", "_")
