@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors.torch import save as write_safetensors
 
 from depl0.app.data.archive import unpack
-from depl0.app.data.folder import FORMATS, DecodedFiles, Files
+from depl0.app.data.folder import FORMATS, DecodedFiles, Files, Resizing
 from depl0.app.weights import load_weights
 from depl0.errors import DataError, InputError
 from tests.networks.tiny import TinyNet
@@ -71,7 +71,7 @@ def test_damaged_images(tmp_path: Path, form: str, rng: Random) -> None:
     path.write_bytes(damaged_bytes(rng, picture(form, rng.randrange(7))))
     with bounded():
         for seed in (None, 0):
-            found = DecodedFiles(Files((str(path),), (1,)), 8, seed)[0, 0]
+            found = DecodedFiles(Files((str(path),), (1,)), Resizing((8, 8)), seed)[0, 0]
             if isinstance(found, DataError):
                 assert str(path) in str(found)
             else:

@@ -159,6 +159,7 @@ def test_a_bill_of_materials_is_inside(wheel: Path) -> None:
     assert (own["name"], own["version"], own["licenses"]) == ("depl0", "0.1.0", [{"license": {"id": "Apache-2.0"}}])
     required = {name for name, part in parts.items() if part["scope"] == "required"}
     assert required == {"numpy", "safetensors", "torch"}
-    assert parts["typer"]["properties"] == [{"name": "python:requires-dist", "value": 'typer>=0.12; extra == "cli"'}]
+    wanted = [f'typer>=0.12; extra == "{extra}"' for extra in ("cli", "export")]
+    assert parts["typer"]["properties"] == [{"name": "python:requires-dist", "value": value} for value in wanted]
     refs = [part["bom-ref"] for part in bill["components"]]
     assert len(set(refs)) == len(refs) and bill["dependencies"] == [{"ref": own["bom-ref"], "dependsOn": refs}]

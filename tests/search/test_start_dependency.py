@@ -68,7 +68,7 @@ def test_closing_a_channel_moves_the_gates_that_depend_on_it_and_open_gates_keep
 def test_a_search_learns_from_there_and_resumes() -> None:
     network = gated()
     adam = torch.optim.Adam(network.gate_parameters(), lr=0.01)
-    search = depl0.Search(network, steps=6, calibrate=[b for b, _ in BATCHES], dependency=0.5, cut="never")
+    search = depl0.Search(network, steps=5, calibrate=[b for b, _ in BATCHES], dependency=0.5, cut="never")
     for inputs, _ in BATCHES:
         search.step()
         network(inputs).square().mean().backward()
@@ -77,7 +77,7 @@ def test_a_search_learns_from_there_and_resumes() -> None:
     again = gated()
     again.load_state_dict(network.state_dict())
     resumed = depl0.Search(
-        again, 6, calibrate=[b for b, _ in BATCHES], dependency=0.5, cut="never", state=search.state_dict()
+        again, 5, calibrate=[b for b, _ in BATCHES], dependency=0.5, cut="never", state=search.state_dict()
     )
     torch.manual_seed(1)
     resumed.step()

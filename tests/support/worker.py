@@ -19,11 +19,11 @@ from depl0.app.cli.app import main
 def note_network(folder: Path) -> None:
     finalize = prune.finalize
 
-    def noting(session: Any, gated: Any, compact: Any, example: Any) -> Any:
+    def noting(session: Any, gated: Any, compact: Any, *rest: Any) -> Any:
         digest = hashlib.sha256()
         for tensor in compact.state_dict().values():
             digest.update(tensor.numpy().tobytes())
-        summary = finalize(session, gated, compact, example)
+        summary = finalize(session, gated, compact, *rest)
         found = {
             "weights": digest.hexdigest(),
             "accuracy": summary["compact"]["accuracy"],

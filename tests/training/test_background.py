@@ -14,6 +14,7 @@ import torch
 
 from depl0.app.runs import checkpoint
 from depl0.app.runs.checkpoint import BackgroundSaver, Snapshot, load_newest, write_snapshot
+from depl0.app.runs.folder import RunFolder
 from depl0.app.runtime.processes import explain_failures
 from depl0.errors import TrainingError
 
@@ -97,7 +98,7 @@ def test_a_full_disk_has_the_words_of_the_foreground(tmp_path: Path, monkeypatch
     engine: Any = SimpleNamespace(num_processes=1, process_index=0)
     with (
         pytest.raises(TrainingError, match="cannot be written to: No space left on device") as caught,
-        explain_failures(engine, tmp_path),
+        explain_failures(engine, RunFolder(tmp_path)),
         BackgroundSaver(tmp_path, keep=1) as saver,
     ):
         saver.save(1, {"number": 1})

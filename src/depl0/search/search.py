@@ -178,7 +178,7 @@ class Search:
                     f"finish() was called after {self.done:,} of {self.steps:,} steps: channels that the search would "
                     "have closed step by step are closed at once. Call step() in every training step, or pass the "
                     "number of steps that you train for.",
-                    stacklevel=2,
+                    stacklevel=3,  # own_defaults stands between
                 )
             self.freeze()
         broadcast_buffers(self.gated)  # each process has seen other data since the gates were frozen
