@@ -17,6 +17,7 @@ import pytest
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Quiet
 from depl0.app.studies.engines import Resources, find_engine
+from depl0.app.studies.progress import where
 from depl0.app.studies.study import Outcome, Study
 from depl0.errors import InputError
 from tests.networks.tiny import tiny_recipe
@@ -55,6 +56,7 @@ def test_an_engine_gives_what_the_sequential_study_gives(tmp_path: Path, on: str
     broken = outcomes[-1]
     assert broken.failure is not None and broken.failure.kind == "DivergedError"
     assert len(seen[-1]) == 3
+    assert where(study.folder / "a/seed-0") == "finetune, epoch 2" and where(study.folder / "nothing") == ""
     assert Study("sweep", BROKEN, tmp_path / "study").outcomes() == outcomes  # the failure is remembered
 
 

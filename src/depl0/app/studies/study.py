@@ -24,6 +24,7 @@ from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.engine import is_first_process
 from depl0.app.studies.engines import Engine, Job
 from depl0.app.studies.member import LOGS, Failure, run_member
+from depl0.app.studies.progress import member_table
 from depl0.app.table import Table, markdown_page
 from depl0.app.training.session import Shared
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
@@ -101,6 +102,9 @@ class Study:
         """Return what has become of every member so far."""
         return [self._outcome(name) for name in self.members]
 
+    def _statuses(self) -> dict[str, str]:
+        return {outcome.name: outcome.status for outcome in self.outcomes()}
+
     def path_of(self, name: str) -> Path:
         """Return the run folder of a member."""
         return self.folder / name
@@ -124,17 +128,19 @@ class Study:
         jobs = {name: engine.submit(self.folder, name) for name in left}
         reporter.note(f"{len(left)} of {len(self.members)} members submitted; they print to {self.folder / LOGS}")
         try:
-            while jobs:
-                ended = [name for name, job in jobs.items() if job.done()]
-                for name in ended:
-                    self._note_failure(name, _result(jobs.pop(name)), reporter)
-                    if name not in self._failures:
-                        reporter.note(f"{name}: finished ({len(self.members) - len(jobs)}/{len(self.members)})")
-                if ended:
-                    self._write()
-                    after_each(self.outcomes())
-                check_stop()
-                time.sleep(POLL_SECONDS)
+            with member_table(self.folder, self._statuses, reporter) as renew:
+                while jobs:
+                    ended = [name for name, job in jobs.items() if job.done()]
+                    for name in ended:
+                        self._note_failure(name, _result(jobs.pop(name)), reporter)
+                        if name not in self._failures:
+                            reporter.note(f"{name}: finished ({len(self.members) - len(jobs)}/{len(self.members)})")
+                    if ended:
+                        self._write()
+                        after_each(self.outcomes())
+                    renew()
+                    check_stop()
+                    time.sleep(POLL_SECONDS)
         except BaseException as error:
             engine.close(cancel=True)
             after_each(self.outcomes())
