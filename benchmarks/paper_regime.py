@@ -5,8 +5,8 @@
 
 M0 chooses each arm's gate rate on held-out images, a scan finds λ whose costs overlap (both on a seed of their own),
 then M1, M2, M1b and M3 run seed by seed, so that a part that is broken off is balanced. To go on with published rows,
-copy docs/results/regime/results.jsonl into OUT first. Every member is a run folder
-of `depl0 prune` below OUT and one line of OUT/results.jsonl; a member that was broken off goes on from its checkpoint.
+copy docs/results/regime/results.jsonl into OUT first. Every member is a run folder of `depl0 prune` below OUT and one
+line of OUT/results.jsonl; a member that was broken off goes on from its checkpoint.
 """
 
 from __future__ import annotations

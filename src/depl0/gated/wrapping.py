@@ -40,8 +40,9 @@ def follow_training(wrapper: DistributedDataParallel, gated: GatedModel) -> None
     if not torch.is_grad_enabled():
         return
     trained = (gated.host, gated.engine.is_fixed)
-    if wrapper.__dict__.get("_depl0_built_for", _built_for(wrapper, gated)) == trained:
-        wrapper.__dict__["_depl0_built_for"] = trained
+    if "_depl0_built_for" not in wrapper.__dict__:  # looked for once: this runs in every step
+        wrapper.__dict__["_depl0_built_for"] = _built_for(wrapper, gated)
+    if wrapper.__dict__["_depl0_built_for"] == trained:
         return
     unused = {id(p) for p in gated.generator.parameters()} if gated.engine.is_fixed else set()
     _build_anew(wrapper, {name for name, p in wrapper.module.named_parameters() if id(p) in unused})
