@@ -1,12 +1,13 @@
 """Is it the dependency? The paper's own regime on a CPU, with controls. Rules: docs/results/regime/RULES.md.
 
-    python benchmarks/paper_regime.py OUT --data cifar10:DIR          # runs, or goes on; one member after the other
-    python benchmarks/paper_regime.py OUT --page docs/results/regime  # writes the page of what is finished
+    python benchmarks/paper_regime.py OUT --data cifar10:DIR    # runs, or goes on; one member after the other
+    python benchmarks/paper_regime.py OUT --choices docs/results/regime
+    depl0 paper claims OUT --chosen gate_optimizer.lr --seeds 0,1,2,3,4 --out docs/results/regime
 
 M0 chooses each arm's gate rate on held-out images, a scan finds λ whose costs overlap (both on a seed of their own),
-then M1, M2, M1b and M3 run seed by seed, so that a part that is broken off is balanced. To go on with published rows,
-copy docs/results/regime/results.jsonl into OUT first. Every member is a run folder of `depl0 prune` below OUT and one
-line of OUT/results.jsonl; a member that was broken off goes on from its checkpoint.
+then M1, M2, M1b and M3 run seed by seed, so that a part that is broken off is balanced. Every member is a run folder of
+`depl0 prune` below OUT and one line of OUT/results.jsonl; a member that was broken off goes on from its checkpoint. To
+go on from published rows, copy docs/results/regime/results.jsonl into OUT first, and judge claims.json beside OUT.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import argparse
 import dataclasses
 import json
 import math
-import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from depl0.app.recipes.sections import (
 )
 from depl0.app.runs.folder import Lines, RunFolder
 from depl0.app.runs.progress import Plain
+from depl0.app.table import markdown_grid
 from depl0.app.training.prune import prune
 from depl0.app.training.setup import model_factory, open_data_for
 from depl0.paper.claims.runs import read_claim_run
@@ -227,26 +228,19 @@ def interpolated_weight(costs: dict[float, float], share: float) -> float:
 
 @torch.no_grad()
 def figures(recipe: Recipe, folder: RunFolder, summary: dict[str, Any]) -> dict[str, Any]:
-    """Return what the rules compare, from a finished run."""
+    """Return what choices are made by, and the main figures, from a finished run."""
     data = open_data_for(recipe, "cpu")
     network = load(folder.compact, model_factory(recipe, data))
     batches = [(F.cross_entropy(network(x), y, reduction="sum"), len(y)) for x, y in data.for_choices.epoch(0)]
-    groups = summary["groups"]
-    ratios = [1 - group["open"] / group["gates"] for group in groups.values()]
     told = read_claim_run(folder.path, control="gates.generator=bias")
     assert told is not None, "the run is finished"
     return {
         "held_out_loss": float(sum(loss for loss, _ in batches)) / sum(count for _, count in batches),
         "held_out": summary["validation"]["compact"]["accuracy"],
-        "test": summary["compact"]["accuracy"],
-        "macs_left": summary["macs_left"],
-        "params_left": summary["params_left"],
-        "settled_step": round(summary["settled_epoch"] * summary["steps"] / recipe.search.epochs),
-        "steps": summary["steps"],
-        "closed_at_start": told.closed_at_start,
-        "prune_ratios": [round(ratio, 4) for ratio in ratios],
-        "unevenness": statistics.pstdev(ratios),
-        "dependency": summary["dependency"],
+        "test": told.score,
+        "macs_left": told.cost,
+        "params_left": told.params,
+        "settled_step": told.settled_step,
         "seconds": summary["seconds"],
         "made_with": told.made_with,
     }
@@ -261,20 +255,35 @@ def run(study: Study) -> None:
             print(f"== {part.name} {member.name}: {told}", flush=True)
 
 
+def write_choices(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write ``choices.md``, the runs that rates and λ were chosen by, and all rows."""
+    cells = [
+        [
+            *(row["network"], row["arm"], f"{row['rate']:g}", f"{row['weight']:g}", f"{row['held_out']:.1f}"),
+            f"{row['held_out_loss'] + row['weight'] * row['params_left']:.3f}",
+            *(f"{100 * row['macs_left']:.1f}", f"{100 * row['params_left']:.1f}"),
+        ]
+        for row in rows
+        if row["seed"] == CHOICE_SEED
+    ]
+    head = ["network", "arm", "gate rate", "λ", "held-out, %", "held-out loss + λ·parameters", "MACs left, %"]
+    table = markdown_grid([*head, "parameters left, %"], cells, is_number=[False, False, *[True] * 6])
+    text = (
+        f"# Choices of rates and λ\n\nSeed {CHOICE_SEED}, held-out images; [RULES.md](RULES.md) says how.\n\n{table}\n"
+    )
+    write_whole(folder / "choices.md", text.encode())
+    write_whole(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
 def main() -> None:
-    """Run, or write the page."""
+    """Run, or write the choices."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", default="cifar10:data")
-    parser.add_argument("--page", type=Path, help="write the page of what is finished to this folder, and stop")
+    parser.add_argument("--choices", type=Path, help="write choices.md and results.jsonl to this folder, and stop")
     args = parser.parse_args()
-    if args.page is not None:
-        from paper_regime_page import page
-
-        args.page.mkdir(parents=True, exist_ok=True)
-        rows = Lines(args.out / "results.jsonl").read()
-        write_whole(args.page / "README.md", page(rows).encode())
-        write_whole(args.page / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    if args.choices is not None:
+        write_choices(Lines(args.out / "results.jsonl").read(), args.choices)
         return
     torch.set_num_threads(1)
     run(Study(args.out, args.data))

@@ -64,32 +64,39 @@ def ablation_command(
     finish(study, result, table, as_json)
 
 
-CONTROL = "gates.generator=bias"
-"""the generator whose weights between gates are held at 0"""
-
-
 @app.command("claims", cls=GroupedCommand)
 def claims_command(
     runs: Annotated[
         list[Path], typer.Argument(help="Folders of runs or of studies, or an earlier claims.json.", show_default=False)
     ],
-    out: Annotated[Path | None, typer.Option(help="Folder for README.md and claims.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for README.md, claims.json and the figure.")] = None,
     method: Annotated[str, typer.Option(help="What is called Dep-L0, e.g. dep-l0 or dep-l0:conditioning=gates.")] = (
         "dep-l0"
     ),
     control: Annotated[
         str, typer.Option(help="The recipe field that makes a run of Dep-L0 the control W = 0.")
-    ] = CONTROL,
+    ] = "gates.generator=bias",
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option(help="Recipe field chosen for each kind of runs, e.g. gate_optimizer.lr; can be repeated."),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds that count, e.g. 0,1,2 (default: all).")] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "The paper's claims, judged by runs",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Judge the paper's claims by finished runs: confirmed, not confirmed or open, with figures, n and spread."""
+    """Judge the paper's claims by finished runs: confirmed, refuted, too weak to tell or open, with figures and n."""
     from depl0.paper.claims.judge import judge
     from depl0.paper.claims.page import page, write_claims
 
-    result = judge(runs, method, control)
-    if out is not None:
-        write_claims(result, out)
-    typer.echo(json.dumps(result, indent=2, ensure_ascii=False) if as_json else page(result), nl=as_json)
+    try:
+        counted = None if seeds is None else [int(seed) for seed in seeds.split(",")]
+    except ValueError as error:
+        raise InputError(
+            f"--seeds takes integers, got {seeds!r} instead.", hint="for example --seeds 0,1,2."
+        ) from error
+    result = judge(runs, method, control, chosen or (), counted)
+    text = page(result, title) if out is None else write_claims(result, out, title)
+    typer.echo(json.dumps(result, indent=2, ensure_ascii=False) if as_json else text, nl=as_json)
 
 
 TABLES = ("cifar10", "cifar100", "imagenet", "runtime", "ablation")

@@ -1,7 +1,8 @@
-"""The page of the claims: verdicts, one line for each setting, all comparisons, and the runs with what made them."""
+"""The page of the claims: verdicts, one line for each setting, a figure, all comparisons, and what made the runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +11,38 @@ from depl0.app.studies.measures import made_with_note
 from depl0.app.studies.study import write_json
 from depl0.app.table import MISSING, markdown_grid
 from depl0.errors import InputError
-from depl0.paper.claims.judge import overall
+from depl0.paper.claims.figure import curves_of, draw
+from depl0.paper.claims.judge import of_setting
 from depl0.paper.claims.statistics import CONFIDENCE, Sample
 
+FIGURE = "curves"
 _INTERVAL = f"in favour of the first ({CONFIDENCE:.0%} interval)"
 
 
-def page(result: dict[str, Any]) -> str:
-    """Return the text of ``README.md``."""
-    claims = result["claims"]
-    rows = [
-        [claim["claim"], claim["verdict"], _settings_of(claim), f"{claim['control']}: {claim['control_verdict']}"]
-        for claim in claims
-    ]
+def page(result: dict[str, Any], title: str, beside: Sequence[str] = ()) -> str:
+    """Return the text of ``README.md``; ``beside`` are other pages of its folder."""
+    claims = [claim for claim in result["claims"] if claim["decides"]]
+    rows = [[claim["claim"], claim["verdict"], claim["due_to_dependency"] or MISSING] for claim in claims]
     parts = [
-        "# The paper's claims, judged by runs",
+        f"# {title}",
         f"Written by `depl0 paper claims` from {len(result['runs'])} finished runs. Dep-L0 is `{result['method']}`; "
-        f"the control is Dep-L0 with `{result['control']}`, whose gates know nothing of each other. What the control "
-        "does as well is not due to the dependency.",
-        _words(["claim", "verdict", "settings", "and the control W = 0?"], rows),
+        f"`control` is Dep-L0 with `{result['control']}` (W = 0), whose gates know nothing of each other."
+        + "".join(f" See also [{name}]({name})." for name in beside),
+        _words(["claim", "verdict", "due to dependency?"], rows),
         "One line for each setting; where several kinds of runs are compared there, the one that speaks most against "
         "the claim:",
         _words(["claim", "setting", "compared", _INTERVAL, "seeds", "verdict"], [r for c in claims for r in _lines(c)]),
+        *([f"![Score over cost by kind of runs]({FIGURE}.svg)"] if curves_of(result) else []),
         "## How it is judged",
         result["rule"],
         "## Settings",
         "\n".join(f"- **{name}**: {setting['description']}" for name, setting in result["settings"].items()),
-        *(_details(claim) for claim in claims),
+        *(_details(claim) for claim in result["claims"] if claim["comparisons"]),
         "## Runs",
-        "Converged: the epoch in which the search noticed that its gates had come to rest. Settled: the first epoch "
-        "after which at most 1 % of them differ from the final set. Unevenness: the standard deviation over layers of "
-        "the share of channels that is kept. Made with: the commit, where depl0 ran from one.",
+        "Settled: the first step (epoch, where gates were logged once an epoch) after which at most 1 % of the gates "
+        "differ from the final set. Unevenness: the standard deviation over gated layers of the share of closed gates; "
+        "a layer that is closed whole counts as 1, although it keeps a channel (runs of older files: of the share of "
+        "channels that is kept). Means over seeds; every run is in [claims.json](claims.json).",
         _run_table(result),
         *made_with_note(result["made_with"]),
     ]
@@ -54,74 +56,57 @@ def _words(head: list[str], rows: list[list[str]]) -> str:
     return markdown_grid(head, rows, is_number=[False] * len(head))
 
 
-def _settings_of(claim: dict[str, Any]) -> str:
-    """Say in how many settings the claim holds, does not, or is open."""
-    verdicts = [overall(each["verdict"] for each in found) for found in _by_setting(claim).values()]
-    counts = {verdict: verdicts.count(verdict) for verdict in ("confirmed", "not confirmed", "open")}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "none"
-
-
-def _by_setting(claim: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for comparison in claim["comparisons"]:
-        found.setdefault(comparison["setting"], []).append(comparison)
-    return found
-
-
 def _lines(claim: dict[str, Any]) -> list[list[str]]:
     """Return one line for each setting of a claim: of decided comparisons, the one that is least in its favour."""
     lines = []
-    for setting, comparisons in _by_setting(claim).items():
+    for setting in dict.fromkeys(each["setting"] for each in claim["comparisons"]):
+        comparisons = [each for each in claim["comparisons"] if each["setting"] == setting]
         decided = [each for each in comparisons if each["verdict"] != "open"] or comparisons
-        worst = min(decided, key=lambda each: float(each["difference_in_favour_of_left"]))
+        worst = min(decided, key=lambda each: float("inf") if each["found"] is None else float(each["found"]["mean"]))
         others = f" (and {len(comparisons) - 1} more)" if len(comparisons) > 1 else ""
+        verdict = of_setting(each["verdict"] for each in comparisons)
         lines.append(
             [
                 claim["claim"],
                 setting,
                 f"{worst['left']} against {worst['right']}{others}",
                 _difference(worst, claim["digits"]),
-                str(_seeds(worst)),
-                overall(each["verdict"] for each in comparisons) + (f" ({worst['reason']})" if worst["reason"] else ""),
+                str(min(int(sample["n"]) for sample in worst["figures"].values())),
+                verdict + (f" ({worst['reason']})" if worst["reason"] else ""),
             ]
         )
     return lines or [[claim["claim"], MISSING, "no two kinds of runs", MISSING, MISSING, "open"]]
 
 
-def _seeds(comparison: dict[str, Any]) -> int:
-    return min(int(sample["n"]) for sample in comparison["figures"].values())
-
-
 def _difference(comparison: dict[str, Any], digits: int) -> str:
-    low, high = comparison["interval"]
-    interval = "" if low is None else f" ({low:+.{digits}f} to {high:+.{digits}f})"
-    return f"{comparison['difference_in_favour_of_left']:+.{digits}f}{interval}"
+    found = comparison["found"]
+    if found is None:
+        return MISSING
+    interval = "" if found["low"] is None else f" ({found['low']:+.{digits}f} to {found['high']:+.{digits}f})"
+    return f"{found['mean']:+.{digits}f}{interval}"
 
 
 def _details(claim: dict[str, Any]) -> str:
     title = f"## {claim['claim'][0].upper()}{claim['claim'][1:]}"
-    if not claim["comparisons"]:
-        return f"{title}\n\nNo two kinds of runs to compare: open."
     head = ["setting", "compared", "first", "second", _INTERVAL, "cost left", "verdict"]
-    tables = [_words(head, [_detail_row(each, claim["digits"]) for each in claim["comparisons"]])]
-    if claim["control_comparisons"]:
-        asked = [_detail_row(each, claim["digits"]) for each in claim["control_comparisons"]]
-        tables.append(f"And the control ({claim['control']}?):\n\n{_words(head, asked)}")
-    return "\n\n".join([title, f"Compared: {claim['figure']}.", *tables])
+    every = [*claim["comparisons"], *claim["control_comparisons"]]
+    decides = "" if claim["decides"] else " Decides nothing."
+    rows = [_detail_row(each, claim["digits"]) for each in every]
+    return "\n\n".join([title, f"Compared: {claim['figure']}.{decides}", _words(head, rows)])
 
 
 def _detail_row(comparison: dict[str, Any], digits: int) -> list[str]:
     arms = (comparison["left"], comparison["right"])
     first, second = (Sample(**comparison["figures"][arm]).show(digits) for arm in arms)
-    reason = f" ({comparison['reason']})" if comparison["reason"] else ""
+    paired = comparison["found"] is not None and comparison["found"]["paired"]
     return [
         comparison["setting"],
-        " against ".join(arms) + (", by seed" if comparison["paired"] else ""),
+        " against ".join(arms) + (", by seed" if paired else ""),
         first,
         second,
         _difference(comparison, digits),
         _costs(comparison),
-        comparison["verdict"] + reason,
+        comparison["verdict"] + (f" ({comparison['reason']})" if comparison["reason"] else ""),
     ]
 
 
@@ -133,24 +118,36 @@ def _costs(comparison: dict[str, Any]) -> str:
 
 
 def _run_table(result: dict[str, Any]) -> str:
-    head = ["run", "setting", "kind", "made with", "seed", "score", "cost left", "converged", "settled", "unevenness"]
-    rows = [
-        [
-            run["label"],
-            run["setting"],
-            run["arm"],
-            _made_with(run["made_with"]),
-            str(run["seed"]),
-            f"{run['score']:.2f}",
-            f"{run['cost']:.1%}",
-            MISSING if run["converged"] is None else f"{run['converged']:.3g}",
-            MISSING if run["settled"] is None else f"{run['settled']:g}",
-            MISSING if run["unevenness"] is None else f"{run['unevenness']:.3f}",
-            MISSING if run["closed_at_start"] is None else f"{run['closed_at_start']:.1%}",
-        ]
-        for run in result["runs"]
-    ]
-    return markdown_grid([*head, "closed at the start"], rows, is_number=[False] * 4 + [True] * 7)
+    """Return a line for each kind of runs, setting and λ: means over its seeds."""
+    runs = result["runs"]
+    rows = []
+    kinds = {(run["setting"], run["arm"], run["weight"]) for run in runs}
+    for setting, arm, weight in sorted(kinds, key=lambda kind: (int(kind[0][1:]), kind[1], kind[2] or 0.0)):
+        same = [run for run in runs if (run["setting"], run["arm"], run["weight"]) == (setting, arm, weight)]
+        chosen = sorted({f"{value:g}" for run in same for value in run["chosen"].values()})
+        settled = "settled" if any(run["settled_step"] is None for run in same) else "settled_step"
+        differ = "gates_that_differ"
+        rows.append(
+            [
+                setting,
+                arm,
+                MISSING if weight is None else f"{weight:g}",
+                ", ".join(chosen) or MISSING,
+                ", ".join(str(run["seed"]) for run in same),
+                *(_mean(same, "score", 2), _mean(same, "cost", 1, 100), _mean(same, "params", 1, 100)),
+                _mean(same, settled, 0) + (" epochs" if settled == "settled" else ""),
+                *(_mean(same, "unevenness", 3), _mean(same, differ, 0), _mean(same, "closed_at_start", 1, 100)),
+                ", ".join(dict.fromkeys(_made_with(run["made_with"]) for run in same)),
+            ]
+        )
+    head = ["setting", "kind", "λ", "chosen", "seeds", "score", "cost left, %", "parameters left, %", "settled"]
+    head += ["unevenness", "gates that differ with W = 0", "closed at the start, %", "made with"]
+    return markdown_grid(head, rows, is_number=[False, False, True, True, False, *[True] * 7, False])
+
+
+def _mean(runs: Sequence[dict[str, Any]], name: str, digits: int, scale: float = 1.0) -> str:
+    found = Sample.of([scale * run[name] for run in runs if run[name] is not None])
+    return found.show(digits).partition(" (n")[0]
 
 
 def _made_with(versions: dict[str, str | None]) -> str:
@@ -160,10 +157,14 @@ def _made_with(versions: dict[str, str | None]) -> str:
     return f"depl0 {versions['depl0']}" if versions.get("depl0") else MISSING
 
 
-def write_claims(result: dict[str, Any], folder: Path) -> None:
-    """Write ``README.md`` and ``claims.json``."""
+def write_claims(result: dict[str, Any], folder: Path, title: str) -> str:
+    """Write ``README.md``, ``claims.json`` and, where there are several λ, the figure; return the page."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder.", hint="choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
+    text = page(result, title, sorted(file.name for file in folder.glob("*.md") if file.name != "README.md"))
     write_json(folder / "claims.json", result)
-    write_whole(folder / "README.md", page(result).encode())
+    write_whole(folder / "README.md", text.encode())
+    if curves_of(result):
+        write_whole(folder / f"{FIGURE}.svg", draw(result))
+    return text

@@ -25,7 +25,9 @@ from depl0.errors import FormatError, InputError
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
 from depl0.paper.claims.settings import OF_AN_ARM, Setting, recorded_setting, setting_of
 
-L0_HC, CONTROL = "l0-hc", "control"
+L0_HC, CONTROL, CONST, START = "l0-hc", "control", "fc-const", "l0-hc-start"
+CONTROLS = {CONST: CONST, "independent-fc": START, "fc-frozen": "fc-frozen", "fc-shuffled": "fc-shuffled"}
+"""what the generators of :mod:`depl0.paper.controls` are called here"""
 _SAID_ALONE = ("generator", "direction")
 
 
@@ -38,18 +40,28 @@ class ClaimRun:
     setting: Setting
     """everything that runs which are compared have in common"""
     arm: str
-    """what differs: ``dep-l0``, ``dep-l0:backward``, ``dep-l0:lstm``, ``l0-hc``, ``control``"""
+    """what differs: ``dep-l0``, ``dep-l0:backward``, ``dep-l0:lstm``, ``l0-hc``, ``control`` (W = 0), ``fc-const``"""
     seed: int
     metric: Metric
     score: float
     cost: float
     """the share of what the budget counts that is left; with λ, of the MACs"""
+    params: float | None
+    """the share of the parameters that is left"""
+    weight: float | None
+    """λ; None: a budget"""
     converged: float | None
     """the epoch in which the search noticed that its gates had come to rest; None: not before its end"""
     settled: float | None
     """the first epoch after which at most 1 % of the gates differ from the final set"""
+    settled_step: float | None
+    """the same in steps; None: gates were logged once an epoch"""
+    layers: float | None
+    """how many layers have gates"""
     unevenness: float | None
-    """standard deviation over layers of the share of channels that is kept"""
+    """standard deviation over gated layers of the share of gates that is closed"""
+    gates_that_differ: float | None
+    """how many gates would differ with W = 0; None: not measured, or there is no W"""
     closed_at_start: float | None
     """the share of the gates that was closed before the first step"""
     made_with: dict[str, str | None] = field(default_factory=dict)
@@ -79,10 +91,11 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return list(found)
 
 
-def read_claim_run(path: Path, control: str) -> ClaimRun | None:
+def read_claim_run(path: Path, control: str, chosen: Sequence[str] = ()) -> ClaimRun | None:
     """Read a run; None: it is not finished, or its method is neither Dep-L0 nor L0-HC.
 
-    ``control`` says by which recipe field a run of Dep-L0 is the control, for example ``gates.generator=bias``.
+    ``control`` says by which recipe field a run of Dep-L0 is the control, for example ``gates.generator=bias``;
+    ``chosen`` are the fields that were chosen for each kind of runs.
     """
     recipe, folder = read_recipe(path / "recipe.toml"), RunFolder(path)
     summary = folder.summary()
@@ -97,21 +110,28 @@ def read_claim_run(path: Path, control: str) -> ClaimRun | None:
             content.GATES(line, "")
     except (content.Wrong, FormatError) as error:
         raise InputError(f"{path} is damaged: {error}.", hint="copy it again from where it was written.") from error
-    metric, choice = metric_in(summary), _choice(path)
+    metric, choices = metric_in(summary), dict.fromkeys(chosen, "") | _choice(path)
+    groups, settled = list((summary.get("groups") or {}).values()), summary.get("settled_epoch")
+    closed = [1 - group["open"] / group["gates"] for group in groups if group["gates"]]
     return ClaimRun(
         label="/".join(path.resolve().parts[-2:]),
-        setting=setting_of(recipe, choice),
+        setting=setting_of(recipe, choices),
         arm=arm,
         seed=recipe.run.seed,
         metric=metric,
         score=float(summary["compact"][metric.name]),
         cost=float(summary["budget_reached"] if recipe.gates.budget is not None else summary["macs_left"]),
+        params=summary["params_left"],
+        weight=None if recipe.gates.budget is not None else recipe.penalty.weight,
         converged=(summary.get("convergence") or {}).get("epoch"),
-        settled=summary.get("settled_epoch"),
-        unevenness=_unevenness(summary),
+        settled=settled,
+        settled_step=_step_of(lines, settled) if recipe.run.gates_steps else None,
+        layers=len(groups) or None,
+        unevenness=statistics.pstdev(closed) if len(closed) > 1 else None,
+        gates_that_differ=(summary.get("dependency") or {}).get("gates_that_differ"),
         closed_at_start=_closed_at_start(lines, recipe),
         made_with=versions_of(path),
-        chosen={} if choice is None else {choice["field"]: _value(recipe, choice["field"])},
+        chosen={name: _value(recipe, name) for name in choices},
     )
 
 
@@ -121,9 +141,9 @@ def arm_of(recipe: Recipe, control: str) -> str | None:
     >>> from depl0.app.recipes import catalog
     >>> from depl0.app.recipes.toml import with_overrides
     >>> base = catalog.get("digits")
-    >>> generators = ("fc", "lstm", "bias", "independent")
+    >>> generators = ("fc", "lstm", "bias", "independent", "fc-const")
     >>> [arm_of(with_overrides(base, {"gates.generator": name}), "gates.generator=bias") for name in generators]
-    ['dep-l0', 'dep-l0:lstm', 'control', 'l0-hc']
+    ['dep-l0', 'dep-l0:lstm', 'control', 'l0-hc', 'fc-const']
     """
     gates = recipe.gates
     if gates.method == "dep-l0" and _is_control(recipe, control):
@@ -136,6 +156,8 @@ def arm_of(recipe: Recipe, control: str) -> str | None:
     told = {name: str(getattr(gates, name)) for name in OF_AN_ARM if getattr(gates, name) != getattr(usual, name)}
     if recipe.search.dependency:
         told["dependency"] = str(recipe.search.dependency)
+    if list(told) == ["generator"] and gates.generator in CONTROLS:
+        return CONTROLS[gates.generator]
     return ":".join(["dep-l0", *(text if name in _SAID_ALONE else f"{name}={text}" for name, text in told.items())])
 
 
@@ -149,8 +171,8 @@ def _is_control(recipe: Recipe, control: str) -> bool:
     return with_overrides(recipe, {field.strip(): value.strip()}) == recipe
 
 
-def _choice(run: Path) -> dict[str, Any] | None:
-    """Return what the comparison that a run belongs to chose for each method; None: it chose nothing."""
+def _choice(run: Path) -> dict[str, str]:
+    """Return the field that the comparison a run belongs to chose for each method, and from what."""
     for folder in list(run.resolve().parents)[:3]:  # METHOD/budget-SHARE/seed-NUMBER
         file = folder / "comparison.json"
         if file.is_file():
@@ -160,12 +182,14 @@ def _choice(run: Path) -> dict[str, Any] | None:
             except (OSError, ValueError, AttributeError, RecursionError, content.Wrong) as error:
                 hint = "run the comparison once more: it writes its table again."
                 raise InputError(f"{file} is damaged: {error}.", hint=hint) from error
-            return dict(found) if found else None
-    return None
+            return {found["field"]: f" from {', '.join(found['values'])}"} if found else {}
+    return {}
 
 
 def _value(recipe: Recipe, field: str) -> Any:
     section, _, name = field.partition(".")
+    if not hasattr(getattr(recipe, section, None), name):
+        raise InputError(f"recipes have no field {field!r}.", hint="depl0 recipes fields lists them.")
     return getattr(getattr(recipe, section), name)
 
 
@@ -180,10 +204,10 @@ _CHOICE = content.Check(_Choice)
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _unevenness(summary: dict[str, Any]) -> float | None:
-    layers = [row for row in summary.get("layers") or [] if row.get("prunable") and row["channels"]]
-    kept = [row["kept"] / row["channels"] for row in layers]
-    return statistics.pstdev(kept) if len(kept) > 1 else None
+def _step_of(lines: Iterable[dict[str, Any]], epoch: float | None) -> float | None:
+    """Return the step of the line that was logged at this point of the search."""
+    found = (line.get("step") for line in lines if line.get("phase") == "search" and line.get("epoch") == epoch)
+    return next(found, None)
 
 
 def _closed_at_start(lines: Iterable[dict[str, Any]], recipe: Recipe) -> float | None:
@@ -200,7 +224,10 @@ def _least(recipe: Recipe) -> float:
 
 # -- runs of an earlier claims.json: their folders may be on another machine, or deleted -------------------------------
 
-_FIGURES = ("converged", "settled", "unevenness", "closed_at_start")
+_FIGURES = (
+    *("params", "weight", "converged", "settled", "settled_step", "layers", "unevenness"),
+    *("gates_that_differ", "closed_at_start"),
+)
 
 
 class _Setting(content.Fields):
@@ -215,9 +242,14 @@ class _Run(content.Fields):
     seed: content.Number
     score: content.Number
     cost: content.Number
+    params: content.Count | None = None
+    weight: content.Count | None = None
     converged: content.Count | None = None
     settled: content.Count | None = None
+    settled_step: content.Count | None = None
+    layers: content.Count | None = None
     unevenness: content.Count | None = None
+    gates_that_differ: content.Count | None = None
     closed_at_start: content.Count | None = None
     made_with: dict[content.Text, content.Text | None]
     chosen: dict[content.Text, Any] | None = None
@@ -289,4 +321,4 @@ def without_repeats(runs: Iterable[ClaimRun]) -> list[ClaimRun]:
 
 
 def _identity(run: ClaimRun) -> tuple[object, ...]:
-    return (run.label, run.arm, run.seed, run.metric, run.score, run.cost)
+    return (run.label, run.arm, run.weight, run.seed, run.metric, run.score, run.cost)

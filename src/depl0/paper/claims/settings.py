@@ -1,7 +1,7 @@
-"""What runs that are compared have in common: everything in their recipes but generator, direction and seed.
+"""What runs that are compared have in common: everything in their recipes but generator, direction, λ and seed.
 
-A setting is written down whole, so that runs of several machines and sessions are put together only where nothing else
-differs. Where files lie on a machine is no part of it.
+Runs of several λ form a curve over the cost. A setting is written down whole, so that runs of several machines and
+sessions are put together only where nothing else differs. Where files lie on a machine is no part of it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any, final
 
 from depl0._util.user_code import shown_spec
@@ -27,8 +28,10 @@ _OF_THE_RUN = ("precision",)
 _LEFT_OUT = {
     "gates": OF_AN_ARM,
     "search": ("dependency",),
-    "data": ("workers",),
-}  # who reads the images changes no image
+    "penalty": ("weight",),
+    "data": ("workers",),  # who reads the images changes no image
+}
+CHOSEN = "chosen for each kind of runs"
 
 
 @final
@@ -48,25 +51,25 @@ class Setting:
         found: dict[str, Any] | None = None if self.recipe is None else json.loads(self.recipe)
         return found
 
-    def for_any_penalty(self) -> str | None:
-        """Return the setting without λ, so that runs of several λ form a curve; None: it has a budget, or no whole."""
+    @property
+    def network(self) -> str:
+        """What the recipe calls the network."""
+        return self.description.partition(" on ")[0]
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a budget closes gates, so that they follow its ramp."""
         told = self.fields()
-        if told is None or told["gates"].get("budget") is not None:
-            return None
-        told["penalty"].pop("weight", None)
-        return _written(told)
+        return "λ" not in self.description if told is None else told["gates"].get("budget") is not None
 
 
-def setting_of(recipe: Recipe, choice: Mapping[str, Any] | None = None) -> Setting:
-    """Return the setting of a run; ``choice`` is what a comparison chose for each method on held-out images.
+def setting_of(recipe: Recipe, chosen: Mapping[str, str] = MappingProxyType({})) -> Setting:
+    """Return the setting of a run; ``chosen`` are fields whose values were chosen for each kind of runs.
 
-    What was chosen for each method differs between methods on purpose: the setting says what it was chosen from.
+    They differ between kinds on purpose: the setting says that, and what they were chosen from.
     """
     told: dict[str, Any] = {name: getattr(recipe, name).model_dump() for name in _SECTIONS}
     told["run"] = {name: getattr(recipe.run, name) for name in _OF_THE_RUN}
-    for section, names in _LEFT_OUT.items():
-        for name in names:
-            told[section].pop(name)
     told["model"] |= {"weights": PurePath(recipe.model.weights).name, "spec": shown_spec(recipe.model.spec)}
     told["task"]["spec"] = shown_spec(recipe.task.spec)
     # A data set of a known name is the same wherever it lies; a folder of images is known by its name alone.
@@ -74,25 +77,31 @@ def setting_of(recipe: Recipe, choice: Mapping[str, Any] | None = None) -> Setti
         recipe.data.spec, lambda path: PurePath(path).name if recipe.data.spec.startswith("folder") else ""
     )
     told["data"]["spec"] = shown_spec(spec.removesuffix(":"))
-    if choice is not None:
-        section, _, name = str(choice["field"]).partition(".")
-        told[section][name] = f"chosen for each method from {', '.join(choice['values'])}"
+    for field, among in chosen.items():
+        section, _, name = field.partition(".")
+        told[section][name] = f"{CHOSEN}{among}"
     return recorded_setting(told)
 
 
 def recorded_setting(told: Mapping[str, Any]) -> Setting:
     """Return a setting from its fields; those that recipes did not have when it was written take their defaults."""
-    whole = {section: {**_defaults(section), **fields} for section, fields in told.items()}
+    whole = {
+        section: {
+            name: value
+            for name, value in (_defaults(section) | dict(fields)).items()
+            if name not in _LEFT_OUT.get(section, ())
+        }
+        for section, fields in told.items()
+    }
     return Setting(_describe(whole), _written(whole))
 
 
 def _defaults(section: str) -> dict[str, Any]:
     fields = SECTIONS[section].model_fields if section in SECTIONS else {}
-    left_out = _LEFT_OUT.get(section, ())
     return {
         name: field.default
         for name, field in fields.items()
-        if not field.is_required() and name not in left_out and (section != "run" or name in _OF_THE_RUN)
+        if not field.is_required() and (section != "run" or name in _OF_THE_RUN)
     }
 
 
@@ -102,10 +111,8 @@ def _written(told: Mapping[str, Any]) -> str:
 
 def _describe(told: Mapping[str, Any]) -> str:
     gates, penalty, search, data = told["gates"], told["penalty"], told["search"], told["data"]
-    if gates["budget"] is not None:
-        asked = f"{gates['budget']:.0%} of the {gates['of']}"
-    else:
-        asked = f"λ = {penalty['weight']:g} on {penalty['kind']}"
+    budget = gates["budget"]
+    asked = f"λ on {penalty['kind']}" if budget is None else f"{budget:.0%} of the {gates['of']}"
     start = "trained weights" if told["model"]["weights"] or told["model"]["pretrained"] else "from scratch"
     epochs = f"{search['epochs']} + {told['finetune']['epochs']} epochs"
     if data["epoch_images"]:
@@ -114,10 +121,10 @@ def _describe(told: Mapping[str, Any]) -> str:
         f"{section}.{name} {value}"
         for section, fields in told.items()
         for name, value in fields.items()
-        if str(value).startswith("chosen for each method")
+        if str(value).startswith(CHOSEN)
     ]
     where = str(data["spec"]).partition(":")[0]
     parts = [f"{told['model']['spec']} on {where}", start, asked, f"preset {gates['preset']}"]
-    if search["first_scores"] != "taylor" and gates["budget"] is not None:
+    if search["first_scores"] != "taylor" and budget is not None:
         parts.append(f"scores from {search['first_scores']}")
     return ", ".join([*parts, epochs, *chosen])
