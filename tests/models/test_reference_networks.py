@@ -45,7 +45,7 @@ CIFAR = (3, 32, 32)
         ("resnet44", {}, CIFAR, 658_586, 97_174_144),
         ("resnet56", {}, CIFAR, 853_018, 125_485_696),
         ("resnet56", {"shortcut": "B"}, CIFAR, 855_770, 125_747_840),
-        ("resnet56_b", {}, CIFAR, 855_770, 125_747_840),
+        ("resnet56_b_dep_l0", {}, CIFAR, 855_770, 125_747_840),
         ("resnet110", {}, CIFAR, 1_727_962, 252_887_680),
         ("resnet50", {}, (3, 224, 224), 25_557_032, 4_089_184_256),
         ("lenet5", {}, (1, 28, 28), 431_080, 2_293_000),
@@ -184,7 +184,7 @@ def test_unknown_name_with_a_near_one():
         build("resnet65")
     assert str(caught.value) == (
         f"The model must be one of {', '.join(map(repr, names()))}, got 'resnet65' instead.\n"
-        "hint: did you mean resnet56 or resnet50 or resnet56_b?"
+        "hint: did you mean resnet56 or resnet50 or resnet44?"
     )
 
 

@@ -55,7 +55,9 @@ def nothing_is_left_on_the_path(monkeypatch):
 # Built-in networks
 
 
-@pytest.mark.parametrize("name", sorted(set(names()) - {"resnet110", "vgg16", "resnet50"}))
+@pytest.mark.parametrize(
+    "name", [n for n in names() if n not in ("resnet110", "vgg16", "resnet50") and "dep_l0" not in n]
+)
 def test_every_built_in_network_takes_the_sizes_of_the_data(name):
     network = build_model(name, num_classes=7, in_channels=2, image_size=20).eval()
     assert network(torch.zeros(1, 2, 20, 20)).shape == (1, 7)
@@ -79,8 +81,7 @@ def test_a_factory_builds_anew_each_time():
 def test_unknown_built_in_networks():
     wanted = f"The built-in model must be one of {', '.join(map(repr, names()))}, got"
     assert (
-        message_of("resnet57")
-        == f"{wanted} 'resnet57' instead.\nhint: did you mean resnet56 or resnet50 or resnet56_b?"
+        message_of("resnet57") == f"{wanted} 'resnet57' instead.\nhint: did you mean resnet56 or resnet50 or resnet44?"
     )
     assert message_of("Transformer") == (
         f"{wanted} 'Transformer' instead.\n"

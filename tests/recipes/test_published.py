@@ -91,7 +91,7 @@ def test_the_published_penalty_weights(base: str, weights: tuple[float, ...]) ->
 def test_vgg16(images: str) -> None:
     paper, authors = (get(f"vgg16-{images}-{source}") for source in SOURCES)
     for r, epochs in ((paper, 300), (authors, 299)):
-        assert (r.model.spec, r.gates.groups, r.gates.alone) == ("vgg16", "all", ())
+        assert (r.model.spec, r.gates.groups, r.gates.alone) == ("vgg16_dep_l0", "all", ())
         assert (r.search.epochs, r.finetune.epochs, r.data.batch_size) == (epochs, 0, 128)
         assert r.weight_optimizer.weight_decay == 5e-4
     every_60 = (60, 120, 180, 240)
@@ -102,7 +102,7 @@ def test_vgg16(images: str) -> None:
 @pytest.mark.parametrize("images", CIFAR)
 def test_resnet56(images: str) -> None:
     paper, authors = (get(f"resnet56-{images}-{source}") for source in SOURCES)
-    for r, model, epochs in ((paper, "resnet56", 300), (authors, "resnet56_b", 299)):
+    for r, model, epochs in ((paper, "resnet56_dep_l0", 300), (authors, "resnet56_b_dep_l0", 299)):
         assert (r.model.spec, r.gates.groups, r.gates.alone) == (model, "inner", ("conv1",))
         assert (r.search.epochs, r.finetune.epochs, r.data.batch_size) == (epochs, 0, 128)
         assert r.weight_optimizer.weight_decay == 5e-4
@@ -115,7 +115,7 @@ def test_resnet56(images: str) -> None:
 def test_resnet50() -> None:
     paper, authors = (get(f"resnet50-imagenet-{source}") for source in SOURCES)
     for r in (paper, authors):
-        assert (r.model.spec, r.gates.groups, r.gates.alone) == ("resnet50", "inner", ())
+        assert (r.model.spec, r.gates.groups, r.gates.alone) == ("resnet50_dep_l0", "inner", ())
         assert (r.search.epochs, r.data.batch_size, r.weight_optimizer.weight_decay) == (90, 256, 1e-4)
         assert (r.finetune.epochs, r.finetune.gated, r.finetune_weight_decay) == (10, True, 1e-4)
     assert rates(paper) == (0.1, (30, 60), 0.1, 1e-3, ((30, 60), 0.2))
@@ -147,6 +147,23 @@ def test_resnet56_has_28_gated_layers() -> None:
 def test_vgg16_has_4224_filters_in_13_layers() -> None:
     layers = gated_layers("vgg16-cifar10-paper", torch.zeros(1, 3, 32, 32))
     assert (len(layers), sum(size for _, size in layers)) == (13, 4224)
+
+
+@pytest.mark.parametrize(
+    ("base", "layer", "deviation"),
+    [
+        ("vgg16-cifar10", "features.40", (2 / (9 * 512)) ** 0.5),
+        ("vgg16-cifar10", "classifier", 0.0625),
+        ("resnet56-cifar10", "layer2.0.conv1", (2 / (9 * 16)) ** 0.5),
+        ("resnet56-cifar10", "linear", 0.177),
+        ("resnet50-imagenet", "layer4.0.conv1", (2 / 1024) ** 0.5),
+    ],
+)
+@pytest.mark.parametrize("source", SOURCES)
+def test_weights_start_as_in_the_authors_code(base: str, source: str, layer: str, deviation: float) -> None:
+    torch.manual_seed(0)
+    weight = build(get(f"{base}-{source}").model.spec).get_parameter(f"{layer}.weight")
+    assert weight.std().item() == pytest.approx(deviation, rel=0.05)
 
 
 @pytest.mark.slow

@@ -295,7 +295,7 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
         (
             lambda: ModelSection(spec="resnet65"),
             "recipe field model.spec must be a model's name or module:callable, got 'resnet65' instead.\n"
-            "hint: did you mean resnet56 or resnet50 or resnet56_b?",
+            "hint: did you mean resnet56 or resnet50 or resnet44?",
         ),
         (
             lambda: TaskSection(spec="segmentaton"),

@@ -101,10 +101,15 @@ def _data(run: Run) -> str:
 
 
 def _common(run: Run) -> dict[str, Any]:
-    model = str(run.get("model") or dig(run.recipe, "model", "spec") or "?")
+    model = str(run.get("model") or dig(run.recipe, "model", "spec") or "?").removesuffix("_dep_l0")
     seed = run.get("seed")
     source = f"{run.label}" + (f", seed {seed}" if seed is not None else "")
-    return {"data": _data(run), "model": _MODELS.get(model, model), "method": run.method, "source": source}
+    return {
+        "data": _data(run),
+        "model": _MODELS.get(model, model),
+        "method": run.method,
+        "source": source,
+    }
 
 
 def _cost_cells(run: Run) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Published recipes: the paper as printed (``-paper``), and the code that its authors published (``-authors``).
 
 The two differ, and neither is what depl0 does by default. docs/paper.md says of every setting where it comes from, and
-what still differs from both: weights are initialised otherwise, and gates are drawn once per batch. What both share:
-nothing is cut while gates are trained, gates outside training follow the paper's rule, batch-norm statistics stay as
-training left them, and the gates' learning rate is the published one.
+what still differs from both: gates are drawn once per batch. What both share: initial weights as in the code, nothing
+is cut while gates are trained, gates outside training follow the paper's rule, batch-norm statistics stay as training
+left them, and the gates' learning rate is the published one.
 
 The paper prints no λ. The ``-paper`` recipes have the only ones that its authors ever published, those of their code.
 """
@@ -71,7 +71,7 @@ def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) 
     gate_steps = steps if source == "paper" else {"schedule": "constant"}
     return Recipe(
         name=_name(base, source, variant),
-        model=ModelSection(spec="vgg16"),
+        model=ModelSection(spec="vgg16_dep_l0"),
         data=cifar(data),
         gates=_gates(source, variant, groups="all"),
         penalty=PenaltySection(
@@ -90,7 +90,7 @@ def resnet56(base: str, data: Mapping[str, Any], source: Source, variant: Varian
     milestones = (60, 120, 180, 240) if source == "paper" else (59, 119, 179, 239)
     return Recipe(
         name=_name(base, source, variant),
-        model=ModelSection(spec="resnet56" if source == "paper" else "resnet56_b"),
+        model=ModelSection(spec="resnet56_dep_l0" if source == "paper" else "resnet56_b_dep_l0"),
         data=cifar(data),
         gates=_gates(source, variant, groups="inner", alone=("conv1",)),
         penalty=PenaltySection(
@@ -117,7 +117,7 @@ def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
         last = {"lr": 1e-3, "schedule": "step", "milestones": (1,), "factor": 0.1}
     return Recipe(
         name=_name(base, source, variant),
-        model=ModelSection(spec="resnet50"),
+        model=ModelSection(spec="resnet50_dep_l0"),
         data=imagenet(),
         gates=_gates(source, variant, groups="inner"),
         penalty=PenaltySection(weight=5e-9, kind="groups" if source == "paper" else "groups-k2"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from depl0._util.registry import import_modules_of
 from depl0.app.models.lenet import LeNet5, lenet5
 from depl0.app.models.registry import build, names, register
-from depl0.app.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet56_b, resnet110
+from depl0.app.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet110
 from depl0.app.models.resnet_imagenet import ImageNetResNet, resnet50
 from depl0.app.models.vgg import VGG16, vgg16
 
@@ -30,7 +30,6 @@ __all__ = [
     "resnet44",
     "resnet50",
     "resnet56",
-    "resnet56_b",
     "resnet110",
     "vgg16",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import nn
 
 from depl0.errors import InputError
@@ -18,6 +20,19 @@ def he_initialise(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def initialise_as_dep_l0(network: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
+    """Draw the weights as the code of the Dep-L0 paper does: classifiers by their inputs, biases from N(0, 0.01).
+
+    Its ResNets set the variance of convolutions by the number of inputs, its VGG16 by that of outputs.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            fan = mode if isinstance(module, nn.Conv2d) else "fan_in"
+            nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.bias, 0, 0.01)
 
 
 def check_at_least(model: str, parameter: str, value: int | tuple[int, int], smallest: int) -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import check_at_least, he_initialise
+from depl0.app.models._building_blocks import check_at_least, he_initialise, initialise_as_dep_l0
 from depl0.app.models.registry import register
 from depl0.errors import InputError
 
@@ -128,9 +128,17 @@ def resnet56(num_classes: int = 10, shortcut: Shortcut = "A", in_channels: int =
 
 
 @register
-def resnet56_b(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
-    """Build the CIFAR ResNet-56 with option-B shortcuts: 0.86 M parameters and 125.7 M MACs."""
-    return _resnet(56, num_classes, "B", in_channels)
+def resnet56_dep_l0(num_classes: int = 10, in_channels: int = 3, shortcut: Shortcut = "A") -> CifarResNet:
+    """Build ResNet-56 with the initial weights of the Dep-L0 paper's code."""
+    network = _resnet(56, num_classes, shortcut, in_channels)
+    initialise_as_dep_l0(network, "fan_in")
+    return network
+
+
+@register
+def resnet56_b_dep_l0(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
+    """Build ResNet-56 as that code has it, with option-B shortcuts: 0.86 M parameters and 125.7 M MACs."""
+    return resnet56_dep_l0(num_classes, in_channels, "B")
 
 
 @register
