@@ -13,6 +13,8 @@ from torch import nn
 from depl0._util.distributed import broadcast, is_first
 from depl0._util.random import isolated_random
 from depl0.app.data import DataInfo
+from depl0.app.methods import Learned
+from depl0.app.recipes.recipe import Recipe, method_of
 from depl0.app.runs.progress import duration
 from depl0.app.runtime.network import check_channels_last, is_faster_channels_last, set_channels_last
 from depl0.app.tasks.classification import Classification
@@ -161,8 +163,15 @@ def time_estimate(session: Session, host: nn.Module) -> str | None:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
     passes = epochs * (STEP_PER_PASS * session.data.train.size + session.data.test.size)
-    shrinks = "" if session.recipe.search.cut == "never" else ", less as channels are cut out"
-    return f"time     {duration(seconds / len(images) * passes)} of training{shrinks}"
+    return f"time     {duration(seconds / len(images) * passes)} of training{less_time(session.recipe)}"
+
+
+def less_time(recipe: Recipe) -> str:
+    """Say why training takes less than the dense network would; nothing: channels stay until it has ended."""
+    if recipe.one_shot:
+        return ", less because channels are cut first"
+    during = isinstance(method_of(recipe), Learned) and recipe.search.cut != "never"
+    return ", less as channels are cut out" if during else ""
 
 
 def _long(what: str, epochs: int) -> str:
