@@ -167,6 +167,15 @@ def test_settling_is_counted_in_steps_and_not_by_a_ramp(make: Make, tmp_path: Pa
     assert reasons(tmp_path, 1)[1] == ("open", "gates were logged once an epoch")
 
 
+def test_a_layer_that_is_closed_whole_counts_as_closed(make: Make, tmp_path: Path) -> None:
+    make("dep-l0", [90.0])
+    (file,) = tmp_path.glob("runs/*/*/summary.json")
+    groups = {"conv1": {"gates": 8, "open": 0}, "layer1": {"gates": 4, "open": 4}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"groups": groups}))
+    (found,) = judge([tmp_path / "runs"])["runs"]
+    assert (found["layers"], found["unevenness"]) == (2, 0.5)
+
+
 def test_due_to_dependency_only_beyond_start_and_steps(make: Make, tmp_path: Path) -> None:
     make("dep-l0", [91.0, 91.1, 91.2], settled=1, **penalty(1.0))
     make("l0-hc", [90.0, 90.1, 90.2], settled=8, **penalty(1.0))
@@ -263,6 +272,8 @@ def test_the_command(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert result["claims"][0]["control_comparisons"][0]["right"] == "control"
     assert main(["paper", "claims", str(tmp_path / "runs"), "--method", "dep-l0:gru"]) == 2
     assert "there is no run of 'dep-l0:gru'" in capsys.readouterr().err
+    assert main(["paper", "claims", str(tmp_path / "runs"), "--seeds", "0-4"]) == 2
+    assert "--seeds takes integers, got '0-4' instead" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"--control takes section\.field=value"):
         judge([tmp_path / "runs"], control="lstm")
     with pytest.raises(InputError, match="holds no run"):

@@ -1,4 +1,4 @@
-"""Recipes to the letter on tiny networks: nothing is cut or measured anew on the way, and rates are as published."""
+"""The paper's recipes on tiny networks: nothing is cut or measured anew on the way, and rates are as published."""
 
 from __future__ import annotations
 

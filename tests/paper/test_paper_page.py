@@ -104,7 +104,7 @@ def test_every_equation_table_and_figure_has_its_row() -> None:
 
 def test_every_claim_that_is_judged_has_its_row() -> None:
     (claims,) = [rows for header, *rows in tables() if header[0] == "claim"]
-    assert [(row[0], row[2]) for row in claims] == [(claim.text, claim.figure) for claim in CLAIMS]
+    assert [(row[0], row[2]) for row in claims] == [(claim.text, claim.figure) for claim in CLAIMS if claim.decides]
 
 
 def test_recipes_have_the_values_that_the_page_says() -> None:

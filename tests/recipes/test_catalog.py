@@ -1,6 +1,6 @@
 """The recipes hold the settings of the paper's appendix A, written out here a second time.
 
-Those that follow the paper or its authors' code to the letter have tests of their own (test_published.py).
+Those that follow the paper or its authors' code have tests of their own (test_published.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recipes that follow the paper, or its authors' code, to the letter: their settings, typed a second time."""
+"""The recipes that follow the paper, or its authors' code: their settings, typed a second time."""
 
 from __future__ import annotations
 

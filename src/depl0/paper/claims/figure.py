@@ -45,7 +45,7 @@ def _panel(axes: Axes, arms: Curves) -> None:
     for arm, marker in zip(order, _MARKERS * len(order), strict=False):
         colour, points = _COLOURS.get(arm, GREY), arms[arm].values()
         every = [point for seeds in points for point in seeds]
-        front = {"zorder": 3, "linewidth": 1.8} if arm in _COLOURS else {"zorder": 2, "linewidth": 0.8}
+        front: dict[str, Any] = {"zorder": 3, "linewidth": 1.8} if arm in _COLOURS else {"zorder": 2, "linewidth": 0.8}
         axes.plot(*zip(*every, strict=True), marker, color=colour, markersize=3.5, alpha=0.5, zorder=front["zorder"])
         means = [tuple(map(statistics.fmean, zip(*seeds, strict=True))) for seeds in points]
         axes.plot(*zip(*sorted(means), strict=True), marker=marker, color=colour, markersize=6, label=arm, **front)

@@ -27,7 +27,7 @@ def page(result: dict[str, Any], title: str, beside: Sequence[str] = ()) -> str:
         f"# {title}",
         f"Written by `depl0 paper claims` from {len(result['runs'])} finished runs. Dep-L0 is `{result['method']}`; "
         f"`control` is Dep-L0 with `{result['control']}` (W = 0), whose gates know nothing of each other."
-        + "".join(f" See also [{name}]({name})." for name in beside),
+        + (f" See also {', '.join(f'[{name}]({name})' for name in beside)}." if beside else ""),
         _words(["claim", "verdict", "due to dependency?"], rows),
         "One line for each setting; where several kinds of runs are compared there, the one that speaks most against "
         "the claim:",
