@@ -2,7 +2,8 @@
 
     python benchmarks/paper_regime.py OUT --data cifar10:DIR    # runs, or goes on; one member after the other
     python benchmarks/paper_regime.py OUT --choices docs/results/regime
-    depl0 paper claims OUT --chosen gate_optimizer.lr --seeds 0,1,2,3,4 --out docs/results/regime
+    depl0 paper claims OUT --chosen gate_optimizer.lr --seeds 0,1,2,3,4 --title "The paper's regime, with controls" \\
+        --out docs/results/regime
 
 M0 chooses each arm's gate rate on held-out images, a scan finds λ whose costs overlap (both on a seed of their own),
 then M1, M2, M1b and M3 run seed by seed, so that a part that is broken off is balanced. Every member is a run folder of
