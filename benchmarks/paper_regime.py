@@ -6,15 +6,17 @@
         --out docs/results/regime
 
 M0 chooses each arm's gate rate on held-out images, a scan finds λ whose costs overlap (both on a seed of their own),
-then M1, M2, M1b and M3 run seed by seed, so that a part that is broken off is balanced. Every member is a run folder of
-`depl0 prune` below OUT and one line of OUT/results.jsonl; a member that was broken off goes on from its checkpoint. To
-go on from published rows, copy docs/results/regime/results.jsonl into OUT first, and judge claims.json beside OUT.
+then M1, M2, M1b and M3 run seed by seed, three seeds of each first, so that what is broken off is balanced. Every
+member is a run folder of `depl0 prune` below OUT and one line of OUT/results.jsonl; a member that was broken off goes
+on from its checkpoint. To go on from published rows, copy docs/results/regime/results.jsonl into OUT first, and judge
+claims.json beside OUT.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +47,8 @@ from depl0.app.training.setup import model_factory, open_data_for
 from depl0.paper.claims.runs import read_claim_run
 from depl0.surgery.files import load
 
-SEEDS, CHOICE_SEED = range(5), 100
+SEEDS, CHOICE_SEED = (range(3), range(3, 5)), 100
+"""three seeds of every part come first, so that each can be judged early; of the choices"""
 RATES = {
     "dep": (3e-4, 1e-3, 3e-3, 1e-2),
     "l0-hc": (1e-2, 3e-2, 1e-1, 3e-1),
@@ -204,9 +207,9 @@ class Study:
 
     # -- the parts -----------------------------------------------------------------------------------------------------
 
-    def members(self, part: Part) -> Iterator[Member]:
+    def members(self, part: Part, seeds: range) -> Iterator[Member]:
         """Yield the members of a part, seed by seed."""
-        for seed in SEEDS:
+        for seed in seeds:
             for arm in part.arms:
                 for weight in self.weights(part.network, arm)[part.weights]:
                     yield Member(part.network, arm, self.rate(arm), weight, seed)
@@ -249,8 +252,8 @@ def figures(recipe: Recipe, folder: RunFolder, summary: dict[str, Any]) -> dict[
 
 def run(study: Study) -> None:
     """Run everything that is not there yet."""
-    for part in PARTS:
-        for member in study.members(part):
+    for seeds, part in itertools.product(SEEDS, PARTS):
+        for member in study.members(part, seeds):
             row = study.row(member)
             told = f"test {row['test']:.2f} %, {row['macs_left']:.1%} of the MACs, settled at {row['settled_step']}"
             print(f"== {part.name} {member.name}: {told}", flush=True)
