@@ -1,8 +1,9 @@
 # make test    build .venv if needed, then run every check and every test
 # make check   the same without the slow kinds of tests: lint, types and the fast majority
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
-# make zoo     prune every network of the zoo at random, compare, and print the table (about an hour; ZOO="--rows FILE" to continue)
-# make fuzz    draw new cases for every property test, eight times as many broken files, 200 faults injected into runs,
+# make zoo     prune every network of the zoo at random, compare, and print the table, then run every combination of which
+#              make test runs a sample (about an hour; ZOO="--rows FILE" to continue)
+# make fuzz    draw new cases for every property test, sixteen times as many broken files, 200 faults injected into runs,
 #              and a million executions of the readers under atheris (about an hour)
 # make browser install Debian's Chromium, which Playwright drives in the tests of reports (without it they are skipped)
 # make yolo    install Ultralytics (AGPL-3.0), which nothing else needs, and run the tests that use it
@@ -43,7 +44,7 @@ demo: $(STAMP)
 
 zoo: $(STAMP)
 	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo $(ZOO)
-	@DEPL0_ALL=1 $(PYTEST) tests/search/test_every_structure.py
+	@DEPL0_ALL=1 $(PYTEST) $(shell grep -rl --include='test_*.py' '^from tests.support.sampling' tests)
 
 # Chromium opens the reports in their tests. Only root may install it, and only with Debian's tools.
 browser:
