@@ -1,8 +1,9 @@
 # make test    build .venv if needed, then run every check and every test
 # make check   the same without the slow kinds of tests: lint, types and the fast majority
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
-# make zoo     prune every network of the zoo at random, compare, and print the table (about an hour; ZOO="--rows FILE" to continue)
-# make fuzz    draw new cases for every property test, eight times as many broken files, 200 faults injected into runs,
+# make zoo     prune every network of the zoo at random, compare, and print the table, then run every combination of which
+#              make test runs a sample (about an hour; ZOO="--rows FILE" to continue)
+# make fuzz    draw new cases for every property test, sixteen times as many broken files, 200 faults injected into runs,
 #              and a million executions of the readers under atheris (about an hour)
 # make browser install Debian's Chromium, which Playwright drives in the tests of reports (without it they are skipped)
 # make yolo    install Ultralytics (AGPL-3.0), which nothing else needs, and run the tests that use it
@@ -22,9 +23,12 @@ STAMP := $(VENV)/.installed
 
 MAKEFLAGS += --no-print-directory
 
-# One thread for each pytest worker: more would fight over the same cores. Compiled files are kept, even where the
-# environment says otherwise: the workers, the next run and a hundred short processes find them again.
-PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Python compiles what is imported (installing with --no-compile saves the other two thirds), and keeps it, even where
+# the environment says otherwise: the workers, the next run and a hundred short processes find it again.
+export PYTHONDONTWRITEBYTECODE =
+
+# One thread for each pytest worker: more would fight over the same cores.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
 .PHONY: test check demo zoo fuzz yolo bench docs wheel lint format clean install browser
@@ -40,7 +44,7 @@ demo: $(STAMP)
 
 zoo: $(STAMP)
 	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo $(ZOO)
-	@DEPL0_ALL=1 $(PYTEST) tests/search/test_every_structure.py
+	@DEPL0_ALL=1 $(PYTEST) $(shell grep -rl --include='test_*.py' '^from tests.support.sampling' tests)
 
 # Chromium opens the reports in their tests. Only root may install it, and only with Debian's tools.
 browser:
@@ -82,6 +86,7 @@ wheel: $(STAMP)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
@@ -94,7 +99,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
 clean:

@@ -15,6 +15,7 @@ from depl0.host.inputs import ExampleInputs
 from tests.networks import all_channels, heads, streams  # noqa: F401 - their structures enter the list
 from tests.networks.structures import STRUCTURES, NormAct, PartlyFrozenParameters, Structure
 from tests.support.compare import call, cast, distance, flat, liven, pruned, same_cost
+from tests.support.sampling import covering
 
 pytestmark = pytest.mark.structures
 
@@ -85,10 +86,10 @@ def test_compact_network_trains(name: str) -> None:
     assert any(p.grad is not None and p.grad.isfinite().all() for p in compact.parameters())
 
 
-@pytest.mark.parametrize(
-    "name", ["NormAfterConv", "Residual", "SqueezeExcite", "GroupNorms", "Perceptron", "Dense", "FloatStream"]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+IN_ANY_PRECISION = ["NormAfterConv", "Residual", "SqueezeExcite", "GroupNorms", "Perceptron", "Dense", "FloatStream"]
+
+
+@pytest.mark.parametrize(("name", "dtype"), covering(IN_ANY_PRECISION, [torch.float32, torch.bfloat16, torch.float16]))
 def test_other_precisions(name: str, dtype: torch.dtype) -> None:
     structure = STRUCTURES[name]
     host, inputs = built(structure, dtype), cast(structure.inputs, dtype)

@@ -66,8 +66,27 @@ def test_a_sweep_with_a_member_that_fails(type_command: Type, tmp_path: Path) ->
     assert f"its members are {', '.join(names)}; asked for: {', '.join(names[:2])}" in other.err
 
 
+WAITS = """
+import time
+from pathlib import Path
+from depl0.app.models.small_cnn import SmallCNN
+
+SECOND = Path("out/dep-l0/budget-0.3/seed-0/recipe.toml")
+
+class Waits(SmallCNN):
+    def forward(self, x):
+        while self.training and SECOND.exists() and not Path("killed").exists():
+            time.sleep(0.02)
+        return super().forward(x)
+
+def make():
+    return Waits(10, 1)
+"""
+
+
 def test_a_sweep_that_was_killed_goes_on(type_command: Type, tmp_path: Path) -> None:
-    words = f"compare digits --seeds 1 --budgets 0.5,0.3 {TINY} --set search.epochs=4 --out out"
+    (tmp_path / "waits.py").write_text(WAITS)  # its second member does not end before it is killed
+    words = f"compare digits --model waits.py:make --seeds 1 --budgets 0.5,0.3 {TINY} --out out"
     process = subprocess.Popen(
         [sys.executable, "-m", "depl0", *words.split()],
         cwd=tmp_path,
@@ -81,6 +100,7 @@ def test_a_sweep_that_was_killed_goes_on(type_command: Type, tmp_path: Path) -> 
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    (tmp_path / "killed").touch()
     assert (first / "summary.json").exists() and not (second / "summary.json").exists()
     before = contents(first)
     half = json.loads((tmp_path / "out" / "comparison.json").read_text())

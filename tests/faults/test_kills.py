@@ -167,7 +167,7 @@ def some_fault(rng: random.Random, operations: int, out: Path) -> dict[str, Any]
     return {"rank": 0, "step": step, "phase": phase, "how": rng.choice(SIGNALS)}
 
 
-@pytest.mark.parametrize("seed", range(3 if CASES == 1 else 200 // EACH))
+@pytest.mark.parametrize("seed", range(3 if CASES < 1 else 200 // EACH))
 def test_runs_that_are_killed_or_stopped_anywhere_end_the_same(
     server: ForkServer, whole: dict[str, tuple[Path, int]], tmp_path: Path, seed: int
 ) -> None:

@@ -33,14 +33,14 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def elsewhere(folder: Path, program: str = "") -> Iterator[subprocess.Popen[str]]:
+def elsewhere(folder: Path, program: str = "", **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Let another process hold the lock until it is told to end."""
     source = (
         "import sys, os, time; from pathlib import Path; from depl0.app.runs.lock import locked\n"
         f"with locked(Path({str(folder)!r})):\n    {program or 'pass'}\n    print('locked', flush=True)\n"
         "    sys.stdin.readline()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", source], stdin=-1, stdout=-1, text=True)
+    process = subprocess.Popen([sys.executable, "-c", source], stdin=-1, stdout=-1, text=True, **options)
     try:
         assert process.stdout is not None and process.stdout.readline() == "locked\n"
         yield process
@@ -67,9 +67,9 @@ def test_a_second_run_is_refused_and_the_first_is_not_disturbed(tmp_path: Path) 
 
 def test_the_lock_of_a_killed_run_does_not_hold(server: ForkServer, tmp_path: Path) -> None:
     out, log = tmp_path / "run", tmp_path / "log"
-    task = {"task": "prune", "out": str(out), "fields": {"search__epochs": 300}}
+    task = {"task": "prune", "out": str(out), "fields": {"search__epochs": 100_000}}
     pid = server.start(log, **task, resume=False)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
@@ -86,10 +86,12 @@ def test_the_lock_of_a_killed_run_does_not_hold(server: ForkServer, tmp_path: Pa
 
 
 def test_the_lock_ends_with_its_process_even_if_a_child_lives_on(tmp_path: Path) -> None:
-    with elsewhere(tmp_path, "os.fork() or (sys.stdout.close(), time.sleep(4), os._exit(0))") as holder:
+    reading, writing = os.pipe()  # the child lives for as long as this process keeps the end that writes
+    child = f"os.fork() or (sys.stdout.close(), os.read({reading}, 1), os._exit(0))"
+    with elsewhere(tmp_path, child, pass_fds=(reading,)) as holder:
         holder.kill()
         holder.wait()
-        deadline = time.monotonic() + 3  # a child that has only just begun still has to let go; it lives for 4
+        deadline = time.monotonic() + 300  # a child that has only just begun still has to let go
         while True:
             try:
                 with locked(tmp_path):
@@ -98,6 +100,8 @@ def test_the_lock_ends_with_its_process_even_if_a_child_lives_on(tmp_path: Path)
             except InputError:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+        os.close(writing)
+    os.close(reading)
 
 
 OLD = {"pid": os.getpid(), "host": socket.gethostname(), "began": "", "since": "2026-01-01 00:00:00 +0000"}
@@ -142,7 +146,7 @@ def test_a_run_on_another_host_is_named_and_the_hint_says_what_to_do(tmp_path: P
 def test_only_one_of_many_enters(tmp_path: Path) -> None:
     (tmp_path / HOLDER).write_text(json.dumps({**OLD, "pid": 2**30}))
     inside, most, refused = 0, 0, 0
-    guard, go = threading.Lock(), threading.Barrier(8)
+    guard, go, others = threading.Lock(), threading.Barrier(8), threading.Semaphore(0)
 
     def contend() -> None:
         nonlocal inside, most, refused
@@ -152,12 +156,14 @@ def test_only_one_of_many_enters(tmp_path: Path) -> None:
                 with guard:
                     inside += 1
                     most = max(most, inside)
-                time.sleep(0.2)
+                for _ in range(7):
+                    others.acquire(timeout=60)
                 with guard:
                     inside -= 1
         except InputError:
             with guard:
                 refused += 1
+            others.release()
 
     threads = [threading.Thread(target=contend) for _ in range(8)]
     for thread in threads:

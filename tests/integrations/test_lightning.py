@@ -19,7 +19,11 @@ pl = pytest.importorskip("lightning.pytorch")
 
 from depl0.integrations.lightning import SearchCallback  # noqa: E402
 
-pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.integrations,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("remembered_plans"),
+]
 
 
 class Module(pl.LightningModule):

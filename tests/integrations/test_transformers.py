@@ -20,7 +20,11 @@ transformers = pytest.importorskip("transformers")
 
 from depl0.integrations.transformers import SearchCallback  # noqa: E402
 
-pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.integrations,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("remembered_plans"),
+]
 
 
 class Model(nn.Module):

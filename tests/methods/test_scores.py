@@ -14,6 +14,8 @@ from depl0.gated import GatedModel
 from depl0.search.scores.importance import FEW
 from tests.networks.coupled import INNER, STREAM, WIDE, Coupled, NoNorm, gated_network, some_batches
 
+pytestmark = pytest.mark.usefixtures("remembered_plans")
+
 SCORED = sorted(name for name, method in METHODS.items() if isinstance(method, Scored))
 EVERY = ("stem", "inner", "back", "wide", "depthwise")
 LAYERS = {"stream": ("stem", "back"), "inner": ("inner",), "wide": ("wide", "depthwise")}

@@ -79,19 +79,22 @@ def test_the_published_penalty_weights(name, penalty_weight):
     assert (recipe.penalty.weight, recipe.penalty.kind, recipe.gates.budget) == (penalty_weight, "params", None)
 
 
-@pytest.mark.parametrize("name", ["vgg16-cifar10", "vgg16-cifar100"])
-def test_vgg16_on_cifar(name):
-    r = get(name)
-    assert (r.model.spec, r.model.weights) == ("vgg16", "")
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+@pytest.mark.parametrize(
+    ("model", "lr", "factor", "groups"), [("vgg16", 0.05, 0.2, "all"), ("resnet56", 0.1, 0.1, "inner")]
+)
+def test_vgg16_and_resnet56_on_cifar(model, lr, factor, groups, data):
+    r = get(f"{model}-{data}")
+    assert (r.model.spec, r.model.weights) == (model, "")
     assert (r.search.epochs, r.finetune.epochs, r.data.batch_size) == (300, 0, 128)
     assert r.weight_optimizer.model_dump() == {
-        "lr": 0.05,
+        "lr": lr,
         "momentum": 0.9,
         "nesterov": False,
         "weight_decay": 0.0005,
         "schedule": "step",
         "milestones": (60, 120, 180, 240),
-        "factor": 0.2,
+        "factor": factor,
         "warmup_epochs": 0.0,
     }
     assert r.gate_optimizer.model_dump() == {
@@ -101,32 +104,7 @@ def test_vgg16_on_cifar(name):
         "factor": 0.2,
         "betas": (0.9, 0.999),
     }
-    assert r.gates.groups == "all"
-
-
-@pytest.mark.parametrize("name", ["resnet56-cifar10", "resnet56-cifar100"])
-def test_resnet56_on_cifar(name):
-    r = get(name)
-    assert (r.model.spec, r.model.weights) == ("resnet56", "")
-    assert (r.search.epochs, r.finetune.epochs, r.data.batch_size) == (300, 0, 128)
-    assert r.weight_optimizer.model_dump() == {
-        "lr": 0.1,
-        "momentum": 0.9,
-        "nesterov": False,
-        "weight_decay": 0.0005,
-        "schedule": "step",
-        "milestones": (60, 120, 180, 240),
-        "factor": 0.1,
-        "warmup_epochs": 0.0,
-    }
-    assert r.gate_optimizer.model_dump() == {
-        "lr": 0.001,
-        "schedule": "step",
-        "milestones": (60, 120, 180, 240),
-        "factor": 0.2,
-        "betas": (0.9, 0.999),
-    }
-    assert r.gates.groups == "inner"
+    assert r.gates.groups == groups
 
 
 def test_resnet50_on_imagenet():

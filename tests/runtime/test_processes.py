@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from depl0.app.cli.app import main
-from depl0.app.recipes.toml import write_recipe
 from depl0.app.runtime.engine import make_engine
 from depl0.errors import TrainingError
 from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
+from tests.support.forkserver import ForkServer, ranks
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
@@ -63,13 +63,12 @@ def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["accuracy"] == first["accuracy"]
 
 
-def test_two_processes_find_each_other_where_the_device_is_left_open(tmp_path: Path) -> None:
-    recipe = tiny_recipe(run__device="auto", search__epochs=1, finetune__epochs=0)
-    (tmp_path / "recipe.toml").write_text(write_recipe(recipe))
-    done = torchrun(tmp_path, "prune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--json")
-    assert done.returncode == 0, done.stderr
-    assert "2 processes" in done.stderr and "Traceback" not in done.stderr
-    assert json.loads(done.stdout)["steps"] == 3
+def test_two_processes_find_each_other_where_the_device_is_left_open(server: ForkServer, tmp_path: Path) -> None:
+    fields = {"run__device": "auto", "search__epochs": 1, "finetune__epochs": 0}
+    codes, said = ranks(server, tmp_path, "run", fields=fields)
+    assert codes == [0, 0], said
+    assert "2 processes" in said[0] and "Traceback" not in "".join(said)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 3
 
 
 def test_processes_that_accelerate_does_not_see_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -14,13 +13,14 @@ from depl0.search.recovery.compensation import compensate
 from depl0.search.scores.reconstruction import reconstruction_scores
 from tests.networks import heads
 from tests.networks.structures import STRUCTURES
+from tests.support.sampling import ALL
 
 pytestmark = pytest.mark.structures
 
 NAMES = [name for name, structure in STRUCTURES.items() if structure.groups]
 OF_HEADS = ["Heads", "PlacesOfHeads", "WideGroups"]
 OTHERS = [name for name in NAMES if STRUCTURES[name].build.__module__ != heads.__name__]
-CHOSEN = NAMES if os.environ.get("DEPL0_ALL") else [*random.Random(0).sample(OTHERS, 20), *OF_HEADS]
+CHOSEN = NAMES if ALL else [*random.Random(0).sample(OTHERS, 20), *OF_HEADS]
 """a seeded sample; ``make zoo`` runs them all"""
 
 

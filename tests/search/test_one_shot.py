@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import depl0
 from depl0.errors import InputError
-from tests.networks.loops import BATCHES, LOSS, Loop, Net, batch
+from tests.networks.loops import BATCHES, LOSS, Loop, Net, batch, trained_net
 from tests.networks.tiny import TinyNet, run, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -25,15 +25,7 @@ INPUTS = [images for images, _ in BATCHES]
 
 @pytest.fixture(scope="module")
 def trained() -> nn.Module:
-    torch.manual_seed(0)
-    net = Net().train()
-    adam = torch.optim.Adam(net.parameters(), lr=0.01)
-    for step in range(60):
-        x, y = batch(step)
-        LOSS(net(x), y).backward()
-        adam.step()
-        adam.zero_grad()
-    return net.eval()
+    return trained_net()
 
 
 def accuracy(net: nn.Module) -> float:
@@ -177,7 +169,8 @@ def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
 
 
 def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
-    compact = depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.4, of="params", groups="inner")
+    options: dict[str, Any] = {"of": "params", "groups": "inner", "recover": None}
+    compact = depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.4, **options)
     assert depl0.info(compact).params_left <= 0.4 and compact.stem.out_channels == 8
     with pytest.raises(InputError, match="is infeasible"):
         depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.001)

@@ -19,7 +19,7 @@ from depl0.search.freezing import freeze_network
 from depl0.search.state import SearchListener
 from tests.networks.loops import BATCHES, LOSS, STEPS, Loop, Net, batch
 
-pytestmark = pytest.mark.structures
+pytestmark = [pytest.mark.structures, pytest.mark.usefixtures("remembered_plans")]
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from depl0._util import progress
 from depl0.errors import InputError
 from depl0.search import one_shot
 from depl0.search.recovery import unlabelled
-from tests.networks.loops import BATCHES, LOSS, Net, batch
+from tests.networks.loops import BATCHES, Net, batch, trained_net
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
@@ -26,15 +26,7 @@ EXAMPLE = torch.randn(1, 1, 6, 6)
 
 @pytest.fixture(scope="module")
 def trained() -> nn.Module:
-    torch.manual_seed(0)
-    net = Net().train()
-    adam = torch.optim.Adam(net.parameters(), lr=0.01)
-    for step in range(60):
-        x, y = batch(step)
-        LOSS(net(x), y).backward()
-        adam.step()
-        adam.zero_grad()
-    return net.eval()
+    return trained_net()
 
 
 def unequal(a: nn.Module, b: nn.Module) -> list[str]:

@@ -22,6 +22,7 @@ from depl0.host.inputs import ExampleInputs
 from depl0.planning import plan
 from depl0.select.gates import minimum_share, select_gates
 from tests.networks.tiny import run
+from tests.support.sampling import covering
 
 pytestmark = [pytest.mark.structures, pytest.mark.usefixtures("remembered_plans")]
 
@@ -89,8 +90,7 @@ def test_in_recorded_runs_expected_cost_only_falls_and_gates_are_decided(metrics
     assert [line for line in lines if line.get("phase") == "search" and "undecided" in line][-1]["undecided"] <= 0.02
 
 
-@pytest.mark.parametrize("epochs", [6, 30])
-@pytest.mark.parametrize("generator", ["fc", "independent"])
+@pytest.mark.parametrize(("epochs", "generator"), covering([6, 30], ["independent", "fc"]))
 def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, generator: str) -> None:
     changes = {
         "search.epochs": epochs,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.compare import call, distance, pruned, same_cost
+from tests.support.sampling import covering
 from torch import nn
 
 import depl0
@@ -56,8 +57,7 @@ def built(name: str, implementation: str, **changes: Any) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "implementation"), covering(list(FAMILIES), ["eager", "sdpa"]))
 def test_heads_are_pruned_exactly(name: str, implementation: str, tmp_path: Path) -> None:
     _, _, heads, least = FAMILIES[name]
     host = built(name, implementation).double()

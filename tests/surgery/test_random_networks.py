@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.compare import call, distance, liven, same_cost
+from tests.support.hostile_values import CASES
 from torch import Tensor, nn
 
 import depl0
@@ -103,7 +104,7 @@ class RandomNetwork(nn.Module):
 step = st.tuples(st.sampled_from(STEPS), st.integers(0, 7), st.integers(0, 7), st.integers(2, 5))
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=int(24 * CASES), suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(step, min_size=2, max_size=6), seed=st.integers(0, 2**16), share=st.sampled_from([0.2, 0.5, 0.9]))
 def test_random_network_is_pruned_exactly(steps: list[tuple[str, int, int, int]], seed: int, share: float) -> None:
     torch.manual_seed(seed)

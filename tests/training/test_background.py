@@ -29,7 +29,7 @@ class SlowDisk:
     def write(self, folder: Path, snapshot: Snapshot, keep: int) -> Path:
         self._now += 1
         self.most = max(self.most, self._now)
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(300)
         time.sleep(0.02)
         self._now -= 1
         self.steps.append(snapshot.step)

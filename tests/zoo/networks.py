@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from depl0.app.models.resnet_cifar import CifarResNet
+from depl0.app.models.resnet_imagenet import ImageNetResNet
 from tests.networks.small import PatchTransformer, PreActivationNet, TwoInputNet, UNet
 from tests.torchvision_shim import import_torchvision
 
@@ -79,12 +81,26 @@ def _small(name: str) -> nn.Module:
     return networks[name]()
 
 
+OF_THE_PAPER = {
+    "resnet50": lambda: ImageNetResNet((1, 2, 1, 1), num_classes=10, in_channels=3),
+    "resnet56": lambda: CifarResNet(2, num_classes=10, shortcut="A", in_channels=3),
+}
+
+
 def _shallow(name: str) -> nn.Module:
     """Return a public network with few blocks in every stage, which has what its family is special for."""
+    if name in OF_THE_PAPER:
+        return OF_THE_PAPER[name]()
     models = import_torchvision().models
     import timm
     from timm.models.byobnet import model_cfgs
 
+    if name == "convnextv2":
+        return timm.create_model("convnextv2_atto", pretrained=False, depths=(1, 1, 2, 1))
+    if name == "mobilenet":
+        return models.MobileNetV2(inverted_residual_setting=[[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 1, 2]])
+    if name == "shufflenet":
+        return models.ShuffleNetV2([2, 3, 2], [24, 48, 96, 192, 1024])
     if name == "densenet":
         return models.DenseNet(growth_rate=32, block_config=(2, 2, 2, 2), num_init_features=64)
     if name == "efficientnet":
@@ -161,7 +177,10 @@ NETWORKS = [
     Entry("timm:nf_resnet26"), Entry("timm:levit_128s", 224),
 ]  # fmt: skip
 
-SHALLOW = [Entry("shallow:densenet"), Entry("shallow:efficientnet"), Entry("shallow:regnet")]
+SHALLOW = [
+    Entry("shallow:densenet"), Entry("shallow:efficientnet"), Entry("shallow:regnet"), Entry("shallow:convnextv2"),
+    Entry("shallow:mobilenet"), Entry("shallow:shufflenet"), Entry("shallow:resnet50"), Entry("shallow:resnet56", 32),
+]  # fmt: skip
 """for ``make test``; the zoo has these families in their full depth"""
 
 SMALL = [

@@ -53,7 +53,7 @@ TrainerControl: TypeAlias = Any
 
 
 @final
-class SearchCallback(TrainerCallback, ExportableState):
+class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     """Takes the gates of a network to its budget while the Hugging Face Trainer trains it.
 
     ::
@@ -300,7 +300,7 @@ def load_pretrained(source: str | os.PathLike[str], **kwargs: Any) -> nn.Module:
         return opened.eval()
     loaded = depl0_load(folder, lambda: network(config))
     if (folder / "generation_config.json").is_file():
-        loaded.generation_config = GenerationConfig.from_pretrained(folder)  # type: ignore[assignment]
+        loaded.generation_config = GenerationConfig.from_pretrained(folder)
     return loaded
 
 
