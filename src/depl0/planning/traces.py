@@ -38,6 +38,8 @@ class Traces:
     """case -> the graph that holds its path"""
     checkpointing: bool
     """whether it uses activation checkpointing in training mode"""
+    same_in_training: bool
+    """whether a training pass does what an evaluation pass does, dropout apart"""
     cost: Cost | None
     """of the network, if it was counted"""
 
@@ -63,7 +65,8 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
             refused.append(f"recording {what} ({error.message})")
 
     with watch_checkpoints() as checkpoints:
-        if not runs.trains_alike():
+        alike = runs.trains_alike()
+        if not alike:
             record_if_possible(example.alone().twice(), "training", "the training pass")
     modes: dict[str, str] = {}
     paths = [runs.observers[id(case.inputs)].path for case in found.cases]
@@ -75,7 +78,8 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
             known.append((path, mode))
             record_if_possible(case.inputs, mode, "another path")
         modes[case.what] = mode
-    return Traces(tuple(graphs), found.cases, tuple(refused), asked, modes, bool(checkpoints), runs.cost)
+    same = alike and all(name != "batch_norm" for path in paths for name, *_ in path)
+    return Traces(tuple(graphs), found.cases, tuple(refused), asked, modes, bool(checkpoints), same, runs.cost)
 
 
 class _Runs:
@@ -92,7 +96,8 @@ class _Runs:
             asked = Asked(tuple(first.limits.get(number) for number in range(len(offers.example.tensors()))))
             offers.vary(asked)
             variants, missed = offer_other_sides(offers, lambda case: self.observers[id(case.inputs)])
-            missed += [] if self._traced else ["other sizes than those tried (its code takes no sizes that can be followed)"]
+            if not self._traced:
+                missed.append("other sizes than those tried (its code takes no sizes that can be followed)")
             self.asked = replace(asked, variants=tuple(variants), missed=tuple(missed))
             self.found = offers.accepted()
             _check_outputs(host, self.found)
