@@ -118,6 +118,10 @@ class Observer(TorchFunctionMode):
 
     # -- the path ------------------------------------------------------------------------------------------------------
 
+    def end_path(self, outputs: Sequence[Tensor]) -> None:
+        """Say what the network returns: some give more in training, without a call of any function."""
+        self.path.append(("", *map(self._argument, outputs)))
+
     def _step(self, name: str, given: Any, result: Any) -> None:
         leaves = pytree.tree_leaves(given)
         if any(isinstance(leaf, Tensor) for leaf in leaves) and all(map(_counts, leaves)):

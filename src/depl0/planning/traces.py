@@ -156,7 +156,9 @@ class _Runs:
 
 def _watched(observer: Observer, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     with observer.watching(ExampleInputs(args, kwargs).tensors()):
-        return model(*args, **kwargs)
+        outputs = model(*args, **kwargs)
+    observer.end_path(output_tensors(outputs))
+    return outputs
 
 
 def _cost_if_still_itself(tried: nn.Module, found: Accepted) -> Cost | None:
