@@ -15,7 +15,7 @@ import math
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,10 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -71,7 +72,9 @@ class Observer(TorchFunctionMode):
         super().__init__()
         self._traces_sizes = sizes
         self.path: list[tuple[Any, ...]] = []
-        """the functions of torch that are called, in order; sizes and indices do not count"""
+        """the functions of torch that are called, in order, and whose results or parameters each is given; sizes,
+        indices and what counts batches do not matter, nor do the flags that tell norms and dropout their mode"""
+        self._origins: MutableMapping[Tensor, tuple[int, int]] = WeakTensorKeyDictionary()  # type: ignore[no-untyped-call]
         self.conditions: list[Condition] = []
         self.sizes: dict[Size, int] = {}
         self.limits: dict[int, int] = {}
@@ -100,13 +103,41 @@ class Observer(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in _READS:
+            if isinstance(result, Tensor):  # x.T, say
+                self._step(name, args[:1], result)
             return self._read(name, result, sys._getframe(1), args)
         if name not in _MODES:
-            leaves = pytree.tree_leaves((args, kwargs or {}))
-            self.path.append((name, *map(_argument, leaves)))
+            self._step(name, (args, {key: value for key, value in (kwargs or {}).items() if key != "training"}), result)
             if self._inputs:
                 self._follow_indices(name, args, kwargs or {}, result)
         return result
+
+    def asked_at(self) -> set[tuple[CodeType, int]]:
+        """Return where in the code there were conditions on sizes."""
+        return {condition.place[:2] for condition in self.conditions}
+
+    # -- the path ------------------------------------------------------------------------------------------------------
+
+    def end_path(self, outputs: Sequence[Tensor]) -> None:
+        """Say what the network returns: some give more in training, without a call of any function."""
+        self.path.append(("", *map(self._argument, outputs)))
+
+    def _step(self, name: str, given: Any, result: Any) -> None:
+        leaves = pytree.tree_leaves(given)
+        if any(isinstance(leaf, Tensor) for leaf in leaves) and all(map(_counts, leaves)):
+            return
+        same_in_both_modes = name in _TOLD_THEIR_MODE
+        self.path.append((name, *(self._argument(x) for x in leaves if not (same_in_both_modes and type(x) is bool))))
+        for place, tensor in enumerate(pytree.tree_leaves(result)):
+            if isinstance(tensor, Tensor):
+                self._origins[tensor] = len(self.path), place
+
+    def _argument(self, leaf: Any) -> Any:
+        """Return what distinguishes an argument of a call: its value where that is no size."""
+        if isinstance(leaf, Tensor):
+            return leaf.dim(), self._origins.get(leaf) or (id(leaf) if isinstance(leaf, nn.Parameter) else None)
+        is_value = isinstance(leaf, (float, str, bool)) and not isinstance(leaf, _TracedFloat)
+        return leaf if is_value or leaf is None else type(leaf).__mro__[-2].__name__
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
@@ -159,7 +190,11 @@ class Observer(TorchFunctionMode):
 
 
 _READS = {"__get__", "size", "numel", "nelement", "__len__"}
-_MODES = {"dim", "__repr__", "__hash__", "stride", "is_floating_point", "_set_grad_enabled"}
+_MODES = {"dim", "__repr__", "__hash__", "stride", "is_floating_point", "_set_grad_enabled", "_assert"}
+_TOLD_THEIR_MODE = {
+    "batch_norm", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu",
+    "lstm", "gru", "rnn_tanh", "rnn_relu",
+}  # fmt: skip
 _SAME_VALUES = {"long", "int", "to", "type", "clone", "contiguous", "reshape", "flatten"}
 
 
@@ -180,12 +215,9 @@ def _indices(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Itera
             yield from ((index, args[0].shape[dim]) for dim, index in enumerate(given) if isinstance(index, Tensor))
 
 
-def _argument(leaf: Any) -> Any:
-    """Return what distinguishes an argument of a call: its value where that is no size."""
-    if isinstance(leaf, Tensor):
-        return leaf.dim()
-    is_value = isinstance(leaf, (float, str, bool)) and not isinstance(leaf, _TracedFloat)
-    return leaf if is_value or leaf is None else type(leaf).__mro__[-2].__name__
+def _counts(leaf: Any) -> bool:
+    """Tell whether an argument is a number or a tensor of one whole number: of a counter of batches, say."""
+    return leaf.dim() == 0 and not leaf.is_floating_point() if isinstance(leaf, Tensor) else isinstance(leaf, int)
 
 
 @contextmanager

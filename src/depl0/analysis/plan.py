@@ -144,6 +144,8 @@ class Plan:
     """what the network's code asks about its inputs"""
     checkpointing: bool = False
     """whether the network was seen to use activation checkpointing"""
+    same_in_training: bool = False
+    """whether it was seen to take the same path in training mode, without statistics of the batch"""
     dense_cost: tuple[int, int] | None = None
     """parameters and MACs of the network"""
     least_cost: tuple[int, int] | None = None

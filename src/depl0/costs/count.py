@@ -16,7 +16,7 @@ from depl0._util.defaults import own_defaults
 from depl0._util.random import isolated_random
 from depl0.host.copies import private_copy, untouched
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import check_host, run_checked
+from depl0.host.network import check_host, explained_run
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,20 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
 
 def cost_of_copy(copy: nn.Module, example: ExampleInputs) -> Cost:
     """Count the cost of a network that nobody else has."""
-    copy.eval().requires_grad_(False)
-    with isolated_random(), _without_fused_layers(copy):
-        own_macs, images = _macs_of_one(copy, example)
+    with explained_run(copy, example, "example_inputs"):
+        return counted_run(copy, example)[0]
+
+
+def counted_run(copy: nn.Module, example: ExampleInputs) -> tuple[Cost, Any]:
+    """Count the cost of a network that nobody else has; return what it gives on the example, too."""
+    trained = [parameter for parameter in copy.eval().parameters() if parameter.requires_grad]
+    copy.requires_grad_(False)
+    try:
+        with torch.no_grad(), isolated_random(), _without_fused_layers(copy):
+            own_macs, images, outputs = _macs_of_one(copy, example)
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_()
     seen: set[int] = set()
     layers: dict[str, LayerCost] = {}
     for name, module in copy.named_modules():
@@ -81,27 +92,27 @@ def cost_of_copy(copy: nn.Module, example: ExampleInputs) -> Cost:
         if layer.params or layer.macs:
             layers[name] = layer
     total_params = sum(p.numel() for p in copy.parameters())
-    return Cost(total_params, sum(own_macs.values()), layers, images)
+    return Cost(total_params, sum(own_macs.values()), layers, images), outputs
 
 
-def _macs_of_one(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], int]:
-    """Return every module's own MACs for one image, and the images of the example."""
-    own_macs = _counted(model, example)
+def _macs_of_one(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], int, Any]:
+    """Return every module's own MACs for one image, the images of the example, and the outputs."""
+    own_macs, outputs = _counted(model, example)
     images = example.batch()
     if images > 1:
         try:
-            of_one = _counted(model, example.first())
+            of_one, _ = _counted(model, example.first())
         except Exception:  # the first dimension is no batch, or there has to be one
-            return own_macs, 1
+            return own_macs, 1, outputs
         if {name: images * macs for name, macs in of_one.items()} == own_macs:
-            return of_one, images
-    return own_macs, 1
+            return of_one, images, outputs
+    return own_macs, 1, outputs
 
 
-def _counted(model: nn.Module, example: ExampleInputs) -> dict[str, int]:
+def _counted(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], Any]:
     with FlopCounterMode(display=False) as counter:
-        run_checked(model, example)
-    return _own_macs(counter, type(model).__name__)
+        outputs = example.call(model)
+    return _own_macs(counter, type(model).__name__), outputs
 
 
 @contextmanager

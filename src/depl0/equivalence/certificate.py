@@ -92,7 +92,7 @@ def certify(
             raise _difference(result, layer, "" if result.case is wanted.cases[0] else f" ({result.case.what})", plan)
         covered, refused = [*wanted.covered], [*wanted.refused]
         if not removals:  # a norm that was folded into a constant had batch statistics in training mode
-            in_training = compare_in_training(host, scaled, compact, wanted.cases, positions)
+            in_training = compare_in_training(host, scaled, compact, wanted, positions, plan.same_in_training)
             if in_training is not None and not in_training.agrees:
                 raise _difference(in_training, in_training.layer, " in training mode", plan)
             (refused if in_training is None else covered).append("training mode")

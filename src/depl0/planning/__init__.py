@@ -67,16 +67,17 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
         analysis = Analysis(copy, list(traces.graphs), kinds())
         with untouched(model):
             trial = Trial(copy, traces.cases)
+            seen = {"checkpointing": traces.checkpointing, "same_in_training": traces.same_in_training}
             while True:
                 result = with_alone(analysis.plan(groups), alone, [name for name, _ in copy.named_parameters()])
+                result = replace(result, **seen)
                 failure = trial.run(result)
                 if failure is None:
                     break
                 mark_cause(analysis, traces.mode_of(failure), failure, partial(trial.run, result))
             refused = (*traces.refused, *trial.refused)
             result = replace(result, covered=trial.covered, refused=refused, asked=traces.asked)
-            result = replace(result, checkpointing=traces.checkpointing)
-            return _with_costs(result, copy, example)
+            return _with_costs(result, copy, traces.cost or cost_of_copy(copy, example))
 
 
 def _uses_of_one(plan: Plan, dense: Cost) -> Iterator[LayerUse]:
@@ -96,12 +97,8 @@ def _uses_of_one(plan: Plan, dense: Cost) -> Iterator[LayerUse]:
         yield replace(use, macs_per_pair=macs)
 
 
-def _with_costs(plan: Plan, model: nn.Module, example: ExampleInputs) -> Plan:
-    """Add what one input costs, dense and with all gates closed: channels that can be pruned may cost little or much.
-
-    ``model`` is a copy of the host that is not needed any more.
-    """
-    dense = cost_of_copy(model, example)
+def _with_costs(plan: Plan, model: nn.Module, dense: Cost) -> Plan:
+    """Add what one input costs, dense and with all gates closed: prunable channels may cost little or much."""
     uses = tuple(_uses_of_one(plan, dense))
     products = tuple(replace(product, macs=product.macs / dense.images) for product in plan.products)
     plan = replace(plan, uses=uses, products=products)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from depl0.analysis.branches import Observer
 from depl0.analysis.plan import Asked
 from depl0.analysis.recording import Graph, record
+from depl0.costs.count import Cost, counted_run
 from depl0.equivalence.cases import Accepted, Case, Offers
 from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
 from depl0.errors import Depl0Error, InputError, TraceError
@@ -36,6 +38,10 @@ class Traces:
     """case -> the graph that holds its path"""
     checkpointing: bool
     """whether it uses activation checkpointing in training mode"""
+    same_in_training: bool
+    """whether a training pass does what an evaluation pass does, dropout apart"""
+    cost: Cost | None
+    """of the network, if it was counted"""
 
     def mode_of(self, failure: Failure) -> str:
         """Return the mode of the graph in which to look for the cause of a failure."""
@@ -44,10 +50,13 @@ class Traces:
 
 
 def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Traces:
-    """Record the evaluation pass, the training pass, and the pass on every input that takes another path."""
-    found, paths, asked = _run_cases(host, copy, example)
-    recorded, refused = private_copy(copy), [*found.refused, *asked.missed]
-    graphs = [_record(host, recorded, found.cases[0].inputs, "evaluation")]
+    """Record the evaluation pass, and the training pass and those on other inputs where they take another path."""
+    runs = _Runs(host, copy, example)
+    found, asked, recorded = runs.found, runs.asked, runs.tried
+    refused = [*found.refused, *asked.missed]
+    first = found.cases[0].inputs
+    has_run = runs.cost is not None and first.batch() == 1  # else the last pass was on one image
+    graphs = [_record(host, recorded, first, "evaluation", has_run)]
 
     def record_if_possible(inputs: ExampleInputs, mode: str, what: str) -> None:
         try:
@@ -56,8 +65,11 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
             refused.append(f"recording {what} ({error.message})")
 
     with watch_checkpoints() as checkpoints:
-        record_if_possible(example.alone().twice(), "training", "the training pass")
+        alike = runs.trains_alike()
+        if not alike:
+            record_if_possible(example.alone().twice(), "training", "the training pass")
     modes: dict[str, str] = {}
+    paths = [runs.observers[id(case.inputs)].path for case in found.cases]
     known = [(paths[0], "evaluation")]
     for case, path in zip(found.cases, paths, strict=True):
         mode = next((mode for steps, mode in known if steps == path), None)
@@ -66,68 +78,98 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
             known.append((path, mode))
             record_if_possible(case.inputs, mode, "another path")
         modes[case.what] = mode
-    return Traces(tuple(graphs), found.cases, tuple(refused), asked, modes, bool(checkpoints))
+    same = alike and all(name != "batch_norm" for path in paths for name, *_ in path)
+    return Traces(tuple(graphs), found.cases, tuple(refused), asked, modes, bool(checkpoints), same, runs.cost)
 
 
-def _run_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> tuple[Accepted, list[list[Any]], Asked]:
-    """Return the inputs that a network accepts, with its outputs, and the path that it takes on each."""
-    tried, observers = private_copy(copy), dict[int, Observer]()
-    must_run = 1 + len(example.others)
-    traced = True
+class _Runs:
+    """The passes of a copy of the host: the inputs that it accepts, its outputs, and the path that it takes on each."""
 
-    def run(case: ExampleInputs) -> Any:
-        nonlocal traced
+    def __init__(self, host: nn.Module, copy: nn.Module, example: ExampleInputs) -> None:
+        self.tried, self.observers = private_copy(copy), dict[int, Observer]()
+        self._host, self._traced = host, True
+        self._must_run = must_run = 1 + len(example.others)
+        self.cost: Cost | None = None
+        with untouched(host), torch.no_grad():
+            offers = Offers(self._run, example)
+            first = self.observers[id(offers.cases[0].inputs)]
+            asked = Asked(tuple(first.limits.get(number) for number in range(len(offers.example.tensors()))))
+            offers.vary(asked)
+            variants, missed = offer_other_sides(offers, lambda case: self.observers[id(case.inputs)])
+            if not self._traced:
+                missed.append("other sizes than those tried (its code takes no sizes that can be followed)")
+            self.asked = replace(asked, variants=tuple(variants), missed=tuple(missed))
+            self.found = offers.accepted()
+            _check_outputs(host, self.found)
+            self.cost = _cost_if_still_itself(self.tried, self.found)
+            if self.cost is None:
+                changes = "other batches and sizes (the network sets itself to the input that it is given)"
+                self.found = Accepted(self.found.cases[:must_run], self.found.outputs[:must_run], (changes,))
+                self.asked, self.tried = Asked(), private_copy(copy)
+        self._check_copy(copy)
+
+    def _run(self, case: ExampleInputs) -> Any:
         try:
-            return run_observed(case)
+            return self._observed(case)
         except Depl0Error:
-            if not traced or len(observers) > must_run:
+            if not self._traced or len(self.observers) > self._must_run:
                 raise
-        traced = False
-        return run_observed(case)
+        self._traced = False
+        return self._observed(case)
 
-    def run_observed(case: ExampleInputs) -> Any:
-        observer = observers[id(case)] = Observer(traced)
+    def _observed(self, case: ExampleInputs) -> Any:
+        observer = self.observers[id(case)] = Observer(self._traced)
+        watched = partial(_watched, observer, self.tried)
+        return run_checked(self.tried, case, watched) if len(self.observers) <= self._must_run else case.call(watched)
 
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            with observer.watching(ExampleInputs(args, kwargs).tensors()):
-                return tried(*args, **kwargs)
-
-        return run_checked(tried, case, observed) if len(observers) <= must_run else case.call(observed)
-
-    with untouched(host), torch.no_grad():
-        offers = Offers(run, example)
-        first = observers[id(offers.cases[0].inputs)]
-        asked = Asked(tuple(first.limits.get(number) for number in range(len(offers.example.tensors()))))
-        offers.vary(asked)
-        variants, missed = offer_other_sides(offers, lambda case: observers[id(case.inputs)])
-        missed += [] if traced else ["other sizes than those tried (its code takes no sizes that can be followed)"]
-        asked = replace(asked, variants=tuple(variants), missed=tuple(missed))
-        found = offers.accepted()
-        _check_outputs(host, found)
-        if not _is_still_itself(tried, found):
-            changes = "other batches and sizes (the network sets itself to the input that it is given)"
-            found = Accepted(found.cases[:must_run], found.outputs[:must_run], (changes,))
-            asked = Asked()
-    last = found.cases[-1].inputs
-    if not stands_for(host, last, found.outputs[-1]):
-        if not stands_for(copy, last, found.outputs[-1]):
+    def _check_copy(self, copy: nn.Module) -> None:
+        """Refuse a network that is random, or whose copy gives something else."""
+        last, output = self.found.cases[-1].inputs, self.found.outputs[-1]
+        if stands_for(self._host, last, output):
+            return
+        if not stands_for(copy, last, output):
             raise TraceError(
                 f"the evaluation pass of {type(copy).__name__} gives other outputs each time, on the same input.",
                 hint=NOT_DETERMINISTIC,
             )
         raise InputError("a copy of the network gives other outputs than the network itself.", hint=NOT_INDEPENDENT)
-    return found, [observers[id(case.inputs)].path for case in found.cases], asked
+
+    def trains_alike(self) -> bool:
+        """Tell whether a training pass takes the path of an evaluation pass, and asks for no other sizes.
+
+        Norms and dropout are told their mode; that is no other path.
+        """
+        batches = [case.inputs for case in self.found.cases if case.inputs.batch() > 1]
+        if not batches or not self._traced or self.cost is None:
+            return False
+        inputs = min(batches, key=ExampleInputs.numbers)
+        training, evaluation = Observer(), self.observers[id(inputs)]
+        try:
+            with untouched(self._host), torch.enable_grad():
+                inputs.call(partial(_watched, training, self.tried.train()))
+        except Depl0Error:
+            raise
+        except Exception:  # the recorder will say what is wrong
+            return False
+        return training.path == evaluation.path and training.asked_at() <= evaluation.asked_at()
 
 
-def _is_still_itself(tried: nn.Module, found: Accepted) -> bool:
-    """Tell whether a network gives on the example what it gave before it was run on other inputs."""
+def _watched(observer: Observer, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    with observer.watching(ExampleInputs(args, kwargs).tensors()):
+        outputs = model(*args, **kwargs)
+    observer.end_path(output_tensors(outputs))
+    return outputs
+
+
+def _cost_if_still_itself(tried: nn.Module, found: Accepted) -> Cost | None:
+    """Count the cost of a network, if it gives on the example what it gave before it was run on other inputs."""
     try:
-        again = found.cases[0].inputs.call(tried)
+        cost, again = counted_run(tried, found.cases[0].inputs)
     except Depl0Error:
         raise
     except Exception:
-        return False
-    return max_error([found.outputs[0]], [again]) <= NETWORKS.float32
+        return None
+    return cost if max_error([found.outputs[0]], [again]) <= NETWORKS.float32 else None
 
 
 def _check_outputs(host: nn.Module, found: Accepted) -> None:
@@ -163,12 +205,13 @@ def evaluation_copy(host: nn.Module) -> nn.Module:
     return copy
 
 
-def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str) -> Graph:
+def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str, has_run: bool = False) -> Graph:
     """Record a pass, after a real one: what the network keeps in caches outside of itself is then of real tensors."""
     copy.train(mode == "training")
     try:
         with untouched(host), torch.no_grad():
-            example.call(copy)
+            if not has_run:
+                example.call(copy)
     except Depl0Error:
         raise
     except Exception:  # the recorder will say what is wrong

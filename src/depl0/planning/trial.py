@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,9 +77,8 @@ class Trial:
         compact, scaled = fold_and_cut(plan, self._model, gates, kept)
         positions = kept_positions(plan, kept)
         exact = unrounded_tensors(self._model, scaled, positions, plan)
-        return self._evaluate(compact, scaled, positions, None if plan.works_in_float32 else exact) or self._train(
-            compact, scaled, positions
-        )
+        wanted, failure = self._evaluate(compact, scaled, positions, None if plan.works_in_float32 else exact)
+        return failure or self._train(compact, scaled, positions, wanted, plan.same_in_training)
 
     def _evaluate(
         self,
@@ -86,13 +86,14 @@ class Trial:
         scaled: Mapping[str, Tensor],
         positions: Mapping[Axis, Tensor],
         exact: Mapping[str, Tensor] | None,
-    ) -> Failure | None:
+    ) -> tuple[Accepted, Failure | None]:
         """Compare in evaluation mode, the smallest case in float64 as the certificate will, the others in float32.
 
         Small weights may hide what is wrong behind the rounding of float32. ``exact`` are tensors of the smaller
-        network before they were rounded; None if there is nothing but rounding to be seen in float64.
+        network before they were rounded; None if there is nothing but rounding to be seen in float64. Returns what
+        the larger network gives, too.
         """
-        cases = self._cases
+        cases, given = self._cases, dict[int, Any]()
         if exact is not None:
             smallest = min(cases[1:] or cases, key=lambda case: sum(t.numel() for t in case.inputs.tensors()))
             precise = _in_float64(self._model, scaled)
@@ -106,8 +107,9 @@ class Trial:
                 candidate = _in_float64(compact, {}).before_rounding(exact)
                 failure = _difference(wanted, precise, candidate, positions, NETWORKS.float64)
                 if failure is not None:
-                    return failure
+                    return wanted, failure
                 cases = [case for case in cases if case is not smallest]
+                given[id(smallest)] = wanted.outputs[0]
         reference = Subject(self._model, scaled)
         try:
             wanted = Accepted(tuple(cases), tuple(reference(case.inputs) for case in cases))
@@ -117,12 +119,18 @@ class Trial:
             raise _UnlivelyError from error
         failure = _difference(wanted, reference, Subject(compact), positions, NETWORKS.float32) if cases else None
         self.covered = tuple(case.what for case in self._cases)
-        return failure
+        given.update(zip(map(id, cases), wanted.outputs, strict=True))
+        return Accepted(tuple(self._cases), tuple(given[id(case)] for case in self._cases)), failure
 
     def _train(
-        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
+        self,
+        compact: nn.Module,
+        scaled: Mapping[str, Tensor],
+        positions: Mapping[Axis, Tensor],
+        evaluated: Accepted,
+        same_in_training: bool,
     ) -> Failure | None:
-        result = compare_in_training(self._model, scaled, compact, self._cases, positions)
+        result = compare_in_training(self._model, scaled, compact, evaluated, positions, same_in_training)
         if result is None:
             self.refused = ("training mode",)
             return None

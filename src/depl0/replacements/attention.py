@@ -24,6 +24,9 @@ from depl0.analysis.rules.rulebook import layer_name
 from depl0.host.copies import private_copy
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives, replace_module
 
+_NOISE = 4099
+"""numbers that are drawn to try a module, and repeated: a prime, so that no two rows of a weight are alike"""
+
 
 @dataclass(frozen=True)
 class AttentionSpec:
@@ -232,9 +235,11 @@ class SelfAttention(Replacement):
                     child.p = 0.0
             width = tried.get_parameter(spec.weight).shape[1]
             with torch.no_grad():
-                for parameter in tried.parameters():
-                    noise = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
-                    parameter.copy_(noise / (width**0.5 if parameter.dim() > 1 else 2))
+                noise = torch.randn(_NOISE, generator=rng, dtype=torch.float64)
+                for number, parameter in enumerate(tried.parameters()):
+                    drawn = noise.roll(number).repeat(parameter.numel() // _NOISE + 1)
+                    drawn = drawn[: parameter.numel()].view(parameter.shape)
+                    parameter.copy_(drawn / (width**0.5 if parameter.dim() > 1 else 2))
                 pruned, both = cls.module_type(tried, spec).eval(), []
                 for sizes, times in cls.inputs(tried, spec):
                     args = [torch.randn(*sizes, width, generator=rng, dtype=torch.float64)] * times

@@ -1,0 +1,115 @@
+"""What is recorded, and what need not be: a pass that takes the path of another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import depl0
+import depl0.planning.traces
+from depl0.equivalence.cases import Accepted, Case
+from depl0.equivalence.comparison import compare_in_training
+from depl0.host.inputs import ExampleInputs
+from tests.networks.structures import STRUCTURES, Classifier, NoNorm, conv, image
+
+pytestmark = pytest.mark.structures
+
+
+class TwoLayers(Classifier):
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two, self.other = conv(3, 8), conv(8, 6), conv(8, 6)
+
+
+class OtherLayer(TwoLayers):
+    """The functions are the same, their parameters are not."""
+
+    def features(self, x: Tensor) -> Tensor:
+        return (self.other if self.training else self.two)(F.relu(self.one(x)))
+
+
+class OtherOperand(TwoLayers):
+    """The functions are the same, and so are their parameters, but not what they are given."""
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        one, two = self.two(x), self.other(x)
+        return F.relu(one) + (one if self.training else two)
+
+
+class OtherOutput(TwoLayers):
+    """The functions are the same, but more is returned."""
+
+    def forward(self, x: Tensor) -> Any:
+        x = F.relu(self.one(x))
+        scores = self.head(self.two(x).mean((2, 3)))
+        return (scores, x) if self.training else scores
+
+
+class OtherSizes(TwoLayers):
+    """Only maps that are larger than those of random inputs go another way."""
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        return self.two(x + 1 if self.training and x.shape[-1] > 20 else x)
+
+
+class OtherGradients(TwoLayers):
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        return self.two(x + 1 if x.requires_grad and self.training else x)
+
+
+class AssertsSizes(TwoLayers):
+    """What an assertion would say is no other path."""
+
+    def features(self, x: Tensor) -> Tensor:
+        torch._assert(x.dim() == 4, f"images wanted, got {x.shape}")
+        return self.two(F.relu(self.one(x)))
+
+
+ALIKE = [
+    NoNorm,
+    AssertsSizes,
+    *(STRUCTURES[name].build for name in ("Residual", "Dropouts", "PerceptronWithBatchNorm")),
+]
+OTHERS = [OtherLayer, OtherOperand, OtherOutput, OtherSizes, OtherGradients]
+
+
+@pytest.mark.parametrize(
+    "build", [*ALIKE, *OTHERS, STRUCTURES["AuxiliaryHead"].build, STRUCTURES["StochasticDepth"].build]
+)
+def test_training_is_recorded_where_it_is_another_path(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, modes = depl0.planning.traces.record, list[str]()
+    monkeypatch.setattr(depl0.planning.traces, "record", lambda *args: modes.append(args[2]) or record(*args))
+    inputs = STRUCTURES[build.__name__].inputs if build.__name__ in STRUCTURES else image(size=24, batch=1)
+    torch.manual_seed(0)
+    plan = depl0.plan(build(), inputs)
+    assert modes == (["evaluation"] if build in ALIKE else ["evaluation", "training"])
+    assert "training mode" in plan.covered
+    assert plan.same_in_training == (build in (NoNorm, AssertsSizes, STRUCTURES["Dropouts"].build))
+
+
+class Scaled(nn.Module):
+    def __init__(self, host: nn.Module) -> None:
+        super().__init__()
+        self.host = host
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.host(x)
+        return 1.01 * scores if self.training else scores
+
+
+def test_outputs_of_evaluation_do_not_hide_a_difference_in_training() -> None:
+    torch.manual_seed(0)
+    host = NoNorm().eval()
+    case = Case("batch of 2", ExampleInputs.of(image()))
+    evaluated = Accepted((case,), (host(image()).detach(),))
+    same = compare_in_training(host, {}, host, evaluated, {}, same_in_training=True)
+    assert same is not None and same.agrees
+    other = compare_in_training(host, {}, Scaled(host), evaluated, {}, same_in_training=True)
+    assert other is not None and not other.agrees
