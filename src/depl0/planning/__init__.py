@@ -73,6 +73,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                 if failure is None:
                     break
                 mark_cause(analysis, traces.mode_of(failure), failure, partial(trial.run, result))
+                trial.guessed = True
             refused = (*traces.refused, *trial.refused)
             result = replace(result, covered=trial.covered, refused=refused, asked=traces.asked)
             result = replace(result, checkpointing=traces.checkpointing)
