@@ -251,3 +251,55 @@ class LooksLikeAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.into(x)
         return self.head(x + self.attention(x))
+
+
+# -- experts: layers whose weights are picked from a stack -----------------------------------------------------------
+
+
+@structure({"into": 8, "up": 6}, inputs=TOKENS, frozen={"router": "argmax"})
+class Experts(nn.Module):
+    """Every token goes through the layers of one expert, whose weights are turned, cast or neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.router, self.head = nn.Linear(8, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+        self.up, self.down = nn.Parameter(torch.randn(3, 12, 8) / 3), nn.Parameter(torch.randn(3, 8, 6) / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x).flatten(0, 1)
+        chosen = F.linear(x, self.router.weight.to(x.dtype), self.router.bias).argmax(-1)
+        gate, up = torch.bmm(self.up[chosen], x.unsqueeze(-1)).squeeze(-1).chunk(2, -1)
+        x = x + torch.bmm((F.silu(gate) * up).unsqueeze(1), self.down[chosen].transpose(1, 2)).squeeze(1)
+        return self.head(x)
+
+
+@structure({"into": 8, "up": 6}, inputs=TOKENS, frozen={"router": "topk"})
+class SeveralExperts(nn.Module):
+    """Every token goes through two experts by einsum, then all tokens through the first and a place that is picked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.router, self.head = nn.Linear(8, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+        self.up, self.down = nn.Parameter(torch.randn(3, 6, 8) / 3), nn.Parameter(torch.randn(3, 8, 6) / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x)
+        share, chosen = self.router(x).topk(2, -1)
+        up = F.relu(torch.einsum("btkoi,bti->btko", self.up[chosen], x))
+        x = x + (torch.einsum("btkoi,btki->btko", self.down[chosen], up) * share.unsqueeze(-1)).sum(2)
+        x = x + F.linear(F.relu(F.linear(x, self.up[0])), self.down[0])
+        return self.head(x[torch.arange(x.shape[0]), share[..., 0].argmax(-1)])
+
+
+@structure({"stem": 9}, inputs=TOKENS, frozen={"into": "weight is computed", "up": "used in another way"})
+class ExpertsWithComputedBias(nn.Module):
+    """A layer that cannot be sliced keeps the stack whole that its weight is picked from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.into, self.head = nn.Linear(8, 9), nn.Linear(9, 8), nn.Linear(6, 3)
+        self.up, self.bias = nn.Parameter(torch.randn(3, 6, 8) / 3), nn.Parameter(torch.randn(6))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.into(F.relu(self.stem(x)))
+        return self.head(F.linear(x, self.up[0])), F.linear(x, self.up[1], self.bias.exp())

@@ -742,9 +742,9 @@ class TiedWeights(nn.Module):
         return self.head(a), self.head2(b)
 
 
-@structure({"mid": 6}, inputs=torch.randn(3, 5), frozen={"into": "used in another way"})
+@structure({"into": 7, "mid": 6}, inputs=torch.randn(3, 5))
 class TiedTransposed(nn.Module):
-    """A weight that is also used transposed, as autoencoders do."""
+    """A weight that is also used transposed, as autoencoders do: what reads its channels there loses them too."""
 
     def __init__(self) -> None:
         super().__init__()

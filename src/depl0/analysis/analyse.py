@@ -49,6 +49,9 @@ class Analysis:
         self.sites = place_sites(self.state, graphs)
         self._mark_unread()
         self._known: dict[str, None] = {}
+        self.kinds = kinds
+        self.guesses: dict[str, Callable[[], object]] = {}
+        """what was guessed after failed trials -> how it is taken back"""
 
     def _mark_unread(self) -> None:
         """Channels on which no gate would have any effect are unprunable."""

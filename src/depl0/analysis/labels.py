@@ -84,6 +84,14 @@ class Labels:
         for label in set(labels.tolist()):
             self._unprunable.setdefault(self.find(label), reason)
 
+    def snapshot(self) -> tuple[list[int], dict[int, Reason]]:
+        """Return what is joined and unprunable now."""
+        return list(self._parent), dict(self._unprunable)
+
+    def restore(self, snapshot: tuple[list[int], dict[int, Reason]]) -> None:
+        """Take back all that was joined or marked since; no label may have been minted."""
+        self._parent, self._unprunable = snapshot
+
     def reason(self, label: int) -> Reason | None:
         """Return why a label is unprunable, or None when it is not."""
         return self._unprunable.get(self.find(label))

@@ -35,7 +35,8 @@ _AFFINE_NORMS = {"batch_norm", "instance_norm", "group_norm"}
 _KEEPS_ZEROS = (
     IDENTITIES | set(POOLS) | RESHAPES | MOVES | LITERAL_INDEXING
     | {"chunk", "getitem", "mean", "sum", "amax", "amin", "prelu", "native_dropout", "zeros_like", "linalg_vector_norm",
-       "glu", "channel_shuffle", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "tensor_split"}
+       "glu", "channel_shuffle", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "tensor_split",
+       "index", "index_select"}
 )  # fmt: skip
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import TypeAlias
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.labels import Channels, Reason
 from depl0.analysis.recording import Graph, operator_name
-from depl0.analysis.rules.operators import LAYERS, PRODUCTS
+from depl0.analysis.rules.operators import LAYERS, PRODUCTS, RESHAPES
 from depl0.analysis.rules.parts import follow_sizes
 from depl0.planning.trial import Failure
 
@@ -25,13 +26,15 @@ def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) ->
     All layers before the failure have run and agreed, so the fault is most likely between them and it. Where only
     values differ, that is a guess: it is tried, and if it is wrong, the groups at fault are found by bisection.
     """
-    if _follow_attributes(analysis, failure):
+    if _follow_attributes(analysis, failure) or _tie_sizes(analysis, failure):
         return
     labels = analysis.state.labels
     for values, node, graph in _suspects(analysis, mode, failure):
         owners = {labels.owner(label) for value in values for label in labels.roots(value.labels).tolist()}
         if not failure.line and _fails_there(retry(owners), failure):
             break
+        if not failure.line and _rescale(analysis, graph, node):
+            return
         for value in values:
             labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
         _mark_same_line(analysis, failure)
@@ -45,8 +48,90 @@ def _follow_attributes(analysis: Analysis, failure: Failure) -> bool:
     All sizes of such a module are looked at: with a -1 among them, a reshape that uses the same number need not fail.
     """
     modules = {graph.layer[node] for graph, node in _on_line(analysis, failure)}
+    if failure.line and not modules:  # the line is in a function that forward calls
+        modules = _like_failed(analysis, failure)
     sized = [(graph, node) for graph, node in analysis.state.sized_by_code if graph.layer[node] in modules]
     return sum(follow_sizes(analysis.state, graph, node) for graph, node in sized) > 0
+
+
+def _tie_sizes(analysis: Analysis, failure: Failure) -> bool:
+    """Let tensors that modules like the one that failed reshape to equal widths lose the same channels.
+
+    The code may take the width of one for that of another (``v.view(b, -1, heads, k.shape[-1] // heads)``), or for that
+    of what goes into the module (``y.reshape(x.shape)``). These are guesses: each is taken back if the same line is the
+    next to fail.
+    """
+    labels = analysis.state.labels
+    for sources in (_reshaped, _reshaped_or_read) if failure.line else ():
+        guess = f"{sources.__name__}: {failure.line}"
+        if _was_guessed(analysis, guess):
+            continue
+        before = labels.snapshot()
+        analysis.guesses[guess] = partial(labels.restore, before)
+        alike: dict[tuple[str, int], Tensor] = {}
+        for path, value in sources(analysis, _like_failed(analysis, failure)):
+            if all(labels.reason(label) is None for label in value.labels.tolist()):
+                labels.join(alike.setdefault((path, len(value.labels)), value.labels), value.labels)
+        if labels.snapshot() != before:
+            return True
+    return False
+
+
+def _reshaped(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channels]]:
+    """Give what these modules reshape."""
+    for graph, node in analysis.state.sized_by_code:
+        value = analysis.state.values.get(node)
+        if graph.layer[node] in paths and operator_name(node) in RESHAPES and isinstance(value, Channels):
+            yield graph.layer[node], value
+
+
+def _reshaped_or_read(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channels]]:
+    """Give what these modules reshape, and what goes into them."""
+    yield from _reshaped(analysis, paths)
+    for graph in analysis.graphs:
+        for node in graph.nodes:
+            path = next((path for path in paths if path and f"{graph.layer[node]}.".startswith(f"{path}.")), None)
+            for source in node.all_input_nodes if path is not None else ():
+                value = analysis.state.values.get(source)
+                if isinstance(value, Channels) and not f"{graph.layer[source]}.".startswith(f"{path}."):
+                    yield str(path), value
+
+
+def _like_failed(analysis: Analysis, failure: Failure) -> set[str]:
+    """Return the modules of the same class as the one that failed, or as the next around it that reshapes anything."""
+    modules, path = analysis.state.modules, failure.layer
+    sized = {graph.layer[node] for graph, node in analysis.state.sized_by_code}
+    while path and path not in sized:
+        path = path.rpartition(".")[0]
+    return {other for other, module in modules.items() if type(module) is type(modules.get(path))}
+
+
+def _rescale(analysis: Analysis, graph: Graph, node: fx.Node) -> bool:
+    """Let scores of attention that may be scaled by the number of their channels stay what they are, in all blocks.
+
+    That is a guess too: it is taken back if the scores still differ.
+    """
+    state = analysis.state
+    kind_of_module = type(state.modules[graph.layer[node]])
+    guess, before = f"the scale of {kind_of_module.__qualname__}", dict(state.replaced)
+    if node not in state.score_calls or _was_guessed(analysis, guess):
+        return False
+    for graph in analysis.graphs:
+        for call in graph.nodes:
+            if call in state.score_calls and type(state.modules[graph.layer[call]]) is kind_of_module:
+                for kind in analysis.kinds:
+                    kind.rescale(state, graph, call)
+    added = state.replaced.keys() - before.keys()
+    analysis.guesses[guess] = lambda: [state.replaced.pop(path, None) for path in added]
+    return bool(added)
+
+
+def _was_guessed(analysis: Analysis, guess: str) -> bool:
+    """Tell whether something was guessed already; if it was the last guess, it is taken back."""
+    if guess in analysis.guesses and next(reversed(analysis.guesses)) == guess:
+        analysis.guesses[guess]()
+        analysis.guesses[guess] = int
+    return guess in analysis.guesses
 
 
 def _on_line(analysis: Analysis, failure: Failure) -> list[tuple[Graph, fx.Node]]:

@@ -56,6 +56,8 @@ class Trial:
     def __init__(self, model: nn.Module, cases: Sequence[Case]) -> None:
         self._plain = model
         self._model, self._cases = _in_full_precision(_livened(model), cases)
+        self.guessed = False
+        """whether something was guessed after a failure; then the example is compared in float64 as well"""
         self.covered: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
 
@@ -89,16 +91,17 @@ class Trial:
     ) -> tuple[Accepted, Failure | None]:
         """Compare in evaluation mode, the smallest case in float64 as the certificate will, the others in float32.
 
-        Small weights may hide what is wrong behind the rounding of float32. ``exact`` are tensors of the smaller
-        network before they were rounded; None if there is nothing but rounding to be seen in float64. Returns what
-        the larger network gives, too.
+        Small weights may hide what is wrong behind the rounding of float32, and a single token the scale of attention:
+        what was guessed is seen on the example too. ``exact`` are tensors of the smaller network before they were
+        rounded; None if there is nothing but rounding to be seen in float64. Returns what the larger network gives, too.
         """
         cases, given = self._cases, dict[int, Any]()
         if exact is not None:
             smallest = min(cases[1:] or cases, key=lambda case: sum(t.numel() for t in case.inputs.tensors()))
+            chosen = tuple(case for case in cases if case is smallest or (self.guessed and case is cases[0]))
             precise = _in_float64(self._model, scaled)
             try:
-                wanted = Accepted((smallest,), (precise(smallest.inputs),))
+                wanted = Accepted(chosen, tuple(precise(case.inputs) for case in chosen))
             except Depl0Error:
                 raise
             except Exception:  # it insists on another precision somewhere inside
@@ -108,8 +111,8 @@ class Trial:
                 failure = _difference(wanted, precise, candidate, positions, NETWORKS.float64)
                 if failure is not None:
                     return wanted, failure
-                cases = [case for case in cases if case is not smallest]
-                given[id(smallest)] = wanted.outputs[0]
+                cases = [case for case in cases if all(case is not other for other in chosen)]
+                given.update(zip(map(id, chosen), wanted.outputs, strict=True))
         reference = Subject(self._model, scaled)
         try:
             wanted = Accepted(tuple(cases), tuple(reference(case.inputs) for case in cases))

@@ -149,13 +149,19 @@ def stored_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """A product with a stored matrix is a linear layer whose weight lies the other way round."""
     given, parts = arguments(node), layer_parts(node)
     assert parts is not None
-    name, bias_name = stored_name(state, parts.weight, 2), stored_name(state, parts.bias, 1)
+    name, bias_name = stored_name(state, parts.weight, len(shape_of(parts.weight))), stored_name(state, parts.bias, 1)
     plain = (parts.bias is None or bias_name is not None) and given.get("alpha", 1) == given.get("beta", 1) == 1
     if name is None or name not in state.parameters or not plain or len(shape_of(parts.input)) < 2:
-        state.fix_stored(parts.weight, graph.layer[node])
         return unknown_rule(state, graph, node)
-    last = len(shape_of(parts.input)) - 1
-    return _dense_layer(state, graph, node, parts, (last, last), positions(shape_of(parts.input), last))
+    dims = len(shape_of(parts.input)) + parts.place, len(shape_of(node)) + parts.place
+    return _dense_layer(state, graph, node, parts, dims, positions(shape_of(node), dims[1]))
+
+
+@rule("_grouped_mm", "grouped_mm", "grouped_mm_fallback")
+def _grouped_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Products with a stack of weights, some rows each. The operator takes neither float64 nor most widths."""
+    text = "a grouped product runs at few widths; transformers: model.set_experts_implementation('batched_mm')"
+    return refuse_layer(state, graph, node, text)
 
 
 @rule("batch_norm", "instance_norm")

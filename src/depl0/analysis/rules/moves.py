@@ -15,10 +15,10 @@ from depl0.analysis.rules.operators import (
     LITERAL_INDEXING,
     MOVES,
     PARTS,
-    PRODUCTS,
     RESHAPES,
-    is_matrix_turned,
+    is_matrix_moved,
     layer_parts,
+    stored_matrix,
 )
 from depl0.analysis.rules.rulebook import (
     layer_name,
@@ -124,7 +124,7 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
     if isinstance(state.values[source], (Stored, Derived)) and operator_name(node) in {"squeeze", "unsqueeze"}:
         return _reshape(state, graph, node)
-    if is_matrix_turned(node) and all(_reads_as_weight(user, node) for user in node.users):
+    if is_weight(node):
         return Opaque(Reason("a stored matrix", graph.layer[node]))
     moved = _run_on_labels(state, graph, node)
     if not any(isinstance(state.values.get(n), Channels) for n in node.all_input_nodes):
@@ -138,15 +138,43 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return state.recover(moved, graph.layer[node])
 
 
-def _reads_as_weight(user: fx.Node, node: fx.Node) -> bool:
-    """Tell whether a product reads a turned matrix as a layer reads its weight."""
-    parts = layer_parts(user) if operator_name(user) in PRODUCTS - {"einsum"} else None
-    return parts is not None and parts.out_dim == 0 and parts.weight is node.all_input_nodes[0]
+def is_weight(node: fx.Node) -> bool:
+    """Tell whether a node gives a stored matrix, or some of a stack, to nothing but layers, as their weight."""
+    found = stored_matrix(node)
+
+    def reads(user: fx.Node) -> bool:
+        if is_matrix_moved(user):
+            return all(map(reads, user.users))
+        parts = layer_parts(user)
+        return parts is not None and found is not None and parts.weight is found[0] and parts.input is not node
+
+    return found is not None and node.op != "placeholder" and all(map(reads, node.users))
+
+
+@rule("index", "index_select")
+def _index(state: Propagation, graph: Graph, node: fx.Node) -> Value:
+    """Places picked by the values of a tensor leave the channels as they are, if these lie in another dimension."""
+    if is_weight(node):
+        return Opaque(Reason("a stored matrix", graph.layer[node]))
+    given, (source, *others) = arguments(node), node.all_input_nodes
+    value = state.values[source]
+    for other in others:
+        state.mark_unprunable(state.values[other], Reason("are numbers of places", graph.layer[node]))
+    if not isinstance(value, Channels):
+        return same(state, source, graph.layer[node])
+    indices = given["indices"] if "indices" in given else [None] * int(given["dim"]) + [given["index"]]
+    by_mask = any(index.meta["val"].dtype == torch.bool for index in others)
+    if by_mask or (value.dim < len(indices) and indices[value.dim] is not None):
+        return refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number")
+    first = [None if index is None else torch.zeros(shape_of(index), dtype=torch.long) for index in indices]
+    return state.recover(torch.ops.aten.index(value.full(shape_of(source)), first), graph.layer[node])
 
 
 @rule(*(LITERAL_INDEXING - PARTS))
 def literal_indexing_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """Indices are numbers in the user's code: allowed only where they leave the channels as they are."""
+    if is_weight(node):
+        return Opaque(Reason("a stored matrix", graph.layer[node]))
     source = tensor_inputs(node)[0]
     before = state.values[source]
     moved = _run_on_labels(state, graph, node)

@@ -13,8 +13,9 @@ from depl0.analysis.recording import arguments, operator_name, shape_of
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
-PRODUCTS = {"addmm", "mm", "matmul", "einsum"}
+PRODUCTS = {"addmm", "mm", "matmul", "bmm", "einsum"}
 """products with a stored matrix are layers too; but for einsum's, their weight is (inputs, outputs)"""
+CASTS = {"to", "_to_copy", "type_as"}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 IDENTITIES = {
     "alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout",
@@ -36,7 +37,7 @@ ALONG_ONE_DIM = {"softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum"}
 RESHAPES = {"view", "reshape", "_unsafe_view", "expand", "repeat", "tile", "unflatten", "flatten", "view_as",
             "reshape_as", "expand_as"}  # fmt: skip
 MOVES = {"permute", "transpose", "t", "numpy_T", "movedim", "swapaxes", "swapdims", "squeeze", "unsqueeze", "cat",
-         "concat", "concatenate", "stack"}  # fmt: skip
+         "concat", "concatenate", "stack", "repeat_interleave"}  # fmt: skip
 CONCATENATIONS = {"cat", "concat", "concatenate"}
 LITERAL_INDEXING = {"slice", "select", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "unsafe_split",
                     "unsafe_chunk"}  # fmt: skip
@@ -58,6 +59,8 @@ class LayerParts:
     out_dim: int
     in_dim: int | None
     """None for grouped convolutions that lose whole groups: their inputs live and die with their outputs"""
+    place: int = -1
+    """where channels are in the input and output of a product, from the end"""
 
 
 def layer_parts(node: fx.Node) -> LayerParts | None:
@@ -74,29 +77,75 @@ def layer_parts(node: fx.Node) -> LayerParts | None:
     if name in PRODUCTS:
         if name == "addmm":
             return _product_parts(given["mat1"], given["mat2"], given["self"])
-        return _product_parts(given["self"], given["mat2" if name == "mm" else "other"], None)
+        return _product_parts(given["self"], given["other" if name == "matmul" else "mat2"], None)
     if name == "linear":
-        return LayerParts(given["input"], given["weight"], given["bias"], 0, 1)
+        return _linear_parts(given["input"], given["weight"], given["bias"])
     dense, transposed = int(given["groups"]) == 1, is_transposed(node)
     dims = (1, 0) if transposed and dense else (0, 1)
     reads = dense or loses_places(node)
     return LayerParts(given["input"], given["weight"], given["bias"], dims[0], dims[1] if reads else None)
 
 
-def _product_parts(source: fx.Node, weight: fx.Node, bias: fx.Node | None) -> LayerParts:
-    """Return the parts of ``source @ weight``, or of ``source @ weight.T``."""
-    if is_matrix_turned(weight):
-        return LayerParts(source, weight.all_input_nodes[0], bias, 0, 1)
-    return LayerParts(source, weight, bias, 1, 0)
+def _linear_parts(source: fx.Node, weight: fx.Node, bias: fx.Node | None) -> LayerParts:
+    stored, turned = stored_matrix(weight) or (weight, False)
+    last = len(shape_of(stored)) - 1 if stored is not weight else 1
+    dims = (last, last - 1) if turned else (last - 1, last)
+    return LayerParts(source, stored, bias, *dims)
 
 
-def is_matrix_turned(node: fx.Node) -> bool:
-    """Tell whether a node is the transpose of a stored matrix."""
-    turns = operator_name(node) in {"t", "numpy_T", "matrix_H", "mT", "permute", "transpose", "swapaxes", "swapdims"}
-    sources = node.all_input_nodes
-    if not turns or len(sources) != 1 or sources[0].op != "placeholder" or len(shape_of(sources[0])) != 2:
+def _product_parts(left: fx.Node, right: fx.Node, bias: fx.Node | None) -> LayerParts:
+    """Return the parts of ``left @ right``: the weight is on the right, or on the left if it is one of a stack."""
+    found, place = stored_matrix(right), -1
+    if found is None and left.op != "placeholder":
+        found, place = stored_matrix(left), -2
+    stored, turned = found or (right, False)
+    source, last = left if place == -1 or found is None else right, len(shape_of(stored)) - 1
+    dims = (last - 1, last) if turned == (place == -1) else (last, last - 1)
+    return LayerParts(source, stored, bias, *dims, place if found is not None else -1)
+
+
+def stored_matrix(node: fx.Node) -> tuple[fx.Node, bool] | None:
+    """Return the stored matrix, or stack of matrices, that a node gives, and whether it gives it turned.
+
+    On its way it may be cast, turned, or picked from the stack by numbers, as the weights of experts are.
+    """
+    turned = False
+    while node.op != "placeholder":
+        if not is_matrix_moved(node):
+            return None
+        turned ^= _is_turn(node)
+        node = node.all_input_nodes[0]
+    return node, turned
+
+
+def is_matrix_moved(node: fx.Node) -> bool:
+    """Tell whether a node gives the matrices of a tensor whole: cast, turned, or some out of a stack."""
+    return operator_name(node) in CASTS or _is_turn(node) or _picks_matrices(node)
+
+
+def _is_turn(node: fx.Node) -> bool:
+    """Tell whether a node swaps the last two dimensions, and those alone."""
+    name = operator_name(node)
+    if name not in {"t", "numpy_T", "matrix_H", "mT", "permute", "transpose", "swapaxes", "swapdims"}:
         return False
-    return operator_name(node) != "permute" or [d % 2 for d in arguments(node)["dims"]] == [1, 0]
+    ndim = len(shape_of(node))
+    if ndim < 2 or name in {"t", "numpy_T", "matrix_H", "mT"}:
+        return ndim == 2
+    turned = [*range(ndim - 2), ndim - 1, ndim - 2]
+    if name == "permute":
+        return [dim % ndim for dim in arguments(node)["dims"]] == turned
+    return {dim % ndim for dim in node.args[1:]} == set(turned[-2:])  # type: ignore[operator]
+
+
+def _picks_matrices(node: fx.Node) -> bool:
+    """Tell whether a node picks from a stack along its first dimension; what it picks with is no mask."""
+    name = operator_name(node)
+    if name not in {"index", "index_select", "select"} or len(shape_of(node.all_input_nodes[0])) < 3:
+        return False
+    if name == "index":
+        indices = arguments(node)["indices"]
+        return len(indices) == 1 and indices[0].meta["val"].dtype != torch.bool
+    return int(arguments(node)["dim"]) == 0
 
 
 def is_transposed(node: fx.Node) -> bool:
@@ -141,16 +190,20 @@ def product_of(node: fx.Node) -> WeightProduct | None:
     tensors = [n for n in given["tensors"] if isinstance(n, fx.Node)]
     terms, arrow, result = str(given["equation"]).replace(" ", "").partition("->")
     letters = terms.split(",")
-    stored = [place for place, n in enumerate(tensors) if n.op == "placeholder"]
+    weights = [stored_matrix(n) for n in tensors]
+    stored = [place for place, found in enumerate(weights) if found is not None and not found[1]]
     if operator_name(node) != "einsum" or not arrow or len(tensors) != 2 or len(letters) != 2 or not stored:
         return None
     place = stored[-1]
+    whole = next(found[0] for found in [weights[place]] if found is not None)
+    picked = len(shape_of(tensors[place])) - len(shape_of(whole))  # dimensions of what it was picked with, but one
     weight, source = letters[place], letters[1 - place]
     if "." in weight or any(len(set(term)) != len(term) for term in (weight, *(t.replace("...", "") for t in letters))):
         return None
+    picks = weight[: picked + 1] if tensors[place] is not whole else ""
     summed = [letter for letter in weight if letter in source and letter not in result]
-    fresh = [letter for letter in weight if letter in result and letter not in source]
-    shared = [letter for letter in weight if letter in source and letter in result]
+    fresh = [letter for letter in weight if letter in result and letter not in source + picks]
+    shared = [letter for letter in weight if letter in source + picks and letter in result]
     if len(summed) != 1 or len(fresh) != 1 or len(summed) + len(fresh) + len(shared) != len(weight):
         return None
     others = [letter for letter in source.replace("...", "") if letter not in weight and letter not in result]
@@ -160,11 +213,11 @@ def product_of(node: fx.Node) -> WeightProduct | None:
     dim = _place(fresh[0], result, len(sizes))
     return WeightProduct(
         tensors[1 - place],
-        tensors[place],
+        whole,
         _place(summed[0], source, len(shape_of(tensors[1 - place]))),
         dim,
-        weight.index(summed[0]),
-        weight.index(fresh[0]),
+        weight.index(summed[0]) - picked,
+        weight.index(fresh[0]) - picked,
         math.prod(size for other, size in enumerate(sizes) if other != dim),
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,7 +162,7 @@ class _NamedNumbers:
         module = state.modules.get(self._path)
         self._attributes = {} if module is None else vars(module)
         lines = str(node.meta.get("stack_trace") or "")
-        texts = [lines, *_code_of(module)]
+        texts = [lines, *_code_of(module, _NAMED.findall(lines))]
         if only_splits:
             texts = ["\n".join(line for line in text.splitlines() if _SPLITS.search(line)) for text in texts]
         found = map(self._numbers_in, texts)
@@ -246,14 +246,15 @@ def _follow_size(state: Propagation, graph: Graph, node: fx.Node, dim: int, labe
     return False
 
 
-def _code_of(module: object) -> Iterator[str]:
-    """Give the source of forward, then that of the methods that it may call."""
+def _code_of(module: object, called: Collection[str]) -> Iterator[str]:
+    """Give the source of methods that the line names, that of forward, then of the others that it may call."""
     methods = [getattr(module, "forward", None)]
     for cls in type(module).__mro__:
         if cls is nn.Module:
             break
         methods += [value for name, value in vars(cls).items() if inspect.isfunction(value) and name[:2] != "__"]
-    for method in methods:
+    named = [method for method in methods[1:] if method is not None and method.__name__ in called]
+    for method in named + methods:
         try:
             yield "" if method is None else inspect.getsource(method)
         except (OSError, TypeError):  # typed at a prompt, or no function of Python

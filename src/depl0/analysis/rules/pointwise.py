@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from depl0.analysis.labels import Channels, Derived, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
+from depl0.analysis.rules.moves import is_weight
 from depl0.analysis.rules.operators import (
     ALONG_ONE_DIM,
     IDENTITIES,
@@ -109,6 +110,8 @@ def _derived(state: Propagation, node: fx.Node, operands: list[fx.Node]) -> Deri
 def _identity(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
     value = state.values[source]
+    if is_weight(node):
+        return Opaque(Reason("a stored matrix", graph.layer[node]))
     if isinstance(value, Stored) and state.vector_dim(source) == 0 and len(shape_of(source)) == 1:
         return value  # a cast vector is still that vector
     if isinstance(value, Derived):

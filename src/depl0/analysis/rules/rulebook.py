@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from depl0.analysis.labels import Channels, Normed, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation
 from depl0.analysis.recording import Graph, operator_name, shape_of
+from depl0.analysis.rules.operators import layer_parts
 
 Rule: TypeAlias = Callable[[Propagation, Graph, fx.Node], Value]
 RULES: dict[str, Rule] = {}
@@ -51,9 +52,9 @@ def bind_weight(state: Propagation, node: fx.Node, dims: dict[int, Tensor], laye
 
 
 def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
-    """The inputs of a layer that cannot be sliced are unprunable."""
-    reason = Reason(text, graph.layer[node])
-    for source in node.all_input_nodes:
+    """The inputs of a layer that cannot be sliced are unprunable, and so is its weight, also if picked from a stack."""
+    reason, parts = Reason(text, graph.layer[node]), layer_parts(node)
+    for source in [*node.all_input_nodes, *([] if parts is None else [parts.weight])]:
         state.note_blocking(state.values.get(source), graph.layer[node])
         state.mark_unprunable(state.values.get(source), reason)
         state.fix_stored(source, graph.layer[node])

@@ -145,14 +145,15 @@ def _attention_within_heads(state: Propagation, graph: Graph, node: fx.Node) -> 
         state.mark_unprunable(state.values[mask], Reason("are a mask of attention", layer))
     scores = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]  # weights, one a pair of places and head
     summed: tuple[fx.Node, ...] = ()
-    if isinstance(queries, Channels) and isinstance(keys, Channels) and given.get("scale") is not None:
+    scaled = given.get("scale") is not None or node in state.rescaled
+    if isinstance(queries, Channels) and isinstance(keys, Channels) and scaled:
         state.labels.join(queries.labels, keys.labels)
         summed = (query, key)
         if graph.mode == "evaluation":
             state.products.append(WeighedProduct(queries.labels, float(scores)))
     else:
         for each in (queries, keys):
-            text = "the scale of attention is computed from them" if given.get("scale") is None else "meets a constant"
+            text = "meets a constant" if scaled else "the scale of attention is computed from them"
             state.mark_unprunable(each, Reason(text, layer))
     if not isinstance(values, Channels):
         state.score_calls[node] = ScoreCall(summed, ())
