@@ -74,7 +74,7 @@ class Observer(TorchFunctionMode):
         self.path: list[tuple[Any, ...]] = []
         """the functions of torch that are called, in order, and whose results or parameters each is given; sizes,
         indices and what counts batches do not matter, nor do the flags that tell norms and dropout their mode"""
-        self._origins: MutableMapping[Tensor, tuple[int, int]] = WeakTensorKeyDictionary()  # type: ignore[no-untyped-call]
+        self._origins: MutableMapping[Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
         self.conditions: list[Condition] = []
         self.sizes: dict[Size, int] = {}
         self.limits: dict[int, int] = {}

@@ -67,10 +67,9 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
         analysis = Analysis(copy, list(traces.graphs), kinds())
         with untouched(model):
             trial = Trial(copy, traces.cases)
-            seen = {"checkpointing": traces.checkpointing, "same_in_training": traces.same_in_training}
             while True:
                 result = with_alone(analysis.plan(groups), alone, [name for name, _ in copy.named_parameters()])
-                result = replace(result, **seen)
+                result = replace(result, checkpointing=traces.checkpointing, same_in_training=traces.same_in_training)
                 failure = trial.run(result)
                 if failure is None:
                     break

@@ -93,7 +93,7 @@ class Trial:
 
         Small weights may hide what is wrong behind the rounding of float32, and a single token the scale of attention:
         what was guessed is seen on the example too. ``exact`` are tensors of the smaller network before they were
-        rounded; None if there is nothing but rounding to be seen in float64. Returns what the larger network gives, too.
+        rounded; None if there is nothing but rounding to be seen in float64. Returns the larger network's outputs, too.
         """
         cases, given = self._cases, dict[int, Any]()
         if exact is not None:
