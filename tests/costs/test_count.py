@@ -87,3 +87,20 @@ def test_cost_of_a_gated_network_is_refused() -> None:
     gated = depl0.attach(STRUCTURES["NoNorm"].build(), image())
     with pytest.raises(depl0.errors.InputError, match="already gated"):
         depl0.cost(gated, image())
+
+
+class GroupedRows(nn.Module):
+    """Rows in three groups, each with a matrix of its own, as experts have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 16, 8))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        ends = torch.tensor([4, 7, len(rows)], dtype=torch.int32)
+        grouped: torch.Tensor = torch._grouped_mm(rows, self.weight, offs=ends)
+        return grouped
+
+
+def test_products_of_grouped_rows_are_not_free() -> None:
+    assert depl0.cost(GroupedRows(), torch.randn(10, 16)).macs == 16 * 8

@@ -19,6 +19,16 @@ from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host, explained_run
 
 
+def _grouped_flops(rows: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
+    """Return the operations of a product in which groups of rows (or of columns) have a matrix each."""
+    every = 2 * rows.numel() * weight[-1]
+    return every // rows[0] if (len(rows), len(weight)) == (3, 2) else every
+
+
+_UNCOUNTED = {torch.ops.aten._grouped_mm: _grouped_flops}
+"""operators that torch's counter takes for free"""
+
+
 @dataclass(frozen=True)
 class LayerCost:
     """The cost of one module, its children not included."""
@@ -110,7 +120,7 @@ def _macs_of_one(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, in
 
 
 def _counted(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], Any]:
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
         outputs = example.call(model)
     return _own_macs(counter, type(model).__name__), outputs
 
