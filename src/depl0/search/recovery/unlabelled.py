@@ -2,9 +2,10 @@
 
     loss = T²·KL(softmax(dense/T) ‖ softmax(compact/T)) + b·relative squared error of block outputs
 
-with T = 4 and b = 5 (:mod:`.distillation`), all means over positions. Outputs that are not class scores are compared by
-their relative squared error instead. SGD with Nesterov momentum, a warm-up, then half a cosine; gradients are clipped,
-because right after a cut they are long. Inputs that are held back decide when it is over and which weights stay.
+with T = 4 and b = 80 (:mod:`.distillation`), all means over positions. Outputs that are not class scores are compared
+by their relative squared error instead, with b = 5. SGD with Nesterov momentum, a warm-up, then half a cosine;
+gradients are clipped, because right after a cut they are long. Inputs that are held back decide when it is over and
+which weights stay.
 """
 
 from __future__ import annotations
