@@ -35,6 +35,7 @@ from depl0.search.recovery.readers import (
     by_channels,
     choose_places,
     find_readers,
+    gate_values,
     in_factors,
     output_scale,
     patches,
@@ -56,7 +57,11 @@ def reconstruction_scores(gated: GatedModel, batches: Iterable[Any], of: BudgetK
         batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts, without labels.
         of: the cost that a gate's error is set against: "macs", "params" or "latency".
     """
-    errors = reconstruction_errors(gated, batches)
+    return scores_of_errors(gated, reconstruction_errors(gated, batches), of)
+
+
+def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind) -> Tensor:
+    """Return a standardised score for every gate: its error against what it costs, both as logarithms."""
     present = ~gated.engine.removed
     _, price = gated.engine.expected.value_and_gradient(present.float().to(_device(gated)), of)
     least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
@@ -115,10 +120,14 @@ class View:
 
 
 @torch.no_grad()
-def observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int = 0) -> list[View]:
-    """Run the network over all batches, the first of so many steps, and return its readers with what they see."""
+def observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int = 0, gates: Tensor | None = None) -> list[View]:
+    """Run the network over all batches, the first of so many steps, and return its readers with what they see.
+
+    By default all gates are open. Given gates must be above 0; every channel is scaled back to an open gate, so that a
+    channel that is nearly closed is seen in a network that does without it.
+    """
     plan, host = gated.engine.host_plan, gated.host
-    gates = (~gated.engine.removed).float()
+    gates = (~gated.engine.removed).float() if gates is None else gates
     network = folded(plan, host, gates)
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
@@ -149,7 +158,10 @@ class _Observer:
         self.batch, self._batches = 0, batches
         self._readers = readers
         self._weights = {weight: host.get_parameter(weight) for weight in readers}
-        self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
+        self._factors = {
+            weight: in_factors(plan, reader, gates) / gate_values(reader.gates, gates).clamp_min(1e-6)
+            for weight, reader in readers.items()
+        }
 
     def __call__(self, event: Event) -> None:
         """Look at a layer's call, or at the sum behind it."""
@@ -217,6 +229,11 @@ def removal_order(
         stays[lowest] = False
         left = left[stays]
     return order, increments
+
+
+def view_errors(view: View, gates: Tensor) -> Tensor:
+    """Return e_c in one layer of every one of these gates."""
+    return _errors(view, {gate: columns for gate in gates.tolist() if len(columns := view.columns(gate))}, gates)
 
 
 def _errors(view: View, of_gate: dict[int, Tensor], left: Tensor) -> Tensor:
