@@ -45,8 +45,8 @@ def write_page(out: Path, rows: list[Row]) -> None:
 NOTES = """\
 - Channels in common: those that `off` keeps and `on` keeps too.
 - Joint over single: the error of all closed channels of a layer together, over the sum of their single errors; the
-  geometric mean over layers, from the lowest to the highest layer (mean over draws). Above 1, channels stand in for each
-  other, and the last of them to go is worth more than it looked. Both errors are those of the dense network's layers.
+  geometric mean over layers, in brackets the lowest and the highest layer (each the mean over draws). Above 1, channels
+  stand in for each other: the last of them to go is worth more than it looked. Errors are those of the dense network.
 """
 
 
