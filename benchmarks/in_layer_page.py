@@ -130,7 +130,7 @@ def draw(rows: list[Row], models: list[str], out: Path) -> None:
         left.set_xticks(range(len(budgets)), [f"{budget:.0%}" for budget in budgets])
         left.set_xlabel("MACs left")
         left.set_ylabel("points, on − off")
-        left.set_title(f"{NAMES[model]}: what the update gains", fontsize=10)
+        left.set_title(f"{NAMES[model].partition(' with')[0]}: what the update gains", fontsize=10)
         left.legend()
         for budget, colour in zip(budgets, (GREY, BLUE, ORANGE), strict=False):
             found_ratios = ratios(own, budget, "on")
@@ -140,7 +140,7 @@ def draw(rows: list[Row], models: list[str], out: Path) -> None:
         right.axhline(1, color=INK, linewidth=0.8)
         right.set_xlabel("layer")
         right.set_ylabel("joint / single errors")
-        right.set_title("error of the closed channels together", fontsize=10)
+        right.set_title("closed channels together, over each alone", fontsize=10)
         right.legend(title="MACs left")
     images = out.parent.parent / "images"
     write(figure, images if images.is_dir() else out, "in-layer")[1].unlink()
