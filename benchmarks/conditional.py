@@ -318,9 +318,8 @@ def main() -> None:
         return
     chosen = choose(bench)
     for budget in args.budgets:
-        for arms in (("conditional", "reconstruction", CONTROL), ("independent", "fc")):
-            for seed, arm in itertools.product(args.seeds, arms):
-                bench.row(arm, budget, seed, "test", *chosen[arm])
+        for seed, arm in itertools.product(args.seeds, ARMS):
+            bench.row(arm, budget, seed, "test", *chosen[arm])
 
 
 if __name__ == "__main__":
