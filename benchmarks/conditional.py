@@ -305,6 +305,7 @@ Test accuracy in per cent, mean ± sample standard deviation over n seeds; diffe
 def main() -> None:
     """Choose, then run seed by seed."""
     parser = network_options(__doc__, seeds=[0, 1, 2])
+    parser.add_argument("--arms", nargs="+", default=ARMS)
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.25])
     parser.add_argument("--rates", nargs="+", type=float, default=[1.0, 0.25])
     parser.add_argument("--every", nargs="+", type=int, default=[10])
@@ -318,7 +319,7 @@ def main() -> None:
         return
     chosen = choose(bench)
     for budget in args.budgets:
-        for seed, arm in itertools.product(args.seeds, ARMS):
+        for seed, arm in itertools.product(args.seeds, args.arms):
             bench.row(arm, budget, seed, "test", *chosen[arm])
 
 
