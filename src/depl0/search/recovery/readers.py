@@ -125,17 +125,18 @@ def in_factors(plan: Plan, reader: Reader, gates: Tensor) -> Tensor:
     """Return what gates multiply the layer's own input weights by; ones, where they multiply something before it."""
     if (reader.weight, 1) not in plan.sites:
         return torch.ones(len(reader.gates))
-    return _gate_values(reader.gates, gates)
+    return gate_values(reader.gates, gates)
 
 
 def out_factors(plan: Plan, reader: Reader, gates: Tensor) -> Tensor:
     """Return what gates multiply the layer's own output rows by."""
     if (reader.weight, 0) not in plan.sites:
         return torch.ones(len(reader.out_gates))
-    return _gate_values(reader.out_gates, gates)
+    return gate_values(reader.out_gates, gates)
 
 
-def _gate_values(places: Tensor, gates: Tensor) -> Tensor:
+def gate_values(places: Tensor, gates: Tensor) -> Tensor:
+    """Return the gate at every place; 1 where there is none."""
     return torch.cat([gates.cpu().float(), torch.ones(1)])[places]  # NO_GATE = -1 picks the last entry
 
 

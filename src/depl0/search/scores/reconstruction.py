@@ -35,6 +35,7 @@ from depl0.search.recovery.readers import (
     by_channels,
     choose_places,
     find_readers,
+    gate_values,
     in_factors,
     output_scale,
     patches,
@@ -56,7 +57,11 @@ def reconstruction_scores(gated: GatedModel, batches: Iterable[Any], of: BudgetK
         batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts, without labels.
         of: the cost that a gate's error is set against: "macs", "params" or "latency".
     """
-    errors = reconstruction_errors(gated, batches)
+    return scores_of_errors(gated, reconstruction_errors(gated, batches), of)
+
+
+def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind) -> Tensor:
+    """Return a standardised score for every gate: its error against what it costs, both as logarithms."""
     present = ~gated.engine.removed
     _, price = gated.engine.expected.value_and_gradient(present.float().to(_device(gated)), of)
     least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
@@ -75,11 +80,11 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     """
     inputs = [ExampleInputs.of(batch).on_device_of(gated.host) for batch in batches]
     steps = len(inputs) + len(gated.plan.groups)
-    views = _observe(gated, inputs, steps)
+    views = observe(gated, inputs, steps)
     is_there = ~gated.engine.removed
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
     for done, group in enumerate(gated.plan.groups, len(inputs) + 1):
-        order, increments = _remove_all(group, views, is_there)
+        order, increments = removal_order(group, views, is_there)
         tell(done, steps)
         if not order:
             continue
@@ -96,7 +101,7 @@ def _device(gated: GatedModel) -> torch.device:
 
 @final
 @dataclass
-class _View:
+class View:
     """One reader while channels are taken from it."""
 
     gates: Tensor
@@ -114,10 +119,15 @@ class _View:
         return (places[:, None] * self.block + torch.arange(self.block)).flatten()
 
 
-def _observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int) -> list[_View]:
-    """Run the network over all batches, the first of so many steps, and return its readers with what they see."""
+@torch.no_grad()
+def observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int = 0, gates: Tensor | None = None) -> list[View]:
+    """Run the network over all batches, the first of so many steps, and return its readers with what they see.
+
+    By default all gates are open. Given gates must be above 0; every channel is scaled back to an open gate, so that a
+    channel that is nearly closed is seen in a network that does without it.
+    """
     plan, host = gated.engine.host_plan, gated.host
-    gates = (~gated.engine.removed).float()
+    gates = (~gated.engine.removed).float() if gates is None else gates
     network = folded(plan, host, gates)
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
@@ -149,6 +159,9 @@ class _Observer:
         self._readers = readers
         self._weights = {weight: host.get_parameter(weight) for weight in readers}
         self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
+        for weight, reader in readers.items():
+            values = gate_values(reader.gates, gates)
+            self._factors[weight] /= values.masked_fill(values == 0, 1.0)
 
     def __call__(self, event: Event) -> None:
         """Look at a layer's call, or at the sum behind it."""
@@ -167,7 +180,7 @@ class _Observer:
         self.seen[event.weight].add(rows, rows[:, :1])
 
 
-def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) -> _View:
+def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) -> View:
     """Scale a reader's weight so that its errors are relative, and invert its Gram matrix."""
     kernel, gram = weight[0, 0].numel(), observer.seen[reader.weight].gram
     scaled = weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1))
@@ -178,20 +191,25 @@ def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) ->
     energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
     strength = damping(gram) or 1.0
     inverse = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=gram.dtype))
-    return _View(reader.gates, block, flat / max(energy, 1e-30) ** 0.5, inverse)
+    return View(reader.gates, block, flat / max(energy, 1e-30) ** 0.5, inverse)
 
 
 # -- greedy removal -------------------------------------------------------------------------------------------------
 
 
-def _remove_all(group: Group, views: list[_View], is_there: Tensor) -> tuple[list[int], list[float]]:
-    """Return the gates of a group in the order in which they go, and the error that each adds."""
+def removal_order(
+    group: Group, views: list[View], is_there: Tensor, *, update: bool = True
+) -> tuple[list[int], list[float]]:
+    """Return the gates of a group in the order in which they go, and the error that each adds.
+
+    Without the update every channel is judged as the first to go: what is left if channels do not depend on each other.
+    """
     members = [gate for gate in range(group.offset, group.offset + group.size) if bool(is_there[gate])]
     reading = []
     for view in views:
         of_gate = {gate: columns for gate in members if len(columns := view.columns(gate))}
         if of_gate:
-            reading.append((_View(view.gates, view.block, view.weight.clone(), view.inverse.clone()), of_gate))
+            reading.append((View(view.gates, view.block, view.weight.clone(), view.inverse.clone()), of_gate))
     left = torch.tensor([gate for gate in members if any(gate in of_gate for _, of_gate in reading)], dtype=torch.long)
     order: list[int] = []
     increments: list[float] = []
@@ -199,7 +217,7 @@ def _remove_all(group: Group, views: list[_View], is_there: Tensor) -> tuple[lis
         errors = torch.zeros(len(left), dtype=torch.float64)
         for view, of_gate in reading:
             errors += _errors(view, of_gate, left)
-        at_once = max(1, len(left) // 64)  # wide groups lose several channels between two updates
+        at_once = max(1, len(left) // 64) if update else len(left)  # wide groups lose several between two updates
         lowest = errors.argsort(stable=True)[:at_once]
         order += left[lowest].tolist()
         increments += errors[lowest].tolist()
@@ -213,7 +231,12 @@ def _remove_all(group: Group, views: list[_View], is_there: Tensor) -> tuple[lis
     return order, increments
 
 
-def _errors(view: _View, of_gate: dict[int, Tensor], left: Tensor) -> Tensor:
+def view_errors(view: View, gates: Tensor) -> Tensor:
+    """Return e_c in one layer of every one of these gates."""
+    return _errors(view, {gate: columns for gate in gates.tolist() if len(columns := view.columns(gate))}, gates)
+
+
+def _errors(view: View, of_gate: dict[int, Tensor], left: Tensor) -> Tensor:
     """Return e_c of every gate that is left; 0 for those that this layer does not read."""
     errors = torch.zeros(len(left), dtype=torch.float64)
     by_width: dict[int, list[int]] = {}
@@ -228,7 +251,7 @@ def _errors(view: _View, of_gate: dict[int, Tensor], left: Tensor) -> Tensor:
     return errors.clamp_min(0)
 
 
-def _remove(view: _View, columns: Tensor) -> None:
+def _remove(view: View, columns: Tensor) -> None:
     """Take columns out of a view, in place; the other weights make up for them."""
     block = view.inverse[columns][:, columns]
     gain = torch.linalg.solve(block, view.inverse[columns])  # (columns, all)
@@ -237,3 +260,14 @@ def _remove(view: _View, columns: Tensor) -> None:
     view.weight[:, columns] = 0
     view.inverse[columns], view.inverse[:, columns] = 0, 0
     view.inverse[columns, columns] = 1  # alone from now on
+
+
+def joint_error(views: list[View], gates: Tensor) -> float:
+    """Return the error of closing all these gates at once, the other channels of their readers making up for it."""
+    error = 0.0
+    for view in views:
+        columns = torch.cat([view.columns(gate) for gate in gates.tolist()])
+        if len(columns):
+            blocks, weights = view.inverse[columns][:, columns], view.weight[:, columns].T
+            error += float((weights * torch.linalg.solve(blocks, weights)).sum())
+    return error
