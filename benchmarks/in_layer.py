@@ -10,7 +10,7 @@ number of channels in every layer, those that `depl0.prune` keeps. They differ i
 - ``off``: no update; every channel is judged as if it were the first to go
 
 A draw is 1,024 training images without labels, an eighth of which is held back for the recovery (``--recover``: steps
-of 64 images in bfloat16, all of them taken). Test images are only measured on. Cells that OUT already has are not
+of 64 images, all of them taken). Test images are only measured on. Cells that OUT already has are not
 computed again.
 """
 
@@ -88,10 +88,9 @@ class Draw:
         compact = cut(self.gated, is_open, "compensation", [(batch, batch) for batch in self.inputs])
         compact = compact.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if steps:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                recover_from_answers(
-                    compact, self.dense, self.inputs, self.held_back, steps=steps, patience=None, augment=True
-                )
+            recover_from_answers(
+                compact, self.dense, self.inputs, self.held_back, steps=steps, patience=None, augment=True
+            )
         return compact
 
 

@@ -141,6 +141,15 @@ def test_dropout_is_off_where_the_network_is_given_in_evaluation_mode() -> None:
     assert set(unlabelled._training_modules(net, {"2"}, 32)) == set(net.modules()) - {net[2]}
 
 
+def test_weights_learn_inside_the_callers_autocast(trained: nn.Module) -> None:
+    """Autocast keeps a copy of every weight until it ends; new weights would never be looked at."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2, recover=None)
+        recovered = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2, recover=60)
+        assert torch.is_autocast_cache_enabled()
+    assert divergence(recovered, trained) < 0.25 * divergence(cut, trained)
+
+
 def test_interrupted_recovery_gives_back_the_best_so_far(trained: nn.Module) -> None:
     steps = 0
 

@@ -2,7 +2,10 @@
 
 They are the user's, and depl0's own tensors must not depend on them: counts and gates are in float32, and most of them
 on the CPU. So what users call is under :func:`own_defaults`, and their code that is called from there under
-:func:`user_defaults`. Where nothing was changed, both do nothing.
+:func:`user_defaults`.
+
+Autocast keeps a cast of every weight until its context ends. What users call may fit and train weights within it, and
+would go on with the old ones; so under :func:`own_defaults` no casts are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ _given: ContextVar[tuple[torch.dtype, torch.device] | None] = ContextVar("given"
 
 @contextmanager
 def own_defaults() -> Iterator[None]:
-    """Make new tensors in float32 on the CPU, whatever the user's defaults are.
+    """Make new tensors in float32 on the CPU, whatever the user's defaults are, and keep no casts of weights.
 
     >>> torch.set_default_dtype(torch.float64)
     >>> with own_defaults():
@@ -33,11 +36,23 @@ def own_defaults() -> Iterator[None]:
     (torch.float32, torch.float64)
     """
     given = torch.get_default_dtype(), torch.get_default_device()
-    if _given.get() is not None or given == (torch.float32, torch.device("cpu")):
-        yield
-    else:
-        with _set(torch.float32, torch.device("cpu"), given):
+    with _no_kept_casts():
+        if _given.get() is not None or given == (torch.float32, torch.device("cpu")):
             yield
+        else:
+            with _set(torch.float32, torch.device("cpu"), given):
+                yield
+
+
+@contextmanager
+def _no_kept_casts() -> Iterator[None]:
+    keeps = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(keeps)
 
 
 @contextmanager
