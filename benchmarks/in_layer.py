@@ -88,9 +88,9 @@ class Draw:
         compact = cut(self.gated, is_open, "compensation", [(batch, batch) for batch in self.inputs])
         compact = compact.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if steps:
-            recover_from_answers(
-                compact, self.dense, self.inputs, self.held_back, steps=steps, patience=None, augment=True
-            )
+            teacher = copy.deepcopy(self.dense)  # it is frozen
+            options: Any = {"steps": steps, "patience": None, "augment": True}
+            recover_from_answers(compact, teacher, self.inputs, self.held_back, **options)
         return compact
 
 
