@@ -43,10 +43,10 @@ DRAW, CONTEXT, BYTES = 1024, 128, 256
 INTRODUCTION = """\
 # Pruning without labels: a U-Net, a ViT and a language model
 
-70 % of the MACs, 1,024 unlabelled training inputs, 128 of them held back; mean ± sample standard deviation over n draws.
-Loss: cross entropy per image, pixel or byte of the test data, and its change against the dense network. Written by
-`benchmarks/other_tasks.py` from `other_tasks.json`. The networks were trained for minutes by that file, so they are far
-from the best of their kind. `depl0` is one call of `depl0.prune`, "none" with `recover=None`; `l1-norm` removes the
+70 % of the MACs, 1,024 unlabelled training inputs, 128 of them held back; mean ± sample standard deviation over n
+draws. Loss: cross entropy per image, pixel or byte of the test data, and its change against the dense network. Written
+by `benchmarks/other_tasks.py` from `other_tasks.json`. The networks were trained for minutes by that file, so they are
+far from the best of their kind. `depl0` is one call of `depl0.prune`, "none" with `recover=None`; `l1-norm` removes the
 channels with the smallest L1 norm and refits nothing; its recovery is that of `depl0.prune`. No augmentation.
 
 """
@@ -155,9 +155,9 @@ def digits_on_images(spec: str) -> dict[str, Pairs]:
         pictures, classes = pictures.clone(), torch.zeros(len(pictures), 32, 32, dtype=torch.long)
         for place, (digit, (top, left)) in enumerate(zip(chosen.tolist(), corners, strict=True)):
             ink = drawings[digit, 0]
-            window = (slice(top, top + 24), slice(left, left + 24))
-            pictures[place, :, *window] = pictures[place, :, *window] * (1 - ink) + 2 * ink
-            classes[place][window] = torch.where(ink > 0.5, int(names[digit]) + 1, 0)
+            rows, columns = slice(top, top + 24), slice(left, left + 24)
+            pictures[place, :, rows, columns] = pictures[place, :, rows, columns] * (1 - ink) + 2 * ink
+            classes[place, rows, columns] = torch.where(ink > 0.5, int(names[digit]) + 1, 0)
         found[split] = (pictures, classes)
     return found
 
