@@ -186,9 +186,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         heads = [f"{budget:.0%} of the MACs" for budget in budgets]
         lines += ["| method | steps | " + " | ".join(heads) + " | processor seconds |"]
         lines += ["|---|---|" + "---|" * (len(budgets) + 1)]
-        settings = ("method", "most_steps", "batch_size", "blocks")
-        for chosen in sorted({tuple(row[name] for name in settings) for row in part}):
-            same = [row for row in part if tuple(row[name] for name in settings) == chosen]
+        for chosen in sorted({_settings(row) for row in part}):
+            same = [row for row in part if _settings(row) == chosen]
             method, steps, size, blocks = chosen
             cells = [mean_spread([r["accuracy"] for r in same if r["budget"] == b], count=True) for b in budgets]
             cells.append(mean_spread([r["processor_seconds"] for r in same if "processor_seconds" in r], 0))
@@ -198,6 +197,12 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         rates = ", ".join(f"{lr:g}" for lr in sorted({row["lr"] for row in part}))
         lines += ["", f"Commits {', '.join(commits)}; learning rate {rates}, `augment=True`.", ""]
     return lines
+
+
+def _settings(row: dict[str, Any]) -> tuple[str, int, int, float]:
+    """Return what rows of one line have in common; without steps their size and weights mean nothing."""
+    steps = row["most_steps"]
+    return (row["method"], steps, row["batch_size"], row["blocks"]) if steps else (row["method"], 0, 0, 0.0)
 
 
 if __name__ == "__main__":
