@@ -181,6 +181,7 @@ class Task:
     data: Callable[[str], dict[str, Pairs]]
     class_axis: int
     steps: int
+    batch_size: int
     lr: float
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -200,9 +201,9 @@ class Task:
 
 
 TASKS = {
-    "unet": Task(UNet, digits_on_images, class_axis=1, steps=600, lr=4e-3),
-    "vit": Task(ViT, images, class_axis=1, steps=2000, lr=2e-3),
-    "gpt": Task(GPT, python_library, class_axis=-1, steps=1500, lr=2e-3),
+    "unet": Task(UNet, digits_on_images, class_axis=1, steps=600, batch_size=128, lr=4e-3),
+    "vit": Task(ViT, images, class_axis=1, steps=2000, batch_size=64, lr=2e-3),
+    "gpt": Task(GPT, python_library, class_axis=-1, steps=1500, batch_size=32, lr=2e-3),
 }
 
 
@@ -216,7 +217,7 @@ def trained(name: str, task: Task, train: Pairs, file: Path) -> nn.Module:
     adam = torch.optim.AdamW(network.parameters(), lr=task.lr, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(adam, task.lr, total_steps=task.steps, pct_start=0.1)
     for step in range(task.steps):
-        chosen = torch.randint(len(train[0]), (128,))
+        chosen = torch.randint(len(train[0]), (task.batch_size,))
         inputs, targets = train[0][chosen], train[1][chosen]
         if name == "vit" and step % 2:
             inputs = inputs.flip(-1)
