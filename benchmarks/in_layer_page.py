@@ -117,13 +117,14 @@ def draw(rows: list[Row], models: list[str], out: Path) -> None:
         budgets = sorted({row["budget"] for row in own}, reverse=True)
         steps = sorted({row["recover"] for row in own})
         for place, (recover, colour) in enumerate(zip(steps, (BLUE, ORANGE, GREY), strict=False)):
+            label: str | None = f"after {recover} steps" if recover else "at the cut"
             for x, budget in enumerate(budgets):
                 found = gain(own, budget, recover)
                 if found is None:
                     continue
                 at = x + 0.16 * (place - (len(steps) - 1) / 2)
-                label = (f"after {recover} steps" if recover else "at the cut") if x == 0 else None
                 left.plot([at], [found.mean], "o", color=colour, label=label)
+                label = None  # one entry of the legend
                 if found.low is not None:
                     left.plot([at, at], [found.low, found.high], color=colour)
         left.axhline(0, color=INK, linewidth=0.8)
