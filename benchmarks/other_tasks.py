@@ -41,7 +41,7 @@ from depl0.search.recovery.unlabelled import PATIENCE, STEPS, hold_back, output_
 KEY = ("network", "method", "budget", "recover", "seed")
 DRAW, CONTEXT, BYTES = 1024, 128, 256
 INTRODUCTION = """\
-# Pruning without labels: a U-Net, a ViT and a language model
+# Pruning without labels beyond classifiers
 
 70 % of the MACs, 1,024 unlabelled training inputs, 128 of them held back; mean ± sample standard deviation over n
 draws. Loss: cross entropy per image, pixel or byte of the test data, and its change against the dense network. Written
