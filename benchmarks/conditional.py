@@ -6,10 +6,12 @@
 The generator ``conditional`` gives every gate the score log e_i(S) + b_i, against its cost: e_i(S) is the error of
 closing channel i while the rest S of its layer's open channels makes up for it, or, for a closed one, what it would
 take away from the error if it came back; b is learned. e is measured anew every N steps, with the weights and the open
-gates of that step. Its control ``conditional-off`` has the same errors for S = all channels. Beside them, from the same
-trained network: L0-HC (``independent``), Dep-L0 (``fc``), and ``reconstruction``, which cuts at once. All of them have
-400 steps of 64 images with the dense network as a teacher; learned gates move in the first 200 of them, are then frozen
-and refitted. Rows that OUT already has are not computed again.
+gates of that step. ``conditional-order`` takes it along reconstruction's order of removal: S is what is left when it is
+the channel's turn, so that of two channels that stand in for each other only the first looks dispensable. The control
+``conditional-off`` has the same errors for S = all channels. Beside them, from the same trained network: L0-HC
+(``independent``), Dep-L0 (``fc``), and ``reconstruction``, which cuts at once. All of them have 400 steps of 64 images
+with the dense network as a teacher; learned gates move in the first 200 of them, are then frozen and refitted. Rows
+that OUT already has are not computed again.
 """
 
 from __future__ import annotations
@@ -41,11 +43,18 @@ from depl0.search.calibration import Calibration
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.recovery.unlabelled import MOMENTUM, WEIGHT_DECAY, set_rate
-from depl0.search.scores.reconstruction import View, observe, reconstruction_scores, scores_of_errors, view_errors
+from depl0.search.scores.reconstruction import (
+    View,
+    observe,
+    reconstruction_scores,
+    removal_order,
+    scores_of_errors,
+    view_errors,
+)
 
 KEY = ("arm", "budget", "seed", "split", "rate", "every")
-CONTROL = "conditional-off"
-ARMS = ("reconstruction", "independent", "fc", "conditional", CONTROL)
+ORDER, CONTROL = "conditional-order", "conditional-off"
+ARMS = ("reconstruction", "independent", "fc", "conditional", ORDER, CONTROL)
 STEPS, SEARCH, LR, BATCH_SIZE = 400, 200, 0.01, 64
 CLOSED = 1e-3
 """the gate of a closed channel while it is looked at: what it would say can be seen, and does not change the rest"""
@@ -87,6 +96,12 @@ class Conditional(Renewed):
     """Is told errors given the open channels of the layer."""
 
 
+@register(ORDER)
+@final
+class Ordered(Renewed):
+    """Is told errors along the order in which the channels of the layer should go."""
+
+
 @register(CONTROL)
 @final
 class Single(Renewed):
@@ -94,14 +109,20 @@ class Single(Renewed):
 
 
 @torch.no_grad()
-def conditional_errors(gated: GatedModel, inputs: list[Tensor], *, update: bool) -> Tensor:
-    """Return e_i(S) of every gate for the gates that are open now; without the update, for S = all channels."""
+def conditional_errors(gated: GatedModel, inputs: list[Tensor]) -> Tensor:
+    """Return the error of every gate in the network with the gates that are open now, given what its arm says."""
     closed = gated.evaluation_gates().cpu() == 0
     gates = torch.where(closed, CLOSED, 1.0)
     errors = torch.zeros(gated.plan.num_gates, dtype=torch.float64)
-    for view in observe(gated, [ExampleInputs.of(batch) for batch in inputs], gates=gates):
-        read = view.gates[view.gates >= 0].unique()
-        errors[read] += view_errors(given_open(view, closed) if update else view, read)
+    views = observe(gated, [ExampleInputs.of(batch) for batch in inputs], gates=gates)
+    if gated.config.generator == ORDER:
+        for group in gated.plan.groups:
+            order, increments = removal_order(group, views, torch.ones_like(closed))
+            errors[torch.tensor(order)] = torch.tensor(increments, dtype=torch.float64).cummax(0).values
+    else:
+        for view in views:
+            read = view.gates[view.gates >= 0].unique()
+            errors[read] += view_errors(view if gated.config.generator == CONTROL else given_open(view, closed), read)
     known = errors > 0
     return torch.where(known, errors, errors[known].log().mean().exp()).clamp_min(1e-12)
 
@@ -128,8 +149,7 @@ def renew(gated: GatedModel, inputs: list[Tensor], *, first: bool) -> None:
     """Tell the generator what its channels are worth now, and let the threshold follow."""
     generator, threshold = gated.generator, gated.engine.threshold
     assert threshold is not None
-    errors = conditional_errors(gated, inputs, update=gated.config.generator == "conditional")
-    scores = scores_of_errors(gated, errors, "macs")
+    scores = scores_of_errors(gated, conditional_errors(gated, inputs), "macs")
     generator.known.copy_(scores)  # type: ignore[union-attr, operator]
     if first:
         generator.start_from(scores)
@@ -243,17 +263,18 @@ class Run:
 
 
 def choose(bench: Bench) -> dict[str, tuple[float, int]]:
-    """Choose the rate of ``conditional`` and its N on held-out training images, with a seed of its own.
-
-    L0-HC and Dep-L0 have depl0's default rate, so that only the new generator can gain by the choice.
-    """
-    args = bench.args
-    best = {"rate": args.rates[0], "every": args.every[0]}
-    if len(args.rates) * len(args.every) > 1:
-        trials = [(args.choose_at, 100, "validation", rate, n) for n in args.every for rate in args.rates]
-        best = max((bench.row("conditional", *trial) for trial in trials), key=lambda row: row["accuracy"])
-    ours, default = (best["rate"], best["every"]), (1.0, 0)
-    return {"reconstruction": (0.0, 0), "independent": default, "fc": default, "conditional": ours, CONTROL: ours}
+    """Choose the rate of every learned arm, and N, on held-out training images with a seed of its own."""
+    args, chosen = bench.args, {"reconstruction": (0.0, 0)}
+    for arm in args.arms:
+        if arm not in chosen:
+            every = args.every if arm.startswith("conditional") else [0]
+            trials = list(itertools.product(args.rates, every))
+            if len(trials) > 1:
+                rows = [bench.row(arm, args.choose_at, 100, "validation", *trial) for trial in trials]
+                best = max(rows, key=lambda row: row["accuracy"])
+                trials = [(best["rate"], best["every"])]
+            chosen[arm] = trials[0]
+    return chosen
 
 
 def write_page(out: Path, rows: list[dict[str, Any]]) -> None:
@@ -280,9 +301,12 @@ def write_page(out: Path, rows: list[dict[str, Any]]) -> None:
         lines += [f"## {budget:.0%} of the MACs", "", markdown_grid(head, body, is_number=[False] * len(head)), ""]
     trials = [row for row in rows if row["split"] == "validation"]
     if trials:
-        head = ["MACs left", "factor on the gates' rate", "N", "accuracy"]
-        body = [[f"{r['budget']:.0%}", f"{r['rate']:g}", str(r["every"]), f"{r['accuracy']:.2f}"] for r in trials]
-        lines += ["## Choices of `conditional`", "", "On 5,000 held-out training images, one seed of its own.", ""]
+        head = ["channels by", "MACs left", "factor on the gates' rate", "N", "accuracy"]
+        body = [
+            [r["arm"], f"{r['budget']:.0%}", f"{r['rate']:g}", str(r["every"] or ""), f"{r['accuracy']:.2f}"]
+            for r in trials
+        ]
+        lines += ["## Choices of rate and N", "", "On 5,000 held-out training images, one seed of its own.", ""]
         lines += [markdown_grid(head, body, is_number=[False] * len(head)), ""]
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     lines += [f"Every run: `search.json`. Written by `benchmarks/conditional.py`, commit {commits}.", ""]
@@ -310,9 +334,9 @@ in the package, only in this benchmark.
 
 def main() -> None:
     """Choose, then run seed by seed."""
-    parser = network_options(__doc__, seeds=[0, 1, 2])
+    parser = network_options(__doc__, seeds=[0, 1, 2, 3, 4])
     parser.add_argument("--arms", nargs="+", default=ARMS)
-    parser.add_argument("--budgets", nargs="+", type=float, default=[0.25])
+    parser.add_argument("--budgets", nargs="+", type=float, default=[0.25, 0.15])
     parser.add_argument("--rates", nargs="+", type=float, default=[1.0, 0.25])
     parser.add_argument("--every", nargs="+", type=int, default=[10])
     parser.add_argument("--choose-at", type=float, default=0.25)
@@ -324,9 +348,8 @@ def main() -> None:
         return
     bench = Bench(args)
     chosen = choose(bench)
-    for budget in args.budgets:
-        for seed, arm in itertools.product(args.seeds, args.arms):
-            bench.row(arm, budget, seed, "test", *chosen[arm])
+    for seed, budget, arm in itertools.product(args.seeds, args.budgets, args.arms):
+        bench.row(arm, budget, seed, "test", *chosen[arm])
 
 
 if __name__ == "__main__":

@@ -252,10 +252,11 @@ def with_l1_norm(dense: nn.Module, batches: list[Tensor], task: Task, budget: fl
     scores = method.scores(gated, [], F.cross_entropy, torch.Generator())
     freeze_network(gated, scores=method.comparable(gated.plan, scores))
     compact = gated.extract()
-    if recover == "auto":
+    if recover != "0":
         inputs, held_back = hold_back(batches)
         soft, teacher = output_loss(task.class_axis), copy.deepcopy(dense)
-        recover_from_answers(compact, teacher, inputs, held_back, steps=STEPS, patience=PATIENCE, soft=soft)
+        steps, patience = (STEPS, PATIENCE) if recover == "auto" else (int(recover), None)
+        recover_from_answers(compact, teacher, inputs, held_back, steps=steps, patience=patience, soft=soft)
     return compact
 
 
@@ -268,6 +269,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--methods", nargs="+", default=list(CUTS), choices=list(CUTS))
     parser.add_argument("--budget", type=float, default=0.7)
+    parser.add_argument("--recover", nargs="+", default=["0", "auto"], help="steps of recovery, 0: at the cut")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -279,7 +281,7 @@ def main() -> None:
         dense = trained(name, task, data["train"], args.out / f"{name}.safetensors")
         whole = task.measure(dense, data["test"])
         known = {tuple(row[key] for key in KEY) for row in rows}
-        for seed, recover, method in itertools.product(args.seeds, ("0", "auto"), args.methods):
+        for seed, recover, method in itertools.product(args.seeds, args.recover, args.methods):
             cell = (name, method, args.budget, recover, seed)
             if cell in known:
                 continue
@@ -288,7 +290,10 @@ def main() -> None:
             used = time.process_time()
             compact = CUTS[method](dense, batches, task, args.budget, recover)
             row: dict[str, Any] = dict(zip(KEY, cell, strict=True))
-            row |= {"processor_seconds": round(time.process_time() - used, 1), "most_steps": STEPS}
+            row |= {
+                "processor_seconds": round(time.process_time() - used, 1),
+                "most_steps": STEPS if recover == "auto" else int(recover),
+            }
             row |= task.measure(compact, data["test"]) | {"dense": whole}
             row["macs_share"] = depl0.info(compact).macs_left
             rows.append(row | provenance())
