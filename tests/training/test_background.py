@@ -120,11 +120,9 @@ def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_training_does_not_wait_for_the_disk(tmp_path: Path, disk: SlowDisk) -> None:
-    """A disk that takes seconds costs the time of a copy."""
+    """Saving returns while the disk is still at work."""
     state = {"weights": torch.zeros(1_000_000)}
     with BackgroundSaver(tmp_path, keep=1) as saver:
-        start = time.process_time()
         saver.save(1, state)
-        assert time.process_time() - start < 0.5
-        assert is_busy(saver)
+        assert is_busy(saver)  # the disk has not answered yet
         disk.go_on.set()
