@@ -80,12 +80,14 @@ def main() -> None:
         splits = open_splits(args.data)
         dense = build_model(args.model, 10, 3, 32)
         load_weights(dense, args.weights)
+        dense = dense.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         whole = accuracy(dense, splits["test"])
         for seed, budget, recover, method in itertools.product(args.seeds, args.budgets, args.recover, args.methods):
             cell = (Path(args.model).stem, method, args.groups, budget, recover, seed)
             if cell in known:
                 continue
-            batches = [images for images, _ in calibration(splits["rest"], seed)]
+            drawn = calibration(splits["rest"], seed)
+            batches = [images.to(memory_format=torch.channels_last) for images, _ in drawn]
             start, used = time.perf_counter(), time.process_time()
             steps: Steps = "auto" if recover == "auto" else int(recover)
             compact, agreement = CUTS[method](dense, batches, budget, args.groups, steps)
