@@ -178,6 +178,14 @@ def test_auto_stops_when_it_no_longer_pays(trained: nn.Module) -> None:
     assert same.steps == 0, "nothing was lost"
 
 
+def test_a_rate_that_is_too_high_is_lowered(trained: nn.Module) -> None:
+    """Networks without norms stand a far lower one than those with them."""
+    cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2, recover=None)
+    inputs, held_back = unlabelled.hold_back(INPUTS)
+    done = unlabelled.recover_from_answers(cut, copy.deepcopy(trained), inputs, held_back, lr=10.0)
+    assert done.after < 0.7 * done.before
+
+
 class Tokens(nn.Module):
     """Words to the scores of the next ones, beside something that is not a score."""
 

@@ -4,8 +4,8 @@
 
 with T = 4 and b = 80 (:mod:`.distillation`), all means over positions. Outputs that are not class scores are compared
 by their relative squared error instead, with b = 5. SGD with Nesterov momentum, a warm-up, then half a cosine;
-gradients are clipped, because right after a cut they are long. Inputs that are held back decide when it is over and
-which weights stay.
+gradients are clipped, because right after a cut they are long. Inputs that are held back decide when it is over, which
+weights stay, and whether the rate is too high for this network.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from depl0.surgery.record import Agreement
 
 STEPS, PATIENCE, CHECK_EVERY = 600, 200, 20
 """at most; without improvement; between two looks at the inputs held back"""
+TRIAL, LOWER = 60, 0.1
+"""steps that a rate has to improve on the cut in; what it is multiplied by if it does not: networks without norms stand
+a far lower one than those with them"""
 BATCH_SIZE = 64
 """at most, where examples can be mixed anew: twice as many steps of half the size recover more in the same time"""
 CLASS_BLOCKS, VALUE_BLOCKS = 80.0, 5.0
@@ -92,7 +95,7 @@ def recover_from_answers(
         held_back: batches to judge by; empty: the first of ``inputs``.
         steps: the number of steps, at most.
         patience: stop after so many steps without improvement; None: take all steps.
-        lr: the highest learning rate.
+        lr: the highest learning rate; lowered if the first steps improve nothing.
         soft: how outputs are compared (:class:`.DistillationLoss`); None: as :func:`output_loss` chooses.
         blocks: the weight of the error of block outputs.
         augment: True: random flips and shifts of images; or a function of a batch of inputs.
@@ -109,7 +112,7 @@ def recover_from_answers(
     trained = _training_modules(compact, fixed, _smallest(inputs))
     with isolated_random(0):
         first = best = _loss(compact, distillation, held_back)
-        weights, best_step, done = state_copy(compact), 0, 0
+        weights, best_step, done, tried = state_copy(compact), 0, 0, 0
         interrupted = False
         try:
             batches = _endless(inputs, device)
@@ -129,8 +132,10 @@ def recover_from_answers(
                     loss = _loss(compact, distillation, held_back)
                     if loss < best:
                         best, best_step, weights = loss, done, state_copy(compact)
-                    elif not math.isfinite(loss):
-                        break
+                    elif not math.isfinite(loss) or (best_step == 0 and done - tried >= TRIAL):
+                        compact.load_state_dict(weights)
+                        sgd.state.clear()
+                        lr, tried = LOWER * lr, done
                 tell(done, steps)
         except KeyboardInterrupt:
             interrupted = True
