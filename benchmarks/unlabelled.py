@@ -34,9 +34,9 @@ from depl0.app.methods import METHODS, Scored
 from depl0.app.models.spec import build_model
 from depl0.app.weights import load_weights
 from depl0.search.freezing import freeze_network
+from depl0.search.recovery.distillation import BLOCKS
 from depl0.search.recovery.unlabelled import (
     BATCH_SIZE,
-    CLASS_BLOCKS,
     LR,
     PATIENCE,
     STEPS,
@@ -93,7 +93,7 @@ def main() -> None:
             compact, agreement = CUTS[method](dense, batches, budget, args.groups, steps)
             row = dict(zip(KEY, cell, strict=True))
             row["most_steps"] = STEPS if steps == "auto" else steps
-            row |= {"lr": LR, "batch_size": BATCH_SIZE, "blocks": CLASS_BLOCKS, "patience": PATIENCE}
+            row |= {"lr": LR, "batch_size": BATCH_SIZE, "blocks": BLOCKS, "patience": PATIENCE}
             row["seconds"] = round(time.perf_counter() - start, 1)
             row["processor_seconds"] = round(time.process_time() - used, 1)
             row |= {"accuracy": accuracy(compact, splits["test"]), "dense_accuracy": whole}

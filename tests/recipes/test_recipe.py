@@ -26,11 +26,13 @@ from depl0.app.recipes import (
     TaskSection,
     WeightOptimizerSection,
 )
+from depl0.app.recipes.recipe import DISTILL, DISTILL_BLOCKS
 from depl0.app.schema import accepts
 from depl0.config import EvaluationRule, GateConfig
 from depl0.errors import InputError
 from depl0.gates import RULES
 from depl0.search.config import SearchConfig
+from depl0.search.recovery.distillation import BLOCKS, TEMPERATURE, WEIGHT
 
 
 def recipe(**sections):
@@ -369,3 +371,8 @@ def test_a_setting_has_one_name_in_python_and_in_recipes():
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
 def test_devices(device):
     assert RunSection(device=device).device == device
+
+
+def test_distillation_has_the_weights_of_the_library() -> None:
+    """The command reads recipes without PyTorch, so they are written down twice."""
+    assert (DISTILL, DISTILL_BLOCKS, DistillSection().temperature) == (WEIGHT, BLOCKS, TEMPERATURE)

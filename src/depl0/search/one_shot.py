@@ -24,9 +24,8 @@ from depl0.host.copies import private_copy
 from depl0.host.network import check_host, first_line
 from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call, on_device
 from depl0.search.freezing import freeze_network
-from depl0.search.recovery.distillation import DistillationLoss
+from depl0.search.recovery.distillation import BLOCKS, DistillationLoss
 from depl0.search.recovery.unlabelled import (
-    CLASS_BLOCKS,
     LR,
     MOMENTUM,
     PATIENCE,
@@ -210,7 +209,7 @@ def prune(
                         patience=PATIENCE if recover == "auto" else None,
                         lr=lr,
                         soft=output_loss(axis),
-                        blocks=VALUE_BLOCKS if axis is None else CLASS_BLOCKS,
+                        blocks=VALUE_BLOCKS if axis is None else BLOCKS,
                         augment=augment,
                         fixed=fixed if model.training else None,
                     ).interrupted

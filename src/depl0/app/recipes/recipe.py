@@ -32,7 +32,7 @@ from depl0.errors import InputError
 
 DISTILL = 0.9
 """default of ``distill.weight`` for a network that starts trained"""
-DISTILL_BLOCKS = 5.0
+DISTILL_BLOCKS = 80.0
 """default of ``distill.blocks``"""
 FINETUNE_LR_SHARE = 0.1
 """default of ``finetune.lr``, as a share of ``weight_optimizer.lr``"""

@@ -329,7 +329,7 @@ class DistillSection(Section):
     temperature: Above0 = 4.0
     """Softens the dense network's outputs."""
     blocks: NonNegative | None = None
-    """Weight of the relative error of block outputs, where pruning keeps their shape (default: 5; 0 with
+    """Weight of the relative error of block outputs, where pruning keeps their shape (default: 80; 0 with
     run.compile)."""
 
 

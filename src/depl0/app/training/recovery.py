@@ -17,8 +17,8 @@ from depl0.app.training.search import calibration
 from depl0.app.training.session import Session
 from depl0.search.calibration import MOST_INPUTS, Calibration
 from depl0.search.one_shot import note_agreement
+from depl0.search.recovery.distillation import BLOCKS
 from depl0.search.recovery.unlabelled import (
-    CLASS_BLOCKS,
     VALUE_BLOCKS,
     class_axis_of,
     measure_agreement,
@@ -50,7 +50,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
                 Calibration(judging, (), (), session.task.loss).inputs(JUDGING_INPUTS),
                 steps=steps,
                 soft=session.task.distill if session.task.distills else None,
-                blocks=CLASS_BLOCKS if session.task.distills else VALUE_BLOCKS,
+                blocks=BLOCKS if session.task.distills else VALUE_BLOCKS,
             )
         broadcast_parameters(compact)  # each process has looked at other data
         broadcast_buffers(compact)

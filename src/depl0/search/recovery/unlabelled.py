@@ -28,7 +28,7 @@ from depl0.errors import InputError
 from depl0.host.inputs import output_tensors
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call, examples_in, on_device
-from depl0.search.recovery.distillation import DistillationLoss, SoftLoss, relative_error, soft_loss
+from depl0.search.recovery.distillation import BLOCKS, DistillationLoss, SoftLoss, relative_error, soft_loss
 from depl0.surgery.record import Agreement
 
 STEPS, PATIENCE, CHECK_EVERY = 600, 200, 20
@@ -38,8 +38,8 @@ TRIAL, LOWER = 60, 0.1
 a far lower one than those with them"""
 BATCH_SIZE = 64
 """at most, where examples can be mixed anew: twice as many steps of half the size recover more in the same time"""
-CLASS_BLOCKS, VALUE_BLOCKS = 80.0, 5.0
-"""weight of block outputs beside class scores, of which a few inputs tell little, and beside other outputs"""
+VALUE_BLOCKS = 5.0
+"""weight of block outputs beside outputs that are values, whose error is a relative one too"""
 LR, CLIP_NORM = 0.01, 5.0
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
@@ -78,7 +78,7 @@ def recover_from_answers(
     patience: int | None = PATIENCE,
     lr: float = LR,
     soft: SoftLoss | None = None,
-    blocks: float = CLASS_BLOCKS,
+    blocks: float = BLOCKS,
     augment: Augment = False,
     fixed: Collection[str] | None = None,
 ) -> Recovery:
