@@ -263,18 +263,20 @@ class Run:
 
 
 def choose(bench: Bench) -> dict[str, tuple[float, int]]:
-    """Choose the rate of every learned arm, and N, on held-out training images with a seed of its own."""
-    args, chosen = bench.args, {"reconstruction": (0.0, 0)}
-    for arm in args.arms:
-        if arm not in chosen:
-            every = args.every if arm.startswith("conditional") else [0]
-            trials = list(itertools.product(args.rates, every))
-            if len(trials) > 1:
-                rows = [bench.row(arm, args.choose_at, 100, "validation", *trial) for trial in trials]
-                best = max(rows, key=lambda row: row["accuracy"])
-                trials = [(best["rate"], best["every"])]
-            chosen[arm] = trials[0]
-    return chosen
+    """Choose rate and N of the new generators on held-out training images, with a seed of its own.
+
+    The control takes those of ``conditional``. L0-HC and Dep-L0 have depl0's default rate, so that only the new
+    generators can gain by the choice.
+    """
+    args, chosen = bench.args, {"reconstruction": (0.0, 0), "independent": (1.0, 0), "fc": (1.0, 0)}
+    for arm in ("conditional", ORDER):
+        trials = list(itertools.product(args.rates, args.every))
+        if len(trials) > 1:
+            rows = [bench.row(arm, args.choose_at, 100, "validation", *trial) for trial in trials]
+            best = max(rows, key=lambda row: row["accuracy"])
+            trials = [(best["rate"], best["every"])]
+        chosen[arm] = trials[0]
+    return {**chosen, CONTROL: chosen["conditional"]}
 
 
 def write_page(out: Path, rows: list[dict[str, Any]]) -> None:
@@ -348,7 +350,7 @@ def main() -> None:
         return
     bench = Bench(args)
     chosen = choose(bench)
-    for seed, budget, arm in itertools.product(args.seeds, args.budgets, args.arms):
+    for budget, seed, arm in itertools.product(args.budgets, args.seeds, args.arms):
         bench.row(arm, budget, seed, "test", *chosen[arm])
 
 

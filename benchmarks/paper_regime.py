@@ -252,9 +252,9 @@ def figures(recipe: Recipe, folder: RunFolder, summary: dict[str, Any]) -> dict[
     }
 
 
-def run(study: Study) -> None:
+def run(study: Study, parts: Sequence[Part]) -> None:
     """Run everything that is not there yet."""
-    for seeds, part in itertools.product(SEEDS, PARTS):
+    for seeds, part in itertools.product(SEEDS, parts):
         for member in study.members(part, seeds):
             row = study.row(member)
             told = f"test {row['test']:.2f} %, {row['macs_left']:.1%} of the MACs, settled at {row['settled_step']}"
@@ -291,13 +291,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", default="cifar10:data")
+    parser.add_argument("--parts", nargs="+", default=[part.name for part in PARTS], help="which of them to run")
     parser.add_argument("--choices", type=Path, help="write choices.md and results.jsonl to this folder, and stop")
     args = parser.parse_args()
     if args.choices is not None:
         write_choices(Lines(args.out / "results.jsonl").read(), args.choices)
         return
     torch.set_num_threads(1)
-    run(Study(args.out, args.data))
+    run(Study(args.out, args.data), [part for part in PARTS if part.name in args.parts])
 
 
 if __name__ == "__main__":
