@@ -40,7 +40,7 @@ BATCH_SIZE = 64
 """at most, where examples can be mixed anew: twice as many steps of half the size recover more in the same time"""
 VALUE_BLOCKS = 5.0
 """weight of block outputs beside outputs that are values, whose error is a relative one too"""
-LR, CLIP_NORM = 0.01, 5.0
+LR, CLIP_NORM = 0.02, 5.0
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
 """Right after a cut was compensated for the gradient is long, and a full first step would undo the fit."""
