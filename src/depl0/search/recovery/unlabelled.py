@@ -33,14 +33,14 @@ from depl0.surgery.record import Agreement
 
 STEPS, PATIENCE, CHECK_EVERY = 600, 200, 20
 """at most; without improvement; between two looks at the inputs held back"""
-TRIAL, LOWER = 60, 0.1
-"""steps that a rate has to improve on the cut in; what it is multiplied by if it does not: networks without norms stand
-a far lower one than those with them"""
+TRIAL, DIVERGED, LOWER = 60, 2.0, 0.1
+"""after so many steps a loss above so many times that of the cut says that the rate is too high; what it is multiplied
+by then. In the first steps it rises a little with every rate that is worth having."""
 BATCH_SIZE = 64
 """at most, where examples can be mixed anew: twice as many steps of half the size recover more in the same time"""
 VALUE_BLOCKS = 5.0
 """weight of block outputs beside outputs that are values, whose error is a relative one too"""
-LR, CLIP_NORM = 0.02, 5.0
+LR, CLIP_NORM = 0.01, 5.0
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
 """Right after a cut was compensated for the gradient is long, and a full first step would undo the fit."""
@@ -95,7 +95,7 @@ def recover_from_answers(
         held_back: batches to judge by; empty: the first of ``inputs``.
         steps: the number of steps, at most.
         patience: stop after so many steps without improvement; None: take all steps.
-        lr: the highest learning rate; lowered if the first steps improve nothing.
+        lr: the highest learning rate; lowered tenfold where the loss doubles.
         soft: how outputs are compared (:class:`.DistillationLoss`); None: as :func:`output_loss` chooses.
         blocks: the weight of the error of block outputs.
         augment: True: random flips and shifts of images; or a function of a batch of inputs.
@@ -132,7 +132,7 @@ def recover_from_answers(
                     loss = _loss(compact, distillation, held_back)
                     if loss < best:
                         best, best_step, weights = loss, done, state_copy(compact)
-                    elif not math.isfinite(loss) or (best_step == 0 and done - tried >= TRIAL):
+                    elif not loss <= DIVERGED * first and done - tried >= TRIAL:
                         compact.load_state_dict(weights)
                         sgd.state.clear()
                         lr, tried = LOWER * lr, done
