@@ -50,7 +50,7 @@ Settings were chosen on training images ([research](../../research.md)), before 
 test images.
 
 Recovery from unlabelled images after the cut: [figures](recovery.md) (`benchmarks/unlabelled.py`); beyond classifiers:
-[a U-Net](other-tasks.md) (`benchmarks/other_tasks.py`).
+[a U-Net, a ViT and a language model](other-tasks.md) (`benchmarks/other_tasks.py`).
 
 Many budgets from one look ([`every_budget.json`](every_budget.json), `benchmarks/every_budget.py`): 20 networks from 10
 to 90 % of the MACs of ResNet-20, each with its certificate, take 278 processor seconds on one thread without recovery;
