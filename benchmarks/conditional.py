@@ -56,6 +56,8 @@ KEY = ("arm", "budget", "seed", "split", "rate", "every")
 ORDER, CONTROL = "conditional-order", "conditional-off"
 ARMS = ("reconstruction", "independent", "fc", "conditional", ORDER, CONTROL)
 STEPS, SEARCH, LR, BATCH_SIZE = 400, 200, 0.01, 64
+FROM_SCRATCH_EVERY = 35
+"""N from scratch: half an epoch"""
 CLOSED = 1e-3
 """the gate of a closed channel while it is looked at: what it would say can be seen, and does not change the rest"""
 
@@ -146,14 +148,32 @@ def given_open(view: View, closed: Tensor) -> View:
 
 
 def renew(gated: GatedModel, inputs: list[Tensor], *, first: bool) -> None:
-    """Tell the generator what its channels are worth now, and let the threshold follow."""
+    """Tell the generator what its channels are worth now; with a budget it starts there, and the threshold follows."""
     generator, threshold = gated.generator, gated.engine.threshold
-    assert threshold is not None
-    scores = scores_of_errors(gated, conditional_errors(gated, inputs), "macs")
+    scores = scores_of_errors(gated, conditional_errors(gated, inputs), "params" if threshold is None else "macs")
     generator.known.copy_(scores)  # type: ignore[union-attr, operator]
+    if threshold is None:
+        return
     if first:
         generator.start_from(scores)
     threshold.solve(generator().detach())
+
+
+def renew_in_searches() -> None:
+    """Let every search of this process renew what its generator knows, every :data:`FROM_SCRATCH_EVERY` steps.
+
+    A run of ``depl0 prune`` has no place for that, since no generator of the package looks at the network.
+    """
+    step = depl0.Search.step
+
+    def step_and_renew(search: depl0.Search) -> bool:
+        rebuilt = step(search)
+        if isinstance(search.gated.generator, Renewed) and (search.done - 1) % FROM_SCRATCH_EVERY == 0:
+            assert search._calibration is not None
+            renew(search.gated, search._calibration.inputs(128), first=False)
+        return rebuilt
+
+    depl0.Search.step = step_and_renew  # type: ignore[method-assign]
 
 
 class Bench:
