@@ -1,7 +1,8 @@
 """Should gates know which channels of their layer are open? Makes docs/results/in-layer/search.{json,md}.
 
     python benchmarks/conditional.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors
-    python benchmarks/conditional.py OUT        # the page alone, from the rows that are there
+    python benchmarks/paper_regime.py REGIME --data cifar10:DIR --parts M4    # from scratch; the page reads --regime
+    python benchmarks/conditional.py OUT    # the page alone, from the rows that are there
 
 The generator ``conditional`` gives every gate the score log e_i(S) + b_i, against its cost: e_i(S) is the error of
 closing channel i while the rest S of its layer's open channels makes up for it, or, for a closed one, what it would
@@ -32,13 +33,15 @@ from short_recovery import Source, build
 from torch import Tensor, nn
 
 import depl0
+from depl0.app.runs.folder import Lines
 from depl0.app.table import markdown_grid
 from depl0.app.weights import load_weights
 from depl0.gated import GatedModel
 from depl0.gates.generators import Generator, Memory, register
 from depl0.gates.generators.layers import draw_output_bias
 from depl0.host.inputs import ExampleInputs
-from depl0.paper.claims.statistics import difference
+from depl0.paper.claims.judge import LEAST_RANGE
+from depl0.paper.claims.statistics import Curve, Difference, difference, mean_over, overlap
 from depl0.search.calibration import Calibration
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import DistillationLoss
@@ -58,6 +61,9 @@ ARMS = ("reconstruction", "independent", "fc", "conditional", ORDER, CONTROL)
 STEPS, SEARCH, LR, BATCH_SIZE = 400, 200, 0.01, 64
 FROM_SCRATCH_EVERY = 35
 """N from scratch: half an epoch"""
+FROM_SCRATCH = ("conditional", CONTROL, "l0-hc", "dep")
+"""arms of the paper's regime"""
+REGIME_ROWS = Path(__file__).parents[1] / "docs/results/regime/results.jsonl"
 CLOSED = 1e-3
 """the gate of a closed channel while it is looked at: what it would say can be seen, and does not change the rest"""
 
@@ -299,7 +305,37 @@ def choose(bench: Bench) -> dict[str, tuple[float, int]]:
     return {**chosen, CONTROL: chosen["conditional"]}
 
 
-def write_page(out: Path, rows: list[dict[str, Any]]) -> None:
+def show(apart: Difference) -> str:
+    """Return a difference with its interval."""
+    return f"{apart.mean:+.2f}" + ("" if apart.low is None else f" ({apart.low:+.2f} to {apart.high:+.2f})")
+
+
+def from_scratch(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the section on the paper's regime: pairs of arms at equal cost, seed by seed, as its judge does it."""
+    curves: dict[str, dict[int, Curve]] = {}
+    for row in rows:
+        if row["network"] == "vgg" and row["arm"] in FROM_SCRATCH and row["seed"] < 100:
+            seeds = curves.setdefault(row["arm"], {})
+            seeds[row["seed"]] = {**seeds.get(row["seed"], {}), row["macs_left"]: row["test"]}
+    body = []
+    for left, right in itertools.combinations(FROM_SCRATCH, 2):
+        values: tuple[dict[int, float], dict[int, float]] = ({}, {})
+        for seed in curves.get(left, {}).keys() & curves.get(right, {}).keys():
+            both = overlap(curves[left][seed], curves[right][seed])
+            if both is not None and both[1] - both[0] >= LEAST_RANGE:
+                for arm, found in zip((left, right), values, strict=True):
+                    found[seed] = mean_over(curves[arm][seed], *both)
+        apart = difference(*values)
+        if apart is not None:
+            cells = [mean_spread(list(found.values()), count=True) for found in values]
+            body.append([f"{left} against {right}", *cells, show(apart)])
+    if not body:
+        return []
+    head = ["compared", "first", "second", "in favour of the first"]
+    return ["## From scratch", "", REGIME, "", markdown_grid(head, body, is_number=[False] * len(head)), ""]
+
+
+def write_page(out: Path, rows: list[dict[str, Any]], regime: Path = REGIME_ROWS) -> None:
     """Write ``search.md``."""
     test = [row for row in rows if row["split"] == "test"]
     lines = [INTRODUCTION]
@@ -311,16 +347,13 @@ def write_page(out: Path, rows: list[dict[str, Any]]) -> None:
             for other in ("reconstruction", CONTROL):
                 seeds = sorted(values.keys() & found[other].keys())
                 apart = difference({s: values[s] for s in seeds}, {s: found[other][s] for s in seeds})
-                if apart is None or arm == other:
-                    pairs.append("")
-                else:
-                    low_high = "" if apart.low is None else f" ({apart.low:+.2f} to {apart.high:+.2f})"
-                    pairs.append(f"{apart.mean:+.2f}{low_high}")
+                pairs.append("" if apart is None or arm == other else show(apart))
             own = [r for r in test if (r["arm"], r["budget"]) == (arm, budget)]
             seconds = mean_spread([r["processor_seconds"] for r in own], 0)
             body.append([arm, mean_spread(list(values.values()), count=True), *pairs, seconds])
         head = ["channels by", "test accuracy", "− reconstruction", "− conditional-off", "processor seconds"]
         lines += [f"## {budget:.0%} of the MACs", "", markdown_grid(head, body, is_number=[False] * len(head)), ""]
+    lines += from_scratch(Lines(regime).read())
     trials = [row for row in rows if row["split"] == "validation"]
     if trials:
         head = ["channels by", "MACs left", "factor on the gates' rate", "N", "accuracy"]
@@ -351,6 +384,12 @@ No arm that learns its gates comes up to reconstruction, which needs no search, 
 above its control. So the generator is not in the package, only in this benchmark.
 """
 
+REGIME = """\
+VGG16 with an eighth of the channels in [the paper's regime](../regime/RULES.md): 20 epochs, fixed λ, no budget. Here
+log α_i = b_i + the standardised log e_i(S), measured anew every 35 steps; b starts and moves as in `l0-hc` (L0-HC),
+with its rate and λ; `dep` is Dep-L0. Test accuracy at equal cost: the mean over the MACs that both arms cover, seed by
+seed."""
+
 
 def main() -> None:
     """Choose, then run seed by seed."""
@@ -360,11 +399,12 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[1.0, 0.25])
     parser.add_argument("--every", nargs="+", type=int, default=[10])
     parser.add_argument("--choose-at", type=float, default=0.25)
+    parser.add_argument("--regime", type=Path, default=REGIME_ROWS, help="rows of benchmarks/paper_regime.py")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     if not args.data:
-        write_page(args.out, read_rows(args.out / "search.json"))
+        write_page(args.out, read_rows(args.out / "search.json"), args.regime)
         return
     bench = Bench(args)
     chosen = choose(bench)

@@ -7,10 +7,10 @@
 
 M0 chooses each arm's gate rate on held-out images, a scan finds λ whose costs overlap (both on a seed of their own),
 then M1, M2, M1b, M3 and M4 run seed by seed, three seeds of each first, so that what is broken off is balanced. M4 is
-``conditional`` with its control (benchmarks/conditional.py, which also writes its page from results.jsonl). Every
-member is a run folder of `depl0 prune` below OUT and one line of OUT/results.jsonl; a member that was broken off goes
-on from its checkpoint. To go on from published rows, copy docs/results/regime/results.jsonl into OUT first, and judge
-claims.json beside OUT.
+``conditional`` and its control, on a page of benchmarks/conditional.py; give it an OUT of its own, because
+`depl0 paper claims` would take it for a generator of the paper. Every member is a run folder of `depl0 prune` below OUT
+and one line of OUT/results.jsonl; a member that was broken off goes on from its checkpoint. To go on from published
+rows, copy docs/results/regime/results.jsonl into OUT first, and judge claims.json beside OUT.
 """
 
 from __future__ import annotations
