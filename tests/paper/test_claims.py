@@ -104,8 +104,9 @@ def test_verdicts(make: Make, tmp_path: Path) -> None:
     assert better["found"]["mean"] == pytest.approx(1.0)
     (lstm,) = result["claims"][3]["comparisons"]
     assert (lstm["right"], lstm["reason"]) == ("dep-l0:lstm", "the opposite holds")
-    (w0,) = result["claims"][0]["control_comparisons"]
+    w0, backward = result["claims"][0]["control_comparisons"]
     assert (w0["right"], w0["verdict"]) == ("control", "refuted")  # 0 ± 0.25 excludes 0.3
+    assert (backward["left"], backward["right"]) == ("dep-l0:backward", "l0-hc")  # shown, and decides nothing
     assert result["claims"][0]["due_to_dependency"] == "S1 open"  # nobody ran fc-const
     text = page(result, TITLE)
     assert "| Dep-L0 beats L0-HC at equal cost" in text and "95% interval" in text

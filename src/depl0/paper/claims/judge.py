@@ -153,7 +153,8 @@ def _with_l0_hc(arms: Sequence[str], method: str) -> list[tuple[str, str]]:
 
 def _with_controls(arms: Sequence[str], method: str) -> list[tuple[str, str]]:
     others = [CONTROL, *(name for name in CONTROLS.values() if name not in (CONST, START))]
-    return [(method, CONST), (CONST, L0_HC), (method, START), (START, L0_HC), *((method, name) for name in others)]
+    pairs = [(method, CONST), (CONST, L0_HC), (method, START), (START, L0_HC), *((method, name) for name in others)]
+    return [*pairs, (f"{method}:backward", L0_HC)]  # the other direction decides nothing: its own claim is below
 
 
 def _with_other_generators(arms: Sequence[str], method: str) -> list[tuple[str, str]]:
