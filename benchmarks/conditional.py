@@ -381,8 +381,8 @@ all channels. Test accuracy in per cent, mean ± sample standard deviation over 
 Student's 95 % interval.
 
 No arm that learns its gates comes up to reconstruction, which needs no search, and neither form of `conditional` is
-above its control. At 15 % `conditional` breaks down: rate and N were chosen at 25 %. From scratch it is level with L0-HC
-and with its control. So the generator is not in the package, only in this benchmark.
+above its control. At 15 % `conditional` breaks down: rate and N were chosen at 25 %. From scratch it is level with
+L0-HC and with its control. So the generator is not in the package, only in this benchmark.
 """
 
 REGIME = """\
