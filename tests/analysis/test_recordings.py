@@ -50,14 +50,6 @@ class OtherOutput(TwoLayers):
         return (scores, x) if self.training else scores
 
 
-class OtherSizes(TwoLayers):
-    """Only maps that are larger than those of random inputs go another way."""
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.one(x))
-        return self.two(x + 1 if self.training and x.shape[-1] > 20 else x)
-
-
 class OtherGradients(TwoLayers):
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x))
@@ -77,7 +69,7 @@ ALIKE = [
     AssertsSizes,
     *(STRUCTURES[name].build for name in ("Residual", "Dropouts", "PerceptronWithBatchNorm")),
 ]
-OTHERS = [OtherLayer, OtherOperand, OtherOutput, OtherSizes, OtherGradients]
+OTHERS = [OtherLayer, OtherOperand, OtherOutput, OtherGradients]
 
 
 @pytest.mark.parametrize(

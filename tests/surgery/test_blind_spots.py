@@ -20,6 +20,7 @@ import depl0
 from depl0.surgery.record import record_of
 
 pytestmark = pytest.mark.structures
+BUILTINS = (len, range)
 
 # -- other shapes and arguments ----------------------------------------------------------------------------------------
 
@@ -72,37 +73,6 @@ def test_branches_on_shapes(build: type[nn.Module], batch: int) -> None:
     assert gated.plan.num_gates == (6 if build is SizedByWidth else 14)
 
 
-class LargeInputs(Classifier):
-    """Large batches and large maps go another way, where a closed channel is not zero."""
-
-    def __init__(self, largest: int = 20) -> None:
-        super().__init__(6)
-        self.one, self.two, self.three, self.largest = conv(3, 8), conv(8, 6), conv(6, 6), largest
-
-    def features(self, x: Tensor) -> Tensor:
-        height, _ = x.shape[-2:]
-        x = F.relu(self.one(x))
-        x = F.relu(self.two(x + 1 if len(x) > 16 else x))
-        return self.three(x if height < self.largest else x + 1)
-
-
-def test_sizes_that_the_code_asks_for_are_tried() -> None:
-    torch.manual_seed(0)
-    gated, compact = pruned(liven(LargeInputs(), image()), image())
-    for other in (image(batch=17), image(size=20), image(size=24, batch=20)):
-        assert distance(call(gated, other), call(compact, other)) < 1e-5
-    assert {"batch of 17", "size 20x8"} <= {*gated.plan.covered} & {*record_of(compact).certificate.covered}
-
-
-def test_sizes_that_are_too_large_to_try_are_named() -> None:
-    plan = depl0.plan(LargeInputs(3000), image())
-    (refused,) = plan.refused
-    assert refused.startswith(
-        "the other side of `return self.three(x if height < self.largest else x + 1)` (test_blind"
-    )
-    assert refused.endswith("as size 3000x8 is too large to try")
-
-
 class OptionalMask(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -123,6 +93,35 @@ def test_several_examples() -> None:
     assert distance(call(gated, image()), call(compact, image())) < 1e-5
     assert distance(call(gated, (image(), mask)), call(compact, (image(), mask))) < 1e-5
     assert "example 2" in gated.plan.covered and "example 2" in record_of(compact).certificate.covered
+
+
+class LargeInputs(Classifier):
+    """Large maps go another way, where a closed channel is not zero."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        return self.two(x if x.shape[-1] < 20 else x + 1)
+
+
+def test_examples_cover_both_sides_of_a_condition_on_sizes() -> None:
+    torch.manual_seed(0)
+    gated, compact = pruned(liven(LargeInputs(), image()), [image(), image(size=20)])
+    for other in (image(), image(size=20), image(size=24, batch=20)):
+        assert distance(call(gated, other), call(compact, other)) < 1e-5
+    assert "example 2" in record_of(compact).certificate.covered
+
+
+def test_planning_leaves_builtins_and_sizes_as_they_are() -> None:
+    class Strict(NoNorm):
+        def features(self, x: Tensor) -> Tensor:
+            assert type(x.shape[0]) is int and (len, range) == BUILTINS
+            return super().features(x)
+
+    depl0.plan(Strict(), image())
 
 
 def test_plan_and_certificate_say_what_was_covered() -> None:

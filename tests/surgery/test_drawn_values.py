@@ -14,7 +14,6 @@ from tests.support.compare import call, distance, pruned
 from torch import Tensor, nn
 
 import depl0
-from depl0.analysis.plan import Asked
 from depl0.equivalence.cases import accepted_cases
 from depl0.host.inputs import ExampleInputs
 
@@ -120,8 +119,8 @@ class Picky(NoNorm):
 
 def test_values_that_the_network_does_not_take_are_no_case() -> None:
     host, example = Picky(), (image(), torch.tensor([10, 20]))
-    run, asked = partial(ExampleInputs.call, function=host), Asked()
-    found = accepted_cases(run, ExampleInputs.of(example), asked)
+    run = partial(ExampleInputs.call, function=host)
+    found = accepted_cases(run, ExampleInputs.of(example), ())
     assert found.drawn == ("input 1: normal", "input 2: the example's in another order")
     assert found.covered == ("the example", "batch of 4, size 9x11", "batch of 1") and found.refused == ()
     assert all(case.inputs.args[1].max() < 30 for case in found.cases)
@@ -135,6 +134,6 @@ def test_a_network_that_takes_nothing_but_the_example_says_so() -> None:
             raise ValueError("not that one")
         return inputs.call(host)
 
-    found = accepted_cases(run, ExampleInputs.of(image()), Asked())
+    found = accepted_cases(run, ExampleInputs.of(image()), ())
     assert found.covered == ("the example",) and found.drawn == ()
     assert found.refused == ("another batch", "another size", "other values than the example's")

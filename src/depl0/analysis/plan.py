@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -78,25 +78,6 @@ class Product:
     """for one channel"""
 
 
-class Variant(NamedTuple):
-    """Another batch and other sizes of the example; None and 0 stand for those that it has."""
-
-    batch: int | None = None
-    sizes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a network's code asks about its inputs: which other ones are to be tried."""
-
-    limits: tuple[int | None, ...] = ()
-    """for each tensor of the example: below which values it is an index into a table; None where it is not one"""
-    variants: tuple[Variant, ...] = ()
-    """on the other side of conditions on sizes"""
-    missed: tuple[str, ...] = ()
-    """conditions on sizes whose other side was not tried"""
-
-
 @dataclass(frozen=True)
 class Plan:
     """Which channels of a network can be pruned, and why the others cannot.
@@ -140,8 +121,8 @@ class Plan:
     """the inputs and modes in which a trial cut was verified"""
     refused: tuple[str, ...] = ()
     """what was not verified, because the network does not run so or cannot be recorded so"""
-    asked: Asked = field(default_factory=Asked)
-    """what the network's code asks about its inputs"""
+    index_limits: tuple[int | None, ...] = ()
+    """for each tensor of the example: the size of the table that it is an index into, or None"""
     checkpointing: bool = False
     """whether the network was seen to use activation checkpointing"""
     same_in_training: bool = False

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from depl0.analysis.plan import Asked, Variant
 from depl0.equivalence.values import Draw, draws
 from depl0.errors import Depl0Error
 from depl0.host.inputs import ExampleInputs, output_tensors
 
 Run: TypeAlias = Callable[[ExampleInputs], Any]
 Shapes: TypeAlias = "list[tuple[int, ...]]"
+IndexLimits: TypeAlias = "Sequence[int | None]"
+"""for each tensor of the example: the size of the table that it is an index into, or None"""
 _LARGE_BATCH = 8
 
 
@@ -50,19 +51,17 @@ class Accepted:
         return self.cases[place], self.outputs[place]
 
 
-def accepted_cases(run: Run, example: ExampleInputs, asked: Asked) -> Accepted:
+def accepted_cases(run: Run, example: ExampleInputs, limits: IndexLimits) -> Accepted:
     """Run a network on the examples, and on whatever else it accepts. Only the examples must run."""
     offers = Offers(run, example)
-    offers.vary(asked)
-    for variant in asked.variants:
-        offers.first([offers.variant(variant)])
+    offers.vary(limits)
     return offers.accepted()
 
 
-def similar_cases(run: Run, example: ExampleInputs, number: int, asked: Asked) -> Accepted:
+def similar_cases(run: Run, example: ExampleInputs, number: int, limits: IndexLimits) -> Accepted:
     """Run a network on the example and on ``number`` other inputs of the same shapes, as far as it accepts such."""
     offers = Offers(run, example.alone())
-    for draw in draws(offers.example, asked.limits):
+    for draw in draws(offers.example, limits):
         offers.draw = draw
         if all(offers.first([offers.drawn("random inputs", _shapes(example))]) for _ in range(number)):
             break
@@ -103,11 +102,6 @@ class Offers:
             return case
         return None
 
-    def take_back(self) -> None:
-        """Forget the last case."""
-        self.cases.pop()
-        self.outputs.pop()
-
     def accepted(self) -> Accepted:
         """Return what the network runs on."""
         what = self.draw.describe(self.example) if len(self.cases) > self._examples else ()
@@ -115,10 +109,10 @@ class Offers:
 
     # -- values, batches and sizes -------------------------------------------------------------------------------------
 
-    def vary(self, asked: Asked) -> None:
+    def vary(self, limits: IndexLimits) -> None:
         """Offer other values, another batch and another size, in one if possible."""
         batch = size = False
-        for draw in draws(self.example, asked.limits):
+        for draw in draws(self.example, limits):
             self.draw = draw
             batch, size = self._vary_shapes()
             for what in ("random inputs", "other random inputs"):
@@ -130,7 +124,6 @@ class Offers:
                 del self.cases[self._examples :], self.outputs[self._examples :]
         self._refused = [what for what, done in (("another batch", batch), ("another size", size)) if not done]
         self._refused += ["other values than the example's"] if self.draw.is_last else []
-        self._refused += asked.missed
 
     def _rows(self) -> int:
         return sum(max(_batch(case.inputs), 1) for case in self.cases[self._examples :])
@@ -146,7 +139,7 @@ class Offers:
         if not batch:
             size = self.first(self._other_sizes()) is not None
         for number in others:
-            batch |= self.first([self.variant(Variant(number))]) is not None
+            batch |= self.first([self.drawn(f"batch of {number}", _shapes(self.example, number))]) is not None
         return batch, size
 
     def _other_sizes(self, batch: int | None = None, before: str = "") -> Iterator[Case]:
@@ -172,21 +165,6 @@ class Offers:
             return self.draw(number, tensor, shapes[number])
 
         return Case(what, self.example.map_tensors(draw))
-
-    def variant(self, variant: Variant) -> Case:
-        """Return the example in another batch or other sizes."""
-        sizes = dict(enumerate(variant.sizes))
-        shapes = _shapes(self.example, variant.batch, lambda size, place: sizes.get(place) or size, self.channels_last)
-        own = self.measure(self.example)
-        names = [f"batch of {variant.batch}"] if variant.batch not in (None, own.batch) else []
-        names += [f"size {self._sizes_in(shapes)}"] if variant.sizes not in ((), own.sizes) else []
-        return self.drawn(", ".join(names) or "random inputs", shapes)
-
-    def measure(self, inputs: ExampleInputs) -> Variant:
-        """Return the batch and the sizes of inputs."""
-        tensors = [tensor for tensor in inputs.tensors() if _spatial(tensor, self.channels_last)]
-        dims = _spatial(tensors[0], self.channels_last) if tensors else []
-        return Variant(_batch(inputs), tuple(tensors[0].shape[dim] for dim in dims))
 
 
 def _says_something(outputs: Any) -> bool:

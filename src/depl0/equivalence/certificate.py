@@ -73,7 +73,7 @@ def certify(
 
         def run(dtype: torch.dtype | None) -> tuple[Subject, Accepted]:
             reference = Subject.copy_of(host, scaled, dtype)
-            return reference, accepted_cases(reference, example, plan.asked)
+            return reference, accepted_cases(reference, example, plan.index_limits)
 
         (reference, wanted), dtype = as_precise_as_possible(run, plan.works_in_float32)
         _check_finite(wanted)
@@ -160,6 +160,6 @@ def depends_on_input(plan: Plan, host: nn.Module, gates: Tensor, example: Exampl
     Closing a whole group leaves the shortcut around a block, but cuts a plain chain in two.
     """
     gated = Subject(private_copy(host).eval(), scaled_parameters(plan, host, gates))
-    found = similar_cases(gated, example.on_device_of(host), 2, plan.asked)
+    found = similar_cases(gated, example.on_device_of(host), 2, plan.index_limits)
     first, *others = [output_tensors(result) for result in found.outputs]
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

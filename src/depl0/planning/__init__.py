@@ -76,7 +76,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                 mark_cause(analysis, traces.mode_of(failure), failure, partial(trial.run, result))
                 trial.guessed = True
             refused = (*traces.refused, *trial.refused)
-            result = replace(result, covered=trial.covered, refused=refused, asked=traces.asked)
+            result = replace(result, covered=trial.covered, refused=refused, index_limits=traces.index_limits)
             return _with_costs(result, copy, traces.cost or cost_of_copy(copy, example))
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from depl0.analysis.branches import Observer
-from depl0.analysis.plan import Asked
+from depl0.analysis.paths import PathRecorder
 from depl0.analysis.recording import Graph, record
 from depl0.costs.count import Cost, counted_run
 from depl0.equivalence.cases import Accepted, Case, Offers
@@ -21,7 +20,6 @@ from depl0.host.copies import private_copy, untouched
 from depl0.host.functional import watch_checkpoints
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import run_checked
-from depl0.planning.sides import offer_other_sides
 from depl0.planning.trial import NOT_DETERMINISTIC, Failure
 
 
@@ -33,7 +31,7 @@ class Traces:
     cases: tuple[Case, ...]
     """inputs that the network accepts, the example first"""
     refused: tuple[str, ...]
-    asked: Asked
+    index_limits: tuple[int | None, ...]
     modes: Mapping[str, str]
     """case -> the graph that holds its path"""
     checkpointing: bool
@@ -52,8 +50,8 @@ class Traces:
 def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Traces:
     """Record the evaluation pass, and the training pass and those on other inputs where they take another path."""
     runs = _Runs(host, copy, example)
-    found, asked, recorded = runs.found, runs.asked, runs.tried
-    refused = [*found.refused, *asked.missed]
+    found, recorded = runs.found, runs.tried
+    refused = [*found.refused]
     first = found.cases[0].inputs
     has_run = runs.cost is not None and first.batch() == 1  # else the last pass was on one image
     graphs = [_record(host, recorded, first, "evaluation", has_run)]
@@ -69,7 +67,7 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
         if not alike:
             record_if_possible(example.alone().twice(), "training", "the training pass")
     modes: dict[str, str] = {}
-    paths = [runs.observers[id(case.inputs)].path for case in found.cases]
+    paths = [runs.recorders[id(case.inputs)].path for case in found.cases]
     known = [(paths[0], "evaluation")]
     for case, path in zip(found.cases, paths, strict=True):
         mode = next((mode for steps, mode in known if steps == path), None)
@@ -79,48 +77,37 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
             record_if_possible(case.inputs, mode, "another path")
         modes[case.what] = mode
     same = alike and all(name != "batch_norm" for path in paths for name, *_ in path)
-    return Traces(tuple(graphs), found.cases, tuple(refused), asked, modes, bool(checkpoints), same, runs.cost)
+    return Traces(
+        tuple(graphs), found.cases, tuple(refused), runs.index_limits, modes, bool(checkpoints), same, runs.cost
+    )
 
 
 class _Runs:
     """The passes of a copy of the host: the inputs that it accepts, its outputs, and the path that it takes on each."""
 
     def __init__(self, host: nn.Module, copy: nn.Module, example: ExampleInputs) -> None:
-        self.tried, self.observers = private_copy(copy), dict[int, Observer]()
-        self._host, self._traced = host, True
+        self.tried, self.recorders = private_copy(copy), dict[int, PathRecorder]()
+        self._host = host
         self._must_run = must_run = 1 + len(example.others)
         self.cost: Cost | None = None
         with untouched(host), torch.no_grad():
             offers = Offers(self._run, example)
-            first = self.observers[id(offers.cases[0].inputs)]
-            asked = Asked(tuple(first.limits.get(number) for number in range(len(offers.example.tensors()))))
-            offers.vary(asked)
-            variants, missed = offer_other_sides(offers, lambda case: self.observers[id(case.inputs)])
-            if not self._traced:
-                missed.append("other sizes than those tried (its code takes no sizes that can be followed)")
-            self.asked = replace(asked, variants=tuple(variants), missed=tuple(missed))
+            limits = self.recorders[id(offers.cases[0].inputs)].limits
+            self.index_limits = tuple(limits.get(number) for number in range(len(offers.example.tensors())))
+            offers.vary(self.index_limits)
             self.found = offers.accepted()
             _check_outputs(host, self.found)
             self.cost = _cost_if_still_itself(self.tried, self.found)
             if self.cost is None:
                 changes = "other batches and sizes (the network sets itself to the input that it is given)"
                 self.found = Accepted(self.found.cases[:must_run], self.found.outputs[:must_run], (changes,))
-                self.asked, self.tried = Asked(), private_copy(copy)
+                self.index_limits, self.tried = (), private_copy(copy)
         self._check_copy(copy)
 
     def _run(self, case: ExampleInputs) -> Any:
-        try:
-            return self._observed(case)
-        except Depl0Error:
-            if not self._traced or len(self.observers) > self._must_run:
-                raise
-        self._traced = False
-        return self._observed(case)
-
-    def _observed(self, case: ExampleInputs) -> Any:
-        observer = self.observers[id(case)] = Observer(self._traced)
-        watched = partial(_watched, observer, self.tried)
-        return run_checked(self.tried, case, watched) if len(self.observers) <= self._must_run else case.call(watched)
+        recorder = self.recorders[id(case)] = PathRecorder()
+        run = partial(recorder.run, self.tried)
+        return run_checked(self.tried, case, run) if len(self.recorders) <= self._must_run else case.call(run)
 
     def _check_copy(self, copy: nn.Module) -> None:
         """Refuse a network that is random, or whose copy gives something else."""
@@ -135,30 +122,20 @@ class _Runs:
         raise InputError("a copy of the network gives other outputs than the network itself.", hint=NOT_INDEPENDENT)
 
     def trains_alike(self) -> bool:
-        """Tell whether a training pass takes the path of an evaluation pass, and asks for no other sizes.
-
-        Norms and dropout are told their mode; that is no other path.
-        """
+        """Return True if a training pass takes the path of an evaluation pass, norms and dropout apart."""
         batches = [case.inputs for case in self.found.cases if case.inputs.batch() > 1]
-        if not batches or not self._traced or self.cost is None:
+        if not batches or self.cost is None:
             return False
         inputs = min(batches, key=ExampleInputs.numbers)
-        training, evaluation = Observer(), self.observers[id(inputs)]
+        training = PathRecorder()
         try:
             with untouched(self._host), torch.enable_grad():
-                inputs.call(partial(_watched, training, self.tried.train()))
+                inputs.call(partial(training.run, self.tried.train()))
         except Depl0Error:
             raise
         except Exception:  # the recorder will say what is wrong
             return False
-        return training.path == evaluation.path and training.asked_at() <= evaluation.asked_at()
-
-
-def _watched(observer: Observer, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    with observer.watching(ExampleInputs(args, kwargs).tensors()):
-        outputs = model(*args, **kwargs)
-    observer.end_path(output_tensors(outputs))
-    return outputs
+        return training.path == self.recorders[id(inputs)].path
 
 
 def _cost_if_still_itself(tried: nn.Module, found: Accepted) -> Cost | None:
