@@ -56,7 +56,7 @@ them held back. Written by `benchmarks/unlabelled.py` from `recovery.json`, whic
 MACs, agreement and times. Steps: the most that are taken, the images in each, and the weight of block outputs beside
 the class scores. Processor seconds are of one thread on a machine that other programs used at the same time.
 
-- `depl0`: one call of `depl0.prune` with `augment=True` and the groups of the heading, which are not its defaults; without
+- `depl0`: one call of `depl0.prune` with `augment=True` and the groups of the heading, not its defaults; without
   steps, the cut with refitted layers
 - `l1-norm`: the channels with the smallest L1 norm; nothing is refitted
 - `torch-pruning`: Torch-Pruning 1.6.1, group magnitude importance, one ratio for all layers that depl0 prunes too. Its
