@@ -16,9 +16,6 @@ import depl0
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides, write_recipe
 from depl0.app.runs.paths import trust_code
-from depl0.errors import NotInstalledError
-from depl0.export.executorch import ExecuTorch
-from depl0.export.ncnn import Ncnn
 from tests.cli.conftest import Type
 
 pytestmark = [pytest.mark.integrations, pytest.mark.usefixtures("remembered_plans")]
@@ -78,7 +75,7 @@ def test_plain_weights(type_command: Type) -> None:
         (f"export {CHANNELS} --to onnx", "holds a compact TinyDigits, but not what builds the dense TinyDigits"),
         (
             f"export {CHANNELS} --to tflite --model {MAKE}",
-            "'pt2', 'safetensors', 'torch', 'all', got 'tflite'",
+            "'pt2', 'safetensors', got 'tflite'",
         ),
         (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "hint: opset=14"),
         (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes whole numbers"),
@@ -115,7 +112,7 @@ def a_run(folder: Path) -> Path:
     return folder
 
 
-def test_int8_and_torch_of_a_run(type_command: Type, tmp_path: Path) -> None:
+def test_int8_of_a_run(type_command: Type, tmp_path: Path) -> None:
     a_run(tmp_path / "run")
     typed = type_command("export run --to onnx --int8 --max-drop 100 --calibration-images 64 --dynamic-batch")
     assert typed.code == 0, typed.err
@@ -130,20 +127,6 @@ def test_int8_and_torch_of_a_run(type_command: Type, tmp_path: Path) -> None:
     assert typed.code == 0, typed.err
     assert typed.out.startswith("run.int8.pt2: ") and " % in int8 (" in typed.out
 
-    typed = type_command("export run --to torch small")
-    assert typed.code == 0, typed.err
-    assert typed.out.startswith("small: ") and (tmp_path / "small" / "model.py").is_file()
-
-
-def test_nothing_is_written_where_it_could_not_be_uploaded(
-    type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_run(tmp_path / "run")
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    typed = type_command("export run --to torch small --push-to-hub me/small")
-    assert typed.code == 2 and "there is no token for the Hugging Face Hub" in typed.err
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
 
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -153,15 +136,13 @@ def test_nothing_is_written_where_it_could_not_be_uploaded(
         ("export run --to onnx --int8 --max-drop -1", "max_drop must be a number of at least 0"),
         ("export run --to safetensors --int8", "--int8 is for --to onnx and --to pt2, got --to safetensors"),
         ("export run --to onnx --max-drop 2", "--max-drop is for --int8 only"),
-        ("export run --to torch --opset 18", "--opset is for --to onnx only"),
         ("export run --to pt2 --int8 --opset 18", "--opset is for --to onnx only"),
-        ("export run --to torch --data digits", "--data is for --int8 only"),
-        ("export run --to onnx --push-to-hub me/net", "--push-to-hub is for --to torch"),
-        ("export run --to torch a --out b", "exactly one may be"),
-        ("export run --to tflite", "'pt2', 'safetensors', 'torch', 'all', got 'tflite'"),
+        ("export run --to pt2 --data digits", "--data is for --int8 only"),
+        ("export run --to pt2 a --out b", "exactly one may be"),
+        ("export run --to tflite", "'pt2', 'safetensors', got 'tflite'"),
     ],
 )
-def test_bad_input_of_int8_and_torch(words: str, message: str, type_command: Type, tmp_path: Path) -> None:
+def test_bad_input_of_int8(words: str, message: str, type_command: Type, tmp_path: Path) -> None:
     a_run(tmp_path / "run")
     typed = type_command(words)
     assert typed.code in (1, 2) and typed.out == ""
@@ -184,14 +165,7 @@ def make_data():
 """
 
 
-def test_every_format_in_one_command_and_no_path_of_this_machine(
-    type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(self: object) -> None:
-        raise NotInstalledError("it is missing.", hint="pip install 'depl0[some]'")
-
-    for kind in (ExecuTorch, Ncnn):
-        monkeypatch.setattr(kind, "check_installed", missing)
+def test_no_path_of_this_machine(type_command: Type, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     text = "from depl0.app.methods import Scored\nclass Flat(Scored):\n    def scores(self, gated, *others):\n"
     (tmp_path / "flat.py").write_text(f"{text}        return gated.log_alpha().detach()\n")
@@ -201,18 +175,11 @@ def test_every_format_in_one_command_and_no_path_of_this_machine(
         "--finetune-epochs 0 --batch-size 24 --device cpu --out run --quiet"
     )
     assert typed.code == 0, typed.err
-    typed = type_command(f"export {tmp_path}/run --to all --out files")
-    assert typed.code == 0, typed.err
-    rows = {line.split()[0]: line.split() for line in typed.out.splitlines()[1:6]}
-    assert list(rows) == ["onnx", "openvino", "pt2", "safetensors", "torch"]
-    for name, row in rows.items():
-        assert float(row[3]) <= 1e-5 and len(row) == (4 if name == "safetensors" else 6), row
-    assert "no executorch: not installed (pip install 'depl0[some]')" in typed.out
-    files = [file for file in Path("files").rglob("*") if file.is_file()]
-    assert {"run.onnx", "run.xml", "run.bin", "run.pt2", "run.safetensors", "config.json"} <= {f.name for f in files}
-    for file in files:
-        assert str(tmp_path).encode() not in file.read_bytes(), file
-    assert b"own.py:TinyNet" in Path("files/run.onnx").read_bytes()
+    for kind in ("onnx", "pt2", "safetensors"):
+        typed = type_command(f"export {tmp_path}/run --to {kind}")
+        assert typed.code == 0, typed.err
+        assert str(tmp_path).encode() not in (tmp_path / f"run.{kind}").read_bytes()
+    assert b"own.py:TinyNet" in (tmp_path / "run.onnx").read_bytes()
 
 
 def test_int8_of_a_saved_folder_with_data(type_command: Type) -> None:

@@ -22,10 +22,7 @@ def export_command(
     *,
     to: Annotated[
         str,
-        typer.Option(
-            help="onnx, pt2, safetensors, openvino, executorch, ncnn, torch (a folder), file.py:Name, or all: every "
-            "format that is installed, with a table."
-        ),
+        typer.Option(help="onnx, pt2, safetensors, openvino, executorch, ncnn, or file.py:Name."),
     ],
     opset: Annotated[int | None, typer.Option(help="ONNX opset (default: 18).")] = None,
     dynamic_batch: Annotated[bool, typer.Option("--dynamic-batch", help="Export with a dynamic batch size.")] = False,
@@ -44,16 +41,13 @@ def export_command(
     task: Annotated[
         str | None, typer.Option(help="With --int8 and no run: the task (default: classification).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Output file or folder (default: NAME.onnx, NAME-torch, …).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file (default: NAME.onnx, …).")] = None,
     model: Annotated[str | None, typer.Option(help="Dense-model factory (default: the run's own).")] = None,
     shape: Annotated[
         str | None, typer.Option(help="Shape of one input, e.g. 3,224,224, if the folder lacks it.")
     ] = None,
-    push_to_hub: Annotated[
-        str | None, typer.Option(help="torch only: upload the folder to the Hugging Face Hub as OWNER/NAME.")
-    ] = None,
 ) -> None:
-    """Write a compact network as one file or folder, or in all formats, verified in a separate process."""
+    """Write a compact network as one file, verified in a separate process."""
     from depl0.app.deploy.source import open_source
     from depl0.export import Request, names, target, write_checked  # torch.onnx is slow to import
     from depl0.export.int8 import IMAGES
@@ -65,20 +59,8 @@ def export_command(
         "--data": data,
         "--task": task,
     }
-    if push_to_hub is not None and to != "torch":
-        raise InputError(f"--push-to-hub is for --to torch, got --to {to} instead.", hint="--to torch")
-    if to == "torch":
-        _refuse("--to onnx", {"--opset": opset})
-        _refuse("--to onnx and --to pt2", {"--dynamic-batch": dynamic_batch or None, "--int8": int8 or None})
-        _refuse("--int8", of_int8)
-        _export_torch(path, out, model, _shape(shape), push_to_hub)
-        return
-    if to == "all":
-        _refuse("one format", {"--opset": opset, "--int8": int8 or None, **of_int8})
-        _export_all(path, out, model, _shape(shape), dynamic_batch)
-        return
     if ":" not in to and to not in names():
-        raise unknown("format", to, [*names(), "torch", "all"])
+        raise unknown("format", to, names())
     kind = target(to)
     options = None
     if int8:
@@ -109,36 +91,6 @@ def _place(folder: Path | None, out: Path | None) -> Path | None:
     if folder is not None and out is not None:
         raise InputError(f"{folder} and --out {out} are both given; exactly one may be.")
     return out if folder is None else folder
-
-
-def _export_torch(
-    path: Path, out: Path | None, model: str | None, shape: tuple[int, ...] | None, repo: str | None
-) -> None:
-    from depl0.app.deploy import export_folder, open_source, push_to_hub
-    from depl0.app.deploy.hub import check_upload
-
-    if repo is not None:
-        check_upload(repo)
-    source = open_source(path, model, shape)
-    done = export_folder(source, out if out is not None else Path(f"{_name(path)}-torch"))
-    echo(
-        f"{done.path}: {done.size:,} bytes, loaded without depl0 by another process, "
-        f"largest relative error {done.max_error:.1g}"
-    )
-    if repo is not None:
-        echo(push_to_hub(done.path, repo))
-
-
-def _export_all(
-    path: Path, out: Path | None, model: str | None, shape: tuple[int, ...] | None, dynamic_batch: bool
-) -> None:
-    from depl0.app.deploy.formats import export_all, formats_table
-    from depl0.app.deploy.source import open_source
-
-    source, name = open_source(path, model, shape), _name(path)
-    folder = out if out is not None else Path(f"{name}-export")
-    rows = export_all(source, folder, name, dynamic_batch, lambda text: print(text, file=sys.stderr))
-    echo(f"{formats_table(rows)}\nfiles in {folder}")
 
 
 def _name(path: Path) -> str:
