@@ -10,6 +10,7 @@
 # make bench   measure attach + extract, and the speed of data
 # make docs    build the documentation's site into build/site, every link checked
 # make wheel   build the last commit's wheel into dist: the same bytes every time, with a bill of materials inside
+# make release-check   build the wheel and the source distribution, and check that a release would be consistent
 # make lint    ruff, mypy and import-linter
 # make format  let ruff sort, mend and format
 # make clean   remove .venv and all caches
@@ -31,7 +32,7 @@ export PYTHONDONTWRITEBYTECODE =
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := test
-.PHONY: test check demo zoo fuzz yolo bench docs wheel lint format clean install browser
+.PHONY: test check demo zoo fuzz yolo bench docs wheel release-check lint format clean install browser
 
 test: lint
 	@$(PYTEST) --doctest-modules src tests
@@ -83,6 +84,14 @@ wheel: $(STAMP)
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --wheel-dir dist build/source
 	@sha256sum dist/depl0-*.whl
+
+release-check:
+	@rm -rf dist
+	@$(MAKE) wheel
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build twine
+	@$(BIN)/python -m build --sdist --no-isolation --outdir dist build/source >/dev/null
+	@$(BIN)/twine check --strict dist/*
+	@$(BIN)/python scripts/release_check.py dist $(if $(TAG),--tag $(TAG))
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -31,9 +31,9 @@ def index_page(readme: str, repository: "str | None") -> str:
 
 
 def repository() -> "str | None":
-    """Return the address under [project.urls], if there is one."""
+    """Return the address under [project.urls], or None while it is the placeholder."""
     found = re.search(r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else None
+    return None if found is None or "/OWNER/" in found[1] else found[1]
 
 
 def bill_of_materials(metadata: str) -> str:

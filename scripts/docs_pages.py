@@ -27,6 +27,25 @@ AT_ROOT = ("CONTRIBUTING", "CHANGELOG", "SECURITY")
 # -- called by MkDocs --------------------------------------------------------------------------------------------------
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Set the repository's address, and with it the edit links, from ``[project.urls]`` in pyproject.toml."""
+    address = repository((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    if address is not None:
+        config.repo_url, config.edit_uri = address, f"{address}/edit/main/docs/"
+    return config
+
+
+def repository(pyproject: str) -> str | None:
+    """Return the repository's address, or None while it is the placeholder.
+
+    >>> repository('Repository = "https://github.com/OWNER/depl0"')
+    >>> repository('Repository = "https://github.com/somebody/depl0"')
+    'https://github.com/somebody/depl0'
+    """
+    found = re.search(r'^Repository = "(.+)"$', pyproject, re.MULTILINE)
+    return None if found is None or "/OWNER/" in found[1] else found[1]
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, the examples, and the pages at the repository's root."""
     pages = {"reference/recipe.md": recipe_page(), "reference/commands.md": commands_page()}
