@@ -41,7 +41,7 @@ from depl0.gates.generators import Generator, Memory, register
 from depl0.gates.generators.layers import draw_output_bias
 from depl0.host.inputs import ExampleInputs
 from depl0.paper.claims.judge import LEAST_RANGE
-from depl0.paper.claims.statistics import Curve, Difference, difference, mean_over, overlap
+from depl0.paper.claims.statistics import STEP, Curve, Difference, common_costs, difference, mean_at
 from depl0.search.calibration import Calibration
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import DistillationLoss
@@ -321,10 +321,10 @@ def from_scratch(rows: list[dict[str, Any]]) -> list[str]:
     for left, right in itertools.combinations(FROM_SCRATCH, 2):
         values: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for seed in curves.get(left, {}).keys() & curves.get(right, {}).keys():
-            both = overlap(curves[left][seed], curves[right][seed])
-            if both is not None and both[1] - both[0] >= LEAST_RANGE:
+            costs = common_costs(curves[left][seed], curves[right][seed])
+            if len(costs) * STEP >= LEAST_RANGE:
                 for arm, found in zip((left, right), values, strict=True):
-                    found[seed] = mean_over(curves[arm][seed], *both)
+                    found[seed] = mean_at(curves[arm][seed], costs)
         apart = difference(*values)
         if apart is not None:
             cells = [mean_spread(list(found.values()), count=True) for found in values]

@@ -19,8 +19,8 @@ FIGURE = "curves"
 _INTERVAL = f"in favour of the first ({CONFIDENCE:.0%} interval)"
 
 
-def page(result: dict[str, Any], title: str, beside: Sequence[str] = ()) -> str:
-    """Return the text of ``README.md``; ``beside`` are other pages of its folder."""
+def page(result: dict[str, Any], title: str, beside: Sequence[str] = (), note: str = "") -> str:
+    """Return the text of ``README.md``; ``beside`` are other pages of its folder, ``note`` a paragraph by hand."""
     claims = [claim for claim in result["claims"] if claim["decides"]]
     rows = [[claim["claim"], claim["verdict"], claim["due_to_dependency"] or MISSING] for claim in claims]
     parts = [
@@ -28,6 +28,7 @@ def page(result: dict[str, Any], title: str, beside: Sequence[str] = ()) -> str:
         f"Written by `depl0 paper claims` from {len(result['runs'])} finished runs. Dep-L0 is `{result['method']}`; "
         f"`control` is Dep-L0 with `{result['control']}` (W = 0), whose gates know nothing of each other."
         + (f" See also {', '.join(f'[{name}]({name})' for name in beside)}." if beside else ""),
+        *([note] if note else []),
         _words(["claim", "verdict", "due to dependency?"], rows),
         "One line for each setting; where several kinds of runs are compared there, the one that speaks most against "
         "the claim:",
@@ -162,7 +163,9 @@ def write_claims(result: dict[str, Any], folder: Path, title: str) -> str:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder.", hint="choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
-    text = page(result, title, sorted(file.name for file in folder.glob("*.md") if file.name != "README.md"))
+    beside = sorted(file.name for file in folder.glob("*.md") if file.name not in ("README.md", "note.md"))
+    note = folder / "note.md"
+    text = page(result, title, beside, note.read_text(encoding="utf-8").strip() if note.is_file() else "")
     write_json(folder / "claims.json", result)
     write_whole(folder / "README.md", text.encode())
     if curves_of(result):

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import final
+
+import numpy as np
 
 from depl0._util.optional import require
 from depl0.app.table import MISSING
@@ -105,31 +106,32 @@ def student(freedom: float) -> float:
 # -- at equal cost ---------------------------------------------------------------------------------------------------
 
 
-def overlap(left: Curve, right: Curve) -> tuple[float, float] | None:
-    """Return the range of costs that both curves cover; None: there is none.
+NEAR, STEP = 0.075, 0.005
+"""how far the nearest run may be from a cost that is compared; distance of these costs"""
 
-    >>> overlap({0.2: 1.0, 0.5: 2.0}, {0.4: 1.0, 0.9: 2.0}), overlap({0.2: 1.0, 0.3: 2.0}, {0.4: 1.0, 0.9: 2.0})
-    ((0.4, 0.5), None)
+
+def common_costs(left: Curve, right: Curve) -> list[float]:
+    """Return the costs that both curves cover with a run within :data:`NEAR`, in steps of :data:`STEP`.
+
+    >>> common_costs({0.2: 1.0, 0.21: 2.0}, {0.2: 1.0, 0.9: 2.0})
+    [0.2, 0.205, 0.21]
+    >>> common_costs({0.01: 1.0, 1.0: 2.0}, {0.3: 1.0, 0.6: 2.0})
+    []
     """
     low, high = max(min(left), min(right)), min(max(left), max(right))
-    return (low, high) if low < high else None
+    steps = range(math.ceil(round(low / STEP, 6)), math.floor(round(high / STEP, 6)) + 1)
+    return [
+        cost
+        for cost in (round(step * STEP, 6) for step in steps)
+        if all(min(abs(cost - near) for near in curve) <= NEAR for curve in (left, right))
+    ]
 
 
-def mean_over(curve: Curve, low: float, high: float) -> float:
-    """Return the mean of a curve between two costs that it covers.
+def mean_at(curve: Curve, costs: Sequence[float]) -> float:
+    """Return the mean of a curve at costs that it covers, by straight lines.
 
-    >>> mean_over({0.0: 0.0, 1.0: 10.0, 2.0: 10.0}, 0.5, 2.0)
-    9.166666666666666
+    >>> mean_at({0.0: 0.0, 1.0: 10.0, 2.0: 10.0}, [0.5, 1.0, 1.5])
+    8.333333333333334
     """
-    costs = [low, *sorted(cost for cost in curve if low < cost < high), high]
-    values = [_at(curve, cost) for cost in costs]
-    area = sum((b - a) * (f + g) / 2 for (a, b), (f, g) in zip(pairwise(costs), pairwise(values), strict=True))
-    return area / (high - low)
-
-
-def _at(curve: Curve, cost: float) -> float:
-    if cost in curve:
-        return curve[cost]
-    before, after = max(c for c in curve if c < cost), min(c for c in curve if c > cost)
-    share = (cost - before) / (after - before)
-    return (1 - share) * curve[before] + share * curve[after]
+    points = sorted(curve)
+    return float(np.interp(costs, points, [curve[point] for point in points]).mean())
