@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -58,7 +59,7 @@ MLP = "model.layers.{}.mlp.gate_proj"
 
 def test_equal_layers_are_opened_by_transformers_alone(tmp_path: Path) -> None:
     compact = cut(llama(), {MLP.format(0): 10, MLP.format(1): 10})
-    folder = save_pretrained(compact, tmp_path / "small")
+    folder = compact.save_pretrained(tmp_path / "small")  # the network's own method
     assert json.loads((folder / "config.json").read_text())["intermediate_size"] == 14
     opened = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     assert torch.equal(logits(opened), logits(compact)) and torch.equal(
@@ -72,16 +73,33 @@ def uneven() -> nn.Module:
 
 
 def test_other_layers_are_opened_by_one_line(uneven: nn.Module, tmp_path: Path) -> None:
-    folder = save_pretrained(uneven, tmp_path / "small")
-    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}  # no pickle
-    loaded = load_pretrained(folder)
-    assert torch.equal(logits(loaded), logits(uneven))
-    assert depl0.info(loaded).macs_left == depl0.info(uneven).macs_left
+    folder = tmp_path / "small"
+    copy.deepcopy(uneven).save_pretrained(folder)
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors", ".py", ".md"}  # no pickle
+    opened = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    anything = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True, dtype=torch.bfloat16)
+    assert type(opened) is type(anything) is transformers.LlamaForCausalLM and anything.dtype == torch.bfloat16
+    card = (folder / "README.md").read_text()
+    assert f"AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)" in card
     with pytest.raises(OSError, match=r"model\.safetensors"):  # not without a word
         transformers.AutoModelForCausalLM.from_pretrained(folder)
     settings = {"max_new_tokens": 5, "do_sample": False}
-    with_cache = loaded.generate(TOKENS, use_cache=True, **settings)
-    assert torch.equal(with_cache, uneven.generate(TOKENS, use_cache=False, **settings))
+    without_cache = uneven.generate(TOKENS, use_cache=False, **settings)
+    for loaded in (opened, load_pretrained(folder)):
+        assert torch.equal(logits(loaded), logits(uneven))
+        assert depl0.info(loaded).macs_left == depl0.info(uneven).macs_left
+        assert torch.equal(loaded.generate(TOKENS, use_cache=True, **settings), without_cache)
+
+
+def test_the_configuration_has_the_sizes_that_all_layers_agree_on(tmp_path: Path) -> None:
+    compact = cut(llama(), {MLP.format(0): 10, MLP.format(1): 3, "model.embed_tokens": 4})
+    folder = save_pretrained(compact, tmp_path / "small")
+    settings = json.loads((folder / "config.json").read_text())
+    assert settings["hidden_size"] == 12 and settings["intermediate_size"] == 24
+    loaded = load_pretrained(folder)
+    assert torch.equal(logits(loaded), logits(compact)) and loaded.config.hidden_size == 12
+    again = save_pretrained(loaded, tmp_path / "again")
+    assert torch.equal(logits(load_pretrained(again)), logits(compact))
 
 
 def in_cache(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ def check_within_budget(search: SearchCallback) -> None:
     info = depl0.info(search.compact)
     assert info.macs_left <= 0.5
     assert info.certificate.max_error < 1e-6
+    assert not search.compact.training
 
 
 def test_the_network_shrinks_during_training_and_keeps_the_budget(tmp_path: Path) -> None:

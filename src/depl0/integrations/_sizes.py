@@ -11,30 +11,30 @@ from torch import nn
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def smaller_sizes(
+def agreed_sizes(
     build: Callable[[Mapping[str, int]], nn.Module], sizes: Mapping[str, int], wanted: Shapes
-) -> dict[str, int] | None:
-    """Return the sizes to change so that a network has these shapes; None if there are none.
+) -> dict[str, int]:
+    """Return the new values of those sizes that all layers of a pruned network agree on.
 
-    Every size is tried with another value, to see which dimensions follow it; where they follow it alone, the wanted
-    shapes give its new value. What is found is built and compared as a whole, so nothing depends on names.
+    Every size is tried with another value, to see which dimensions follow it; if they follow it alone, the wanted
+    shapes give its new value. Nothing depends on names.
 
     Args:
         build: builds the network with some sizes changed; it may raise for values that are not allowed.
         sizes: the present ones.
-        wanted: every parameter and buffer that the network shall have.
+        wanted: every parameter and buffer of the pruned network.
 
     Example:
         >>> def build(changed):
         ...     width = changed.get("width", 8)
         ...     return nn.Sequential(nn.Linear(3, 2 * width), nn.Linear(2 * width, changed.get("classes", 4)))
         >>> wanted = {"0.weight": (6, 3), "0.bias": (6,), "1.weight": (4, 6), "1.bias": (4,)}
-        >>> smaller_sizes(build, {"width": 8, "classes": 4}, wanted)
+        >>> agreed_sizes(build, {"width": 8, "classes": 4}, wanted)
         {'width': 3}
     """
     dense = _shapes(build, {})
     if dense is None or dense.keys() != wanted.keys():
-        return None
+        return {}
     changes: dict[str, int] = {}
     for name, size in sizes.items():
         other = _shapes(build, {name: 2 * size})
@@ -44,17 +44,20 @@ def smaller_sizes(
             wanted[key][dim] * size // old
             for key, shape in dense.items()
             for dim, old in enumerate(shape)
-            if other[key][dim] == 2 * old and wanted[key][dim] != old
+            if other[key][dim] == 2 * old
         }
-        if len(found) == 1:
+        if len(found) == 1 and found != {size}:
             changes[name] = found.pop()
-    return _consistent(build, changes, wanted)
+    return changes
 
 
-def _consistent(
+def consistent_sizes(
     build: Callable[[Mapping[str, int]], nn.Module], changes: dict[str, int], wanted: Shapes
 ) -> dict[str, int] | None:
-    """Return the changes that give the wanted shapes: all of them, or all but one that only follows another."""
+    """Return the changes that give the wanted shapes: all of them, or all but one that only follows another.
+
+    What is found is built and compared as a whole. None: no configuration has these shapes.
+    """
     for left_out in (None, *changes):
         tried = {name: size for name, size in changes.items() if name != left_out}
         if tried and _shapes(build, tried) == wanted:

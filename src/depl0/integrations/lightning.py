@@ -108,10 +108,10 @@ class SearchCallback(Callback):  # type: ignore[misc]
 
     @property
     def compact(self) -> nn.Module:
-        """Return the compact network; a search that was stopped early is finished now."""
+        """Return the compact network in evaluation mode; a search that was stopped early is finished now."""
         if self._compact is None:
             self._compact = self.search.finish()
-        return self._compact
+        return self._compact.eval()
 
     # -- before the training -----------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ a loop of one's own. See docs/integrations.md.
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from depl0.gated import GatedModel
 from depl0.gated.engine import HostState
 from depl0.host.network import first_line
 from depl0.integrations._shared import check_trained, find_gated
-from depl0.integrations._sizes import smaller_sizes, whole_sizes
+from depl0.integrations._sizes import agreed_sizes, consistent_sizes, whole_sizes
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import SearchChanges, SearchConfig
 from depl0.search.search import Search
@@ -117,10 +118,10 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     @property
     def compact(self) -> nn.Module:
-        """Return the compact network; a search that was stopped early is finished now."""
+        """Return the compact network in evaluation mode; a search that was stopped early is finished now."""
         if self._compact is None:
             self._compact = self.search.finish()
-        return self._compact
+        return self._compact.eval()
 
     # -- what the trainer calls --------------------------------------------------------------------------------------
 
@@ -238,16 +239,19 @@ def _from_json(value: Any) -> Any:
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 
-def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
-    """Write a compact network of transformers to a folder that can be pushed to the Hub.
+def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs: Any) -> Path:
+    """Write a pruned network of transformers to a folder that can be pushed to the Hub.
 
-    Where every layer has lost the same, the configuration gets the new sizes, and ``from_pretrained`` of transformers
-    alone opens the folder. Else it holds the dense configuration and the files of :func:`depl0.save`, and
-    :func:`load_pretrained` opens it. No pickle is written.
+    ``compact.save_pretrained(folder)`` does the same. If every layer has lost the same, the configuration gets the new
+    sizes, and ``from_pretrained`` of transformers alone opens the folder. Otherwise it holds the files of
+    :func:`depl0.save`, and both :func:`load_pretrained` and ``AutoModel….from_pretrained(folder,
+    trust_remote_code=True)`` open it; a README.md in the folder shows the calls. No pickle is written.
 
     Args:
-        compact: a compact ``PreTrainedModel``.
+        compact: a pruned ``PreTrainedModel``.
         folder: where to write; made if it does not exist.
+        kwargs: further arguments of the library's own ``save_pretrained``. They have no effect on networks whose layers
+            differ.
 
     Raises:
         InputError: ``compact`` is no compact network, or none of transformers.
@@ -259,17 +263,21 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
             hint="pass what depl0.prune, gated.extract() or search.finish() returned for a PreTrainedModel.",
         )
     target = Path(folder)
-    smaller = _uniform(compact, config)
+    config = _before_pruning(config)
+    smaller, agreed = _uniform(compact, config)
     if smaller is not None:
-        smaller.save_pretrained(target)
-        for name in ("compact.json", "compact.safetensors"):
+        smaller.save_pretrained(target, **kwargs)
+        for name in ("compact.json", "compact.safetensors", _CODE_FILE):
             (target / name).unlink(missing_ok=True)
         return target
     depl0_save(compact, target)
     (target / "model.safetensors").unlink(missing_ok=True)
-    dense = copy.deepcopy(config)
-    dense.architectures = [type(compact).__name__]
-    dense.save_pretrained(target)
+    new = copy.deepcopy(config)
+    new.architectures = [type(compact).__name__]
+    new.sizes_before_pruning = {name: getattr(config, name) for name in agreed}
+    new.update(agreed)
+    new.save_pretrained(target)
+    _write_code(compact, config, target)
     if getattr(compact, "generation_config", None) is not None:
         compact.generation_config.save_pretrained(target)
     return target
@@ -280,15 +288,16 @@ def load_pretrained(source: str | os.PathLike[str], **kwargs: Any) -> nn.Module:
 
     Args:
         source: the folder, or ``hf://OWNER/NAME`` on the Hub.
-        kwargs: further arguments of the configuration: ``attn_implementation``, …
+        kwargs: further arguments of the configuration: ``attn_implementation``, …; ``dtype`` converts the network.
 
     Raises:
         FormatError: the folder is damaged, or of a network that transformers does not have.
         DownloadError: it cannot be downloaded.
     """
     folder = local_folder(source)
+    dtype = kwargs.pop("dtype", None)
     try:
-        config = AutoConfig.from_pretrained(folder, **kwargs)
+        config = AutoConfig.from_pretrained(folder, **{"trust_remote_code": False, **kwargs})
         network: Any = getattr(transformers, config.architectures[0])
     except (OSError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise FormatError(
@@ -296,18 +305,100 @@ def load_pretrained(source: str | os.PathLike[str], **kwargs: Any) -> nn.Module:
             hint="pass a folder that depl0.integrations.transformers.save_pretrained wrote.",
         ) from error
     if not (folder / "compact.json").is_file():
-        opened: nn.Module = network.from_pretrained(folder, config=config)
+        opened: nn.Module = network.from_pretrained(folder, config=config, dtype=dtype)
         return opened.eval()
-    loaded = depl0_load(folder, lambda: network(config))
+    loaded = depl0_load(folder, lambda: network(_before_pruning(config)))
+    loaded.config = config
     if (folder / "generation_config.json").is_file():
         loaded.generation_config = GenerationConfig.from_pretrained(folder)
-    return loaded
+    return loaded if dtype in (None, "auto") else loaded.to(dtype)
 
 
-def _uniform(compact: Any, config: Any) -> Any:
-    """Return a plain network of transformers with the same values and a smaller configuration; None if none is."""
-    if any(type(module).__module__.partition(".")[0] == "depl0" for module in compact.modules()):
-        return None
+def _before_pruning(config: Any) -> Any:
+    """Return the configuration of the original model."""
+    before = copy.deepcopy(config)
+    before.update(getattr(config, "sizes_before_pruning", {}))
+    return before
+
+
+_CODE_FILE = "modeling_depl0.py"
+_CODE = '''"""Opens the pruned network of this folder. It needs depl0."""
+
+from pathlib import Path
+
+from transformers import {config}, {network}
+
+
+class PrunedConfig({config}):
+    """The configuration; sizes_before_pruning has those that depl0 has changed."""
+
+
+class PrunedModel({network}):
+    """A {network} whose layers have different widths."""
+
+    config_class = PrunedConfig
+
+    @classmethod
+    def from_pretrained(cls, folder, *args, config=None, **kwargs):
+        from depl0.integrations.transformers import load_pretrained
+
+        known = {{name: kwargs[name] for name in ("dtype", "attn_implementation") if kwargs.get(name) is not None}}
+        return load_pretrained(folder if Path(folder).is_dir() else f"hf://{{folder}}", **known)
+'''
+_CARD = """---
+library_name: transformers
+---
+
+# Pruned {network}
+
+{macs:.1%} of the MACs and {params:.1%} of the parameters of the original model are left. depl0 opens it:
+
+```python
+from depl0.integrations.transformers import load_pretrained
+
+model = load_pretrained({folder!r})  # or hf://OWNER/NAME
+```
+
+so does transformers, which then runs the file {code} of this folder:
+
+```python
+from transformers import {auto}
+
+model = {auto}.from_pretrained({folder!r}, trust_remote_code=True)
+```
+"""
+
+
+def _write_code(compact: nn.Module, config: Any, folder: Path) -> None:
+    """Let the Auto classes of transformers open a folder: add a file of code, its entry in config.json, and a card."""
+    kind, record = type(compact), record_of(compact)
+    assert record is not None, "it was checked"
+    autos = [name for name in dir(transformers) if name.startswith("AutoModel") and _opens(name, config, kind)]
+    (folder / _CODE_FILE).write_text(_CODE.format(config=type(config).__name__, network=kind.__name__))
+    file = folder / "config.json"
+    settings = json.loads(file.read_text())
+    code = _CODE_FILE.removesuffix(".py")
+    settings["auto_map"] = dict.fromkeys(("AutoModel", *autos), f"{code}.PrunedModel")
+    settings["auto_map"]["AutoConfig"] = f"{code}.PrunedConfig"
+    file.write_text(json.dumps(settings, indent=2) + "\n")
+    if not (folder / "README.md").exists():
+        left = [new / old for new, old in zip(record.compact_cost, record.dense_cost, strict=True)]
+        names = {"network": kind.__name__, "folder": str(folder), "code": _CODE_FILE, "auto": (*autos, "AutoModel")[0]}
+        (folder / "README.md").write_text(_CARD.format(params=left[0], macs=left[1], **names))
+
+
+def _opens(auto: str, config: Any, kind: type) -> bool:
+    """Return True if this Auto class builds networks of this class."""
+    mapping = getattr(getattr(transformers, auto), "_model_mapping", None)
+    if mapping is None or type(config) not in mapping:
+        return False
+    found = mapping[type(config)]
+    return kind in (found if isinstance(found, (tuple, list)) else (found,))
+
+
+def _uniform(compact: Any, config: Any) -> tuple[Any, dict[str, int]]:
+    """Return a plain network of transformers with the same values, or None, and the sizes that all layers agree on."""
+
     kind, values = type(compact), compact.state_dict()
 
     def build(changes: Mapping[str, int]) -> nn.Module:
@@ -316,13 +407,16 @@ def _uniform(compact: Any, config: Any) -> Any:
             setattr(changed, name, size)
         return kind(changed)  # type: ignore[no-any-return]
 
-    sizes = smaller_sizes(build, whole_sizes(config.to_dict()), {name: tuple(v.shape) for name, v in values.items()})
+    shapes = {name: tuple(v.shape) for name, v in values.items()}
+    agreed = agreed_sizes(build, whole_sizes(config.to_dict()), shapes)
+    sizes = consistent_sizes(build, agreed, shapes)
     record = record_of(compact)
-    if sizes is None or record is None or record.probe is None:
-        return None
+    replaced = any(type(module).__module__.partition(".")[0] == "depl0" for module in compact.modules())
+    if replaced or sizes is None or record is None or record.probe is None:
+        return None, agreed
     smaller = build(sizes)
     smaller.load_state_dict(values)
     smaller.to(compact.device, compact.dtype)
     if probe_error(outputs_on(compact, record.probe), outputs_on(smaller, record.probe)) > PROBES:
-        return None  # a scale that follows a size that was cut
-    return smaller
+        return None, agreed  # a scale that follows a size that was cut
+    return smaller, agreed

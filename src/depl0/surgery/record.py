@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +22,8 @@ from depl0.replacements.constant import ConstantReplacement, Removal
 from depl0.surgery.cut import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
+_WRITERS = {"transformers": "depl0.integrations.transformers"}
+"""Libraries whose own ``save_pretrained`` cannot describe layers of different widths, and the module that can."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,24 @@ def record_of(model: nn.Module) -> CompactRecord | None:
 def remember(model: nn.Module, record: CompactRecord) -> None:
     """Keep a record with its compact network; deep copies carry it along."""
     model.__dict__[_ATTRIBUTE] = record
+    if hasattr(type(model), "save_pretrained") and _library(model) is not None:
+        model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
 
 
 def forget(model: nn.Module) -> None:
     """Take the record from a network."""
     model.__dict__.pop(_ATTRIBUTE, None)
+    model.__dict__.pop("save_pretrained", None)
+
+
+def _library(model: nn.Module) -> str | None:
+    libraries = [base.__module__.partition(".")[0] for base in type(model).__mro__]
+    return next((library for library in libraries if library in _WRITERS), None)
+
+
+def _save_pretrained(model: nn.Module, save_directory: Any, **kwargs: Any) -> Any:
+    """Write a pruned network in the format of its library, in place of the library's own method."""
+    return import_module(_WRITERS[_library(model) or ""]).save_pretrained(model, save_directory, **kwargs)
 
 
 def compose(earlier: CompactRecord | None, positions: Mapping[Axis, Tensor]) -> dict[Axis, Tensor]:
