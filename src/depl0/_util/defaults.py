@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from depl0._util.process import exclusive
+
 T = TypeVar("T")
 _given: ContextVar[tuple[torch.dtype, torch.device] | None] = ContextVar("given", default=None)
 """the user's defaults, while others are set"""
@@ -81,14 +83,15 @@ def read_as_user(batches: Iterable[T]) -> Iterator[T]:
 
 @contextmanager
 def _set(dtype: torch.dtype, device: torch.device, given: tuple[torch.dtype, torch.device] | None) -> Iterator[None]:
-    before, token = torch.get_default_dtype(), _given.set(given)
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            yield
-    finally:
-        torch.set_default_dtype(before)
-        _given.reset(token)
+    with exclusive():
+        before, token = torch.get_default_dtype(), _given.set(given)
+        torch.set_default_dtype(dtype)
+        try:
+            with device:
+                yield
+        finally:
+            torch.set_default_dtype(before)
+            _given.reset(token)
 
 
 def thread_context() -> Callable[[], AbstractContextManager[Any]]:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from depl0._util.process import exclusive
+
 
 def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch."""
@@ -50,7 +52,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def isolated_random(seed: int | None = None, *, accelerators: bool = True) -> Iterator[None]:
-    """Restore every generator afterwards; with a seed, start from it.
+    """Restore every generator afterwards; with a seed, start from it. One thread at a time does so.
 
     >>> before = torch.get_rng_state()
     >>> with isolated_random(0):
@@ -60,18 +62,19 @@ def isolated_random(seed: int | None = None, *, accelerators: bool = True) -> It
     >>> torch.equal(torch.get_rng_state(), before)
     True
     """
-    before = random_state(accelerators=accelerators)
-    if seed is not None:
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(seed)
-        for generators in _accelerators().values() if accelerators else ():
-            for generator in generators:
-                generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        set_random_state(before)
+    with exclusive():
+        before = random_state(accelerators=accelerators)
+        if seed is not None:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            torch.default_generator.manual_seed(seed)
+            for generators in _accelerators().values() if accelerators else ():
+                for generator in generators:
+                    generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            set_random_state(before)
 
 
 def _accelerators() -> dict[str, list[torch.Generator]]:

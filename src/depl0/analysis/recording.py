@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import operator
 import traceback
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from depl0._util.process import ignored_logs, ignored_warnings
 from depl0.errors import TraceError
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import canonical_names, first_line
@@ -92,15 +90,9 @@ def has_known_size(node: fx.Node) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch.export's own logs and prints away from the user: what matters of them is in our errors."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(previous)
+    """Keep torch.export's own logs and warnings away from the user: what matters of them is in our errors."""
+    with ignored_logs("torch"), ignored_warnings():
+        yield
 
 
 def record(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from depl0._util.precision import cast
+from depl0._util.process import ignored_warnings
 from depl0._util.random import isolated_random
 from depl0.errors import InputError
 from depl0.host.functional import call_with
@@ -230,8 +230,7 @@ def untouched(host: nn.Module) -> Iterator[None]:
     """Run copies of a host: whatever reaches the host itself is refused before it can change anything there."""
     attributes = _Attributes(host)
     try:
-        with _Reads(host), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a copy warns of, the host will say in its turn
+        with _Reads(host), ignored_warnings():  # the host itself will give them when it runs
             yield
     finally:
         changed = attributes.restore()

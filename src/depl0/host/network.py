@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -106,14 +107,16 @@ def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 @contextmanager
 def module_stack() -> Iterator[list[nn.Module]]:
-    """Follow which modules are running; after an exception the list still ends with the module that raised it."""
+    """Follow which modules run in this thread; after an exception the list ends with the module that raised it."""
     stack: list[nn.Module] = []
+    thread = get_ident()
 
     def enter(module: nn.Module, _: Any) -> None:
-        stack.append(module)
+        if get_ident() == thread:
+            stack.append(module)
 
     def leave(module: nn.Module, _: Any, __: Any) -> None:
-        while stack and stack.pop() is not module:
+        while get_ident() == thread and stack and stack.pop() is not module:
             pass
 
     handles = [
