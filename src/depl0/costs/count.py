@@ -1,7 +1,8 @@
-"""Parameters and multiply-accumulates of a network as it stands, counted by torch's own flop counter."""
+"""Count the parameters and multiply-accumulates of a network as it stands."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,23 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from depl0._util.defaults import own_defaults
+from depl0._util.process import exclusive
 from depl0._util.random import isolated_random
+from depl0.costs.operators import MacCounter
 from depl0.host.copies import private_copy, untouched
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import check_host, explained_run
-
-
-def _grouped_flops(rows: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
-    """Return the operations of a product in which groups of rows (or of columns) have a matrix each."""
-    every = 2 * rows.numel() * weight[-1]
-    return every // rows[0] if (len(rows), len(weight)) == (3, 2) else every
-
-
-_UNCOUNTED = {torch.ops.aten._grouped_mm: _grouped_flops}
-"""operators that torch's counter takes for free"""
+from depl0.host.network import check_host, explained_run, module_stack
 
 
 @dataclass(frozen=True)
@@ -46,6 +38,8 @@ class Cost:
     layers: Mapping[str, LayerCost] = field(default_factory=dict, repr=False)
     images: int = field(default=1, repr=False, compare=False)
     """how many images the example held; 1 where its inputs are no batch"""
+    uncounted: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """operators that multiply an input by a parameter and whose MACs are not known, each with its module"""
 
     def __str__(self) -> str:
         return f"{self.params:,} parameters, {self.macs:,} MACs"
@@ -55,9 +49,10 @@ class Cost:
 def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """Count the parameters and MACs of a network, in total and layer by layer, in evaluation mode.
 
-    MACs are half of what :class:`torch.utils.flop_counter.FlopCounterMode` counts, for one image: where one image of
-    the batch alone takes its share of every layer's MACs. A parameter that several modules share counts once, for the
-    first of them.
+    MACs are half of what :class:`torch.utils.flop_counter.FlopCounterMode` counts, plus operators that it takes for
+    free (:mod:`depl0.costs.operators`), for one image: where one image of the batch alone takes its share of every
+    layer's MACs. A parameter that several modules share counts once, for the first of them. Warns if a parameter is
+    used by an operator whose MACs are not known.
 
     Args:
         model: any network; it is not modified.
@@ -74,7 +69,19 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """
     copy = private_copy(check_host(model))
     with untouched(model):
-        return cost_of_copy(copy, ExampleInputs.of(example_inputs))
+        counted = cost_of_copy(copy, ExampleInputs.of(example_inputs))
+    warn_of_uncounted(counted)
+    return counted
+
+
+def warn_of_uncounted(counted: Cost) -> None:
+    """Warn if a network uses operators whose MACs are not known."""
+    if counted.uncounted:
+        warnings.warn(
+            f"the MACs of these operators are not counted: {', '.join(counted.uncounted)}. A budget is a fraction of "
+            "the MACs that are counted.",
+            stacklevel=4,
+        )
 
 
 def cost_of_copy(copy: nn.Module, example: ExampleInputs) -> Cost:
@@ -88,8 +95,8 @@ def counted_run(copy: nn.Module, example: ExampleInputs) -> tuple[Cost, Any]:
     trained = [parameter for parameter in copy.eval().parameters() if parameter.requires_grad]
     copy.requires_grad_(False)
     try:
-        with torch.no_grad(), isolated_random(), _without_fused_layers(copy):
-            own_macs, images, outputs = _macs_of_one(copy, example)
+        with exclusive(), torch.no_grad(), isolated_random(), _without_fused_layers(copy):
+            own_macs, images, outputs, uncounted = _macs_of_one(copy, example)
     finally:
         for parameter in trained:
             parameter.requires_grad_()
@@ -102,27 +109,27 @@ def counted_run(copy: nn.Module, example: ExampleInputs) -> tuple[Cost, Any]:
         if layer.params or layer.macs:
             layers[name] = layer
     total_params = sum(p.numel() for p in copy.parameters())
-    return Cost(total_params, sum(own_macs.values()), layers, images), outputs
+    return Cost(total_params, sum(own_macs.values()), layers, images, uncounted), outputs
 
 
-def _macs_of_one(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], int, Any]:
-    """Return every module's own MACs for one image, the images of the example, and the outputs."""
-    own_macs, outputs = _counted(model, example)
+def _macs_of_one(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], int, Any, tuple[str, ...]]:
+    """Return every module's own MACs for one image, the images of the example, the outputs, and what is not counted."""
+    own_macs, outputs, uncounted = _counted(model, example)
     images = example.batch()
     if images > 1:
         try:
-            of_one, _ = _counted(model, example.first())
+            of_one, _, _ = _counted(model, example.first())
         except Exception:  # the first dimension is no batch, or there has to be one
-            return own_macs, 1, outputs
+            return own_macs, 1, outputs, uncounted
         if {name: images * macs for name, macs in of_one.items()} == own_macs:
-            return of_one, images, outputs
-    return own_macs, 1, outputs
+            return of_one, images, outputs, uncounted
+    return own_macs, 1, outputs, uncounted
 
 
-def _counted(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], Any]:
-    with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
+def _counted(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], Any, tuple[str, ...]]:
+    with module_stack() as running, MacCounter(model, running) as counter:
         outputs = example.call(model)
-    return _own_macs(counter, type(model).__name__), outputs
+    return dict(counter.macs), outputs, tuple(counter.uncounted)
 
 
 @contextmanager
@@ -136,23 +143,3 @@ def _without_fused_layers(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-def _own_macs(counter: FlopCounterMode, root: str) -> dict[str, int]:
-    """Return every module's MACs without those of its children."""
-    totals: dict[str, int] = {}
-    for name, per_operator in counter.get_flop_counts().items():
-        if name == root or name.startswith(f"{root}."):
-            totals[name.removeprefix(root).removeprefix(".")] = sum(per_operator.values()) // 2
-    own = dict(totals)
-    for name, macs in totals.items():
-        if name:
-            own[_nearest(name.rpartition(".")[0], totals)] -= macs
-    return own
-
-
-def _nearest(name: str, totals: dict[str, int]) -> str:
-    """Return the nearest enclosing module that was counted (a ModuleList, for one, is never called)."""
-    while name and name not in totals:
-        name = name.rpartition(".")[0]
-    return name

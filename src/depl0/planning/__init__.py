@@ -22,7 +22,7 @@ from depl0.analysis.analyse import Analysis
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import LayerUse
 from depl0.analysis.selection import GroupChoice, with_alone
-from depl0.costs.count import Cost, cost_of_copy
+from depl0.costs.count import Cost, cost_of_copy, warn_of_uncounted
 from depl0.costs.expected import ExpectedCost
 from depl0.host.copies import untouched
 from depl0.host.inputs import ExampleInputs
@@ -77,7 +77,10 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
                 trial.guessed = True
             refused = (*traces.refused, *trial.refused)
             result = replace(result, covered=trial.covered, refused=refused, index_limits=traces.index_limits)
-            return _with_costs(result, copy, traces.cost or cost_of_copy(copy, example))
+            dense = traces.cost or cost_of_copy(copy, example)
+            result = _with_costs(result, copy, dense)
+    warn_of_uncounted(dense)
+    return result
 
 
 def _uses_of_one(plan: Plan, dense: Cost) -> Iterator[LayerUse]:
