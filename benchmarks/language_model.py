@@ -5,8 +5,8 @@
 
 Makes OUT/language-models.{json,md}. DIR holds a Llama of transformers with its tokenizer, FILE a text. The first half
 of the text is for calibration and for every choice, the second half for the figures. All methods see the same tokens,
-and every network has at most the budgeted multiply-accumulates (MACs) of the original model at the context of the
-windows.
+and every network has at most the budgeted multiply-accumulates (MACs) of the original model for one of the first 16
+tokens: those of its weights, nearly.
 The peers are implemented here from their papers:
 
 - ``wanda-sp``: |weight| times the norm of its input, summed over a channel, one ratio for all layers, layer after layer
@@ -42,7 +42,8 @@ from torch import Tensor, nn
 import depl0
 import depl0.integrations.transformers  # first: a torchvision of another build would stop transformers
 
-KEY = ("method", "budget")
+COUNTED = 16
+"""tokens of the example that MACs are counted on"""
 PEERS = ("magnitude", "wanda-sp", "flap", "slicegpt")
 INTRODUCTION = """\
 # Structured pruning of a language model
@@ -365,7 +366,7 @@ def variants(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -
         yield "residual stream", slicegpt(copy.deepcopy(model), windows, budget, sizes), budget
     elif method == "depl0":
         batches = list(windows.split(4))
-        pruned = depl0.prune(model, batches[0][:1], data=batches, budget=budget, recover=None)
+        pruned = depl0.prune(model, batches[0][:1, :COUNTED], data=batches, budget=budget, recover=None)
         yield "defaults", pruned, depl0.info(pruned).macs_left
     else:
         yield "original model", model, 1.0
@@ -374,11 +375,11 @@ def variants(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -
 def row(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -> dict[str, Any]:
     """Prune by a method, take its best variant by the first half of the text, and measure it on the second."""
     start = time.process_time()
-    found = [
-        (perplexity(pruned, text.choice), name, pruned, macs)
-        for name, pruned, macs in variants(method, model, text, budget, sizes)
-    ]
-    choice, name, best, macs = min(found, key=lambda each: each[0])
+    choice, name, best, macs = math.inf, "", model, 1.0
+    for each, pruned, part in variants(method, model, text, budget, sizes):
+        value = perplexity(pruned, text.choice)
+        if value <= choice:
+            choice, name, best, macs = value, each, pruned, part
     return {
         "method": method,
         "budget": budget,
@@ -440,7 +441,7 @@ def main() -> None:
 
         model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
         text = Text.read(arguments.text, AutoTokenizer.from_pretrained(arguments.model), arguments)
-        sizes = Sizes.of(model.config, arguments.context)
+        sizes = Sizes.of(model.config, COUNTED)
         wanted = [("original model", 1.0), *((m, b) for b in arguments.budgets for m in arguments.methods)]
         for method, budget in wanted:
             if all((r["method"], r["budget"]) != (method, budget) for r in rows):

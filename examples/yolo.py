@@ -68,7 +68,7 @@ def main() -> None:
         yolo = YOLO(given.network)
         before = yolo.train(epochs=given.epochs, **train).box.map
 
-        batches = pruning.images(yolo, str(root / "images" / "train"), count=128, imgsz=given.size)
+        batches = pruning.images(yolo, str(root / "images" / "train"), count=128)
         small = pruning.prune(yolo, batches, budget=BUDGET)
         at_the_cut = small.val(**common, verbose=False).box.map
         after = pruning.train(small, epochs=max(given.epochs // 3, 1), **train).box.map

@@ -52,10 +52,10 @@ class Yolo(nn.Module):
         self.model.stem.norm = nn.Identity()  # folds in place
         return 0.5
 
-    def predict(self, source: list[Tensor], **_: Any) -> Any:
+    def predict(self, source: list[Tensor], imgsz: int, **_: Any) -> Any:
         self.model.eval()(torch.zeros(1, 3, 32, 32))  # a warm-up
         for image in source:
-            yield self.model(image)
+            yield self.model(nn.functional.interpolate(image, imgsz))
 
     def save(self, path: str) -> None:
         Path(path).write_text("\n".join(f"{k} {tuple(v.shape)}" for k, v in self.model.state_dict().items()))
@@ -96,10 +96,12 @@ def test_measuring_keeps_the_norms(small: Yolo) -> None:
     assert isinstance(small.model.stem.norm, nn.BatchNorm2d)
 
 
-def test_images_are_those_that_the_network_gets(small: Yolo) -> None:
+def test_images_are_those_that_the_network_gets(small: Yolo, monkeypatch: pytest.MonkeyPatch) -> None:
     source = [torch.full((1, 3, 32, 32), float(n)) for n in range(5)]
     batches = pruning.images(small, source, count=3, batch=2, imgsz=32)
     assert [float(image.mean()) for batch in batches for image in batch] == [0.0, 1.0, 2.0]
+    monkeypatch.setitem(small.overrides, "imgsz", 64)  # as in the file of a trained network
+    assert pruning.images(small, source)[0].shape == (5, 3, 64, 64)
     with pytest.raises(depl0.errors.InputError, match="no images"):
         pruning.images(small, [])
 
@@ -144,12 +146,7 @@ head:
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a training needs, with a data set of drawn shapes."""
-    import torchvision
-    from ultralytics.utils.nms import TorchNMS
-
     monkeypatch.setenv("YOLO_AUTOINSTALL", "false")
-    if not torchvision.extension._has_ops():  # compiled for another torch
-        monkeypatch.setattr(torchvision.ops, "nms", TorchNMS.nms)
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     from yolo import CLASSES, draw
 
@@ -167,8 +164,10 @@ def test_prune_train_save_open_and_export(arguments: dict[str, Any], tmp_path: P
 
     yolo = YOLO(tmp_path / "tiny.yaml")
     yolo.train(epochs=1, batch=8, **arguments)
-    batches = pruning.images(yolo, str(tmp_path / "images" / "train"), imgsz=64)
-    assert [len(batch) for batch in batches] == [16] and 0 <= float(batches[0].min()) < float(batches[0].max()) <= 1
+    batches = pruning.images(yolo, str(tmp_path / "images" / "train"))
+    assert [batch.shape for batch in batches] == [(16, 3, 64, 64)] and 0 <= float(batches[0].min()) < float(
+        batches[0].max()
+    ) <= 1
     small = pruning.prune(yolo, batches, budget=0.5, recover=2, quiet=True)
     widths = _widths(small.model)
     assert small.val(**{k: v for k, v in arguments.items() if k != "project"}).box.map >= 0

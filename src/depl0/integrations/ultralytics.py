@@ -76,7 +76,7 @@ def prune(
 
 
 @torch.no_grad()
-def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: int = 640) -> list[Tensor]:
+def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: int | None = None) -> list[Tensor]:
     """Return batches of images as Ultralytics gives them to a network: resized, padded, with values in [0, 1].
 
     Args:
@@ -84,13 +84,14 @@ def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: 
         source: what ``YOLO.predict`` takes: a folder, a list of files, …
         count: how many images, at most.
         batch: images in a batch.
-        imgsz: their height and width.
+        imgsz: their height and width; None: those that the network was trained at, which its file has, else 640.
 
     Raises:
         InputError: the source has no images.
     """
     found: list[Tensor] = []
     done = 0
+    imgsz = imgsz or yolo.overrides.get("imgsz") or 640
     reader = _with_network(yolo, private_copy(_network_of(yolo)))
     reader.model.register_forward_pre_hook(lambda _, args: found.append(args[0].detach().float().cpu()))
     for done, _ in enumerate(reader.predict(source, imgsz=imgsz, rect=False, stream=True, verbose=False), 1):
