@@ -1,5 +1,6 @@
 """``python -m depl0`` is the command ``depl0``, whose packages are an extra."""
 
+import os
 import sys
 
 from depl0 import __version__
@@ -11,6 +12,8 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:  # needs no extra
         print(f"depl0 {__version__}")
         return 0
+    if sys.argv[1:2] in (["prune"], ["compare"]) and "GOMP_SPINCOUNT" not in os.environ:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported; see app/runtime/threads.py
     try:
         from depl0.app.cli.app import main as run
     except NotInstalledError as error:

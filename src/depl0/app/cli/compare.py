@@ -57,6 +57,7 @@ def compare_command(
 ) -> None:
     """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Run it again to resume."""
     from depl0.app.runs.progress import make_reporter
+    from depl0.app.runtime.threads import threads_by_work
     from depl0.app.studies.choice import Trials, read_choice
     from depl0.app.studies.compare import Comparison, read_methods
     from depl0.app.studies.study import Study
@@ -69,7 +70,8 @@ def compare_command(
         if not (folder / "study.json").exists():
             Study("comparison", comparison.members(), folder)  # refuses a folder of something else before any trial
         trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
-        comparison = comparison.chosen(trials.run(folder, reporter, engine_of(on, cpus, gpus)))
+        with threads_by_work():
+            comparison = comparison.chosen(trials.run(folder, reporter, engine_of(on, cpus, gpus)))
     run_comparison(comparison, folder, reporter, as_json, engine_of(on, cpus, gpus))
 
 
@@ -77,19 +79,21 @@ def run_comparison(
     comparison: Comparison, folder: Path, reporter: Reporter, as_json: bool, engine: Engine | None = None
 ) -> None:
     """Run the members that are not finished, write the files of the comparison, and print its table."""
+    from depl0.app.runtime.threads import threads_by_work
     from depl0.app.studies.compare import tabulate
     from depl0.app.studies.pictures import draw_comparison
     from depl0.app.studies.study import Study, carry_out
 
     study = Study("comparison", comparison.members(), folder)
-    result, table = carry_out(
-        study,
-        reporter,
-        lambda outcomes: comparison.summarise(outcomes, study.folder),
-        tabulate,
-        draw_comparison,
-        engine,
-    )
+    with threads_by_work():
+        result, table = carry_out(
+            study,
+            reporter,
+            lambda outcomes: comparison.summarise(outcomes, study.folder),
+            tabulate,
+            draw_comparison,
+            engine,
+        )
     finish(study, result, table, as_json)
 
 

@@ -134,11 +134,13 @@ def prune_command(
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.engine import is_first_process
     from depl0.app.runtime.processes import stoppable
+    from depl0.app.runtime.threads import threads_by_work
     from depl0.app.training.prune import prune
 
     recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
     check_deployable(recipe)
-    folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
+    with threads_by_work():
+        folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
     if is_first_process():
         if not as_json:
             echo(result_table(summary, folder.path))

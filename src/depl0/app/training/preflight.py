@@ -89,6 +89,9 @@ def header(session: Session, gated: GatedModel) -> str:
     shape = "×".join(map(str, info.image_shape))
     classes = "" if info.num_classes is None else f", {info.num_classes:,} classes"
     processes = "" if engine.num_processes == 1 else f", {engine.num_processes} processes"
+    if engine.device.type == "cpu":
+        threads = torch.get_num_threads()
+        processes = f", {threads} thread{'s' if threads > 1 else ''}{processes}"
     rows = {
         "network": f"{recipe.model.spec}: {gated.dense_cost}",
         "data": f"{recipe.data.spec}: {images} of {shape}{classes}",

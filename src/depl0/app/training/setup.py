@@ -22,9 +22,11 @@ from depl0.app.models.spec import factory, image_size
 from depl0.app.recipes.recipe import Recipe, method_of, task_of
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runtime.network import check_norms
+from depl0.app.runtime.threads import choose_threads
 from depl0.app.tasks import check_network
 from depl0.app.weights import NewHead, fill, load_weights
 from depl0.config import GateConfig
+from depl0.costs.count import cost
 from depl0.gated import GatedModel, attach
 from depl0.select.gates import budget_warning, check_budget
 
@@ -140,6 +142,7 @@ def gated_network(
         check_norms(host, engine)
     example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
     check_network(task_of(recipe), host, example, data.info)
+    choose_threads(cost(host, example).macs * recipe.data.batch_size / engine.num_processes, engine.device)
     # Where layers are timed, one process does it and the others read what it has kept.
     with engine.main_process_first() if recipe.gates.of == "latency" else nullcontext():
         gated = attach_for(recipe, host, example)
