@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from tests.networks.structures import STRUCTURES, conv, image
 from tests.support.compare import pruned, same_cost
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import depl0
 from depl0.app import models
@@ -162,3 +164,37 @@ def test_kept_cost_is_that_of_the_compact_network_where_fewer_or_more_macs_are_r
 ) -> None:
     gated, compact = pruned(build(), inputs, seed=1)
     assert same_cost(gated.kept_cost(), depl0.cost(compact, inputs)) and gated.plan.num_gates > 0
+
+
+def test_penalty_is_the_sum_over_terms() -> None:
+    """Few operators, however many layers: the value and gradient are those of the terms summed one by one."""
+    structure = STRUCTURES["Residual"]
+    gated = depl0.attach(structure.build(), structure.inputs, generator="independent").train()
+    log_alpha = torch.randn(gated.plan.num_gates, dtype=torch.float64, requires_grad=True)
+    p = torch.sigmoid(log_alpha)
+    always = torch.cat([p, torch.ones(1, dtype=torch.float64)])  # -1 is a position without a gate
+    total = torch.zeros((), dtype=torch.float64)
+    for use in gated.plan.uses:
+        out = gated.plan.axes.get(use.out_axis, torch.full((use.out_size,), -1))
+        into = torch.full((1,), -1)
+        if use.in_axis is not None:
+            into = gated.plan.axes.get(use.in_axis, torch.full((use.in_size,), -1))
+        pairs = always[out][:, None] * always[into]
+        same = (out[:, None] == into) & (into >= 0)
+        total = total + use.macs_per_pair * torch.where(same, always[into].expand_as(pairs), pairs).sum()
+    expected = gated.engine.expected.double()
+    found = expected(p, "macs")
+    assert found.item() == pytest.approx(total.item(), rel=1e-12)
+    wanted = torch.autograd.grad(total, log_alpha, retain_graph=True)[0]
+    assert torch.allclose(torch.autograd.grad(found, log_alpha)[0], wanted, rtol=1e-10)
+
+    class Operators(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    with Operators() as operators:
+        expected(p.detach().requires_grad_(), "macs").backward()
+    assert operators.count <= 50  # views included

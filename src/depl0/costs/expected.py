@@ -6,7 +6,8 @@ convolution). So with S(axis) = Σ p over an axis' positions, frozen positions c
 
     E[cost] = constant + Σ_terms c·( S(out)·S(in) + Σ_g n_out(g)·n_in(g)·(p_g - p_g²) )
 
-which is exact. All terms are evaluated with a handful of operators, however deep the network is.
+which is exact. With S as a vector over all axes and C the symmetric matrix of the c, this is the bilinear form SᵀCS, so
+that value and gradient take a handful of operators, however deep the network is.
 """
 
 from __future__ import annotations
@@ -41,10 +42,7 @@ class ExpectedCost(ConstantTensors):
     gate_of: Tensor
     count: Tensor
     fixed: Tensor
-    left: Tensor
-    right: Tensor
-    sides: Tensor
-    coefficients: Tensor
+    pairs: Tensor
     same_gate: Tensor
     constants: Tensor
     filter_weights: Tensor
@@ -88,12 +86,16 @@ class ExpectedCost(ConstantTensors):
         constants: list[float],
         shapes: Mapping[str, Iterable[int]],
     ) -> None:
-        left, right, params, macs = (list(column) for column in zip(*terms, strict=True))
+        pairs = torch.zeros(2, len(table.fixed), len(table.fixed), dtype=torch.float64)
+        for a, b, *per_pair in terms:  # half on each side of the diagonal
+            halves = torch.tensor(per_pair, dtype=torch.float64) / 2
+            pairs[:, a, b] += halves
+            pairs[:, b, a] += halves
         same_gate = torch.zeros(2, plan.num_gates, dtype=torch.float64)
         for a, b, per_params, per_macs in terms:
-            for gate, pairs in table.same_gates(a, b).items():
-                same_gate[0, gate] += pairs * per_params
-                same_gate[1, gate] += pairs * per_macs
+            for gate, times in table.same_gates(a, b).items():
+                same_gate[0, gate] += times * per_params
+                same_gate[1, gate] += times * per_macs
         filter_weights = torch.zeros(plan.num_gates + 1, dtype=torch.float64)
         gates_of = {**{axis: plan.axes[axis] for axis in plan.filters}, **plan.uncut_filters}
         for (name, dim), gates in gates_of.items():
@@ -106,10 +108,7 @@ class ExpectedCost(ConstantTensors):
             "gate_of": torch.tensor(table.gate_of, dtype=torch.long),
             "count": torch.tensor(table.count, dtype=torch.float64),
             "fixed": torch.tensor(table.fixed, dtype=torch.float64),
-            "left": torch.tensor(left, dtype=torch.long),
-            "right": torch.tensor(right, dtype=torch.long),
-            "sides": torch.tensor([left, right], dtype=torch.long),
-            "coefficients": torch.tensor([params, macs], dtype=torch.float64),
+            "pairs": pairs,
             "same_gate": same_gate,
             "constants": torch.tensor(constants, dtype=torch.float64),
             "filter_weights": filter_weights[: plan.num_gates],
@@ -148,10 +147,10 @@ class ExpectedCost(ConstantTensors):
         if kind == "latency":
             return self.timed().value_and_gradient(open_probability)
         p, row = open_probability, KINDS.index(kind)
-        gradient, left, by_left = self._gradient(p, row)
+        gradient, per_axis, by_axis = self._gradient(p, row)
         same_gate = self.same_gate[row]
         both_open = torch.addcmul(same_gate, same_gate, p, value=-1)  # n·(1 - p)
-        return torch.dot(left, by_left) + torch.dot(p, both_open) + self.constants[row], gradient
+        return torch.dot(per_axis, by_axis) + torch.dot(p, both_open) + self.constants[row], gradient
 
     def gradient(self, open_probability: Tensor, kind: str) -> Tensor:
         """Return the gradient alone, in fewer operators: a training step asks for it once more."""
@@ -160,13 +159,12 @@ class ExpectedCost(ConstantTensors):
         return self._gradient(open_probability, KINDS.index(kind))[0]
 
     def _gradient(self, p: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradient; and of every term what is on its left side, and what that is multiplied by."""
-        per_axis = self.fixed.index_add(0, self.axis_of, p[self.gate_of] * self.count)
-        sides = per_axis[self.sides]  # (left and right, terms)
-        by_side = sides.flip(0) * self.coefficients[row]
-        by_axis = torch.zeros_like(per_axis).index_add(0, self.sides.view(-1), by_side.view(-1))
+        """Return the gradient, the open positions S of every axis, and CS."""
+        per_axis = self.fixed.index_add(0, self.axis_of, p.index_select(0, self.gate_of) * self.count)
+        by_axis = self.pairs[row].mv(per_axis)
         direct = torch.addcmul(self.same_gate[row], self.same_gate[row], p, value=-2)  # n·(1 - 2p)
-        return direct.index_add(0, self.gate_of, by_axis[self.axis_of] * self.count), sides[0], by_side[0]
+        by_entry = by_axis.index_select(0, self.axis_of) * self.count
+        return direct.index_add(0, self.gate_of, by_entry, alpha=2), per_axis, by_axis
 
     def timed(self) -> ExpectedLatency:
         """Return expected latency, or refuse if no layer has been measured."""
@@ -199,9 +197,7 @@ class ExpectedCost(ConstantTensors):
             t["gate_of"],
             t["count"],
             t["fixed"],
-            t["left"],
-            t["right"],
-            t["coefficients"][row],
+            t["pairs"][row],
             float(t["constants"][row]),
         )
 
@@ -217,6 +213,6 @@ class ExpectedCost(ConstantTensors):
 
 
 def _evaluate(p: Tensor, t: Mapping[str, Tensor], row: int) -> Tensor:
-    per_axis = t["fixed"].index_add(0, t["axis_of"], p[t["gate_of"]] * t["count"])
-    pairs = per_axis[t["left"]] * per_axis[t["right"]]
-    return torch.dot(pairs, t["coefficients"][row]) + torch.dot(p - p * p, t["same_gate"][row]) + t["constants"][row]
+    per_axis = t["fixed"].index_add(0, t["axis_of"], p.index_select(0, t["gate_of"]) * t["count"])
+    same_gate = torch.dot(torch.addcmul(p, p, p, value=-1), t["same_gate"][row])
+    return torch.dot(per_axis, t["pairs"][row].mv(per_axis)) + same_gate + t["constants"][row]

@@ -31,16 +31,14 @@ class CostTerms:
     """an entry each: so many positions of this axis have this gate"""
     fixed: Tensor
     """positions of every axis that have none"""
-    left: Tensor
-    right: Tensor
-    coefficients: Tensor
-    """a term each: two axes, and what a pair of their positions costs"""
+    pairs: Tensor
+    """what a pair of positions of two axes costs, half on each side of the diagonal"""
     constant: float
 
     def total(self, is_open: Tensor) -> float:
         """Return the cost with these gates open."""
         per_axis = self.fixed.index_add(0, self.axis_of, is_open.double()[self.gate_of] * self.count)
-        return self.constant + float(torch.dot(per_axis[self.left] * per_axis[self.right], self.coefficients))
+        return self.constant + float(torch.dot(per_axis, self.pairs.mv(per_axis)))
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,8 @@ def pairwise(terms: CostTerms, choices: Sequence[tuple[Tensor, Tensor]], others:
     axes, num_gates = len(terms.fixed), len(others)
     counts = torch.zeros(axes, num_gates, dtype=torch.float64)
     counts.index_put_((terms.axis_of, terms.gate_of), terms.count, accumulate=True)
-    per_pair = torch.zeros(axes, axes, dtype=torch.float64)
-    per_pair.index_put_((terms.left, terms.right), terms.coefficients, accumulate=True)
-    each, fixed = per_pair.numpy(), (terms.fixed + counts @ others.double()).numpy()
-    both = each + each.T
+    each, fixed = terms.pairs.numpy(), (terms.fixed + counts @ others.double()).numpy()
+    both = 2 * each  # which is symmetric
     positions = [(is_open.double() @ counts[:, gates].T).numpy() for gates, is_open in choices]  # (choices, axes)
     constant = terms.constant + float(fixed @ each @ fixed)
     single = tuple(own @ (both @ fixed) + ((own @ each) * own).sum(1) for own in positions)
