@@ -64,7 +64,7 @@ def test_every_reader_is_attacked() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-@pytest.mark.parametrize("name", sorted(READERS.keys() - {"data.tar.gz"}))  # only files are taken for archives
+@pytest.mark.parametrize("name", sorted(READERS))
 def test_what_is_no_file_is_refused_at_once(name: str, kind: str, tmp_path: Path) -> None:
     path = prepared(name, tmp_path / "files")
     path.unlink()

@@ -27,7 +27,7 @@ def test_plan(type_command: Type) -> None:
 def test_plan_as_json(type_command: Type) -> None:
     found = json.loads(type_command("plan small_cnn --channels 1 --image-size 8 --classes 3 --json").out)
     assert [group["name"] for group in found["groups"]] == ["conv1", "conv2", "conv3", "conv4"]
-    assert found["input_shape"] == [1, 8, 8] and found["macs"] > found["least_macs_count"] > 0
+    assert found["input_shapes"] == [[1, 8, 8]] and found["macs"] > found["least_macs_count"] > 0
 
 
 def test_plan_of_another_package(type_command: Type) -> None:

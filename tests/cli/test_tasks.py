@@ -101,7 +101,7 @@ def test_a_network_or_data_that_does_not_fit_is_refused_before_training(type_com
     for words, text in (
         ("--model own.py:vector --data own.py:numbers", "needs one class number for every image"),
         ("--model own.py:vector --data own.py:label_maps --task segmentation", "needs scores of shape (batch, classes"),
-        ("--model small_cnn --data own.py:label_maps --task segmentation", "must be told how many outputs it has"),
+        ("--model small_cnn --data own.py:label_maps --task segmentation", "the data has other targets"),
         (
             "--model own.py:pixels --data own.py:numbers --task regression",
             "but the targets of own.py:numbers have shape",

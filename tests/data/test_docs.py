@@ -22,7 +22,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_the_example_gives_batches(name: str, tmp_path: Path) -> None:
     if name == "hugging_face.py":
-        pytest.skip("needs a connection; test_datasets.py has splits of the same form")
+        pytest.skip("needs a connection; test_own.py has splits of the same form")
     import_torchvision()
     (tmp_path / name).write_text(EXAMPLES[name])
     data = open_data(f"{tmp_path / name}:make", DataSettings(batch_size=16))

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depl0.app.data import DataSettings, Target
-from depl0.app.data.memory import Arrays, open_arrays, statistics
-from depl0.app.data.pixels import crop_and_flip, resize
+from depl0.app.data.memory import Arrays, crop_and_flip, open_arrays, statistics
 from depl0.errors import DataError, InputError
 
 CPU = Target(torch.device("cpu"))
@@ -117,32 +116,24 @@ def test_the_images_given_are_not_changed():
 
 
 def test_small_images_are_not_for_imagenet_augmentation():
-    with pytest.raises(InputError, match="'augment' cannot be 'imagenet' for small"):
+    with pytest.raises(InputError, match=r"data\.augment must be crop-flip, crop or none for small, got 'imagenet'"):
         open_arrays(arrays(), DataSettings(augment="imagenet"), CPU)
+
+
+ZEROS = torch.zeros(5).long()
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        (
-            {"train": (random_images(5).float(), torch.zeros(5).long())},
-            "The training images of small must be uint8 of shape (number, channels, height, width), got float32 of",
-        ),
-        ({"test": (random_images(5)[0], torch.zeros(5).long())}, "got uint8 of shape (3, 8, 6) instead."),
-        ({"train": (random_images(0), torch.zeros(0).long())}, "training images of small must be at least one"),
-        ({"test": (random_images(0), torch.zeros(0).long())}, "test images of small must be at least one"),
-        ({"test": (random_images(5), torch.zeros(5))}, "whole numbers of shape (number,), got float32 of shape (5,)"),
-        ({"test": (random_images(5), torch.zeros(5, 1).long())}, "got int64 of shape (5, 1) instead."),
-        ({"test": (random_images(5), torch.zeros(4).long())}, "one label each, got 5 images and 4 labels."),
-        (
-            {"train": (random_images(5), torch.tensor([0, 1, 5, 2, 9]))},
-            "The labels of the training images of small must be from 0 to 4, got 5 for image 2 instead.",
-        ),
-        ({"test": (random_images(5), torch.tensor([0, 1, 2, -1, 9]))}, "from 0 to 4, got -1 for image 3 instead."),
-        (
-            {"test": (random_images(5, 1), torch.zeros(5).long())},
-            "must have one shape, got (3, 8, 6) and (1, 8, 6) instead.",
-        ),
+        ({"train": (random_images(5).float(), ZEROS)}, "the training images of small must be uint8 of shape (number, "),
+        ({"test": (random_images(5)[0], ZEROS)}, "got torch.uint8 of shape (3, 8, 6) instead."),
+        ({"train": (random_images(0), ZEROS[:0])}, "got torch.uint8 of shape (0, 3, 8, 6)"),
+        ({"test": (random_images(5), torch.zeros(5))}, "must have one form"),
+        ({"test": (random_images(5), torch.zeros(4).long())}, "one target each, got 5 images and 4 targets."),
+        ({"train": (random_images(5), torch.tensor([0, 1, 5, 2, -9]))}, "from 0 to 5, got -9 for example 4 instead."),
+        ({"test": (random_images(5), torch.tensor([0, 1, 2, 7, 9]))}, "from 0 to 4, got 7 for example 3 instead."),
+        ({"train": (random_images(5), torch.tensor([0, 1, 2, 7, 10**9]))}, "for 1,000,000,001 classes, but only 5"),
     ],
 )
 def test_wrong_arrays_are_refused(changes, text):
@@ -160,8 +151,10 @@ def test_statistics_are_those_of_the_pixels():
 
 
 def test_resizing_keeps_even_images_even():
-    images = torch.arange(0, 250, 10, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 2, 5, 7)
-    resized = resize(images, (9, 9))
-    assert resized.shape == (25, 2, 9, 9)
-    assert torch.equal(resized, images[:, :, :1, :1].expand(-1, -1, 9, 9))
-    assert resize(resized, (9, 9)) is resized
+    images = torch.arange(0, 250, 10, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 5, 7).contiguous()
+    plain = DataSettings(eval_batch_size=25, image_size=(9, 8), augment="none", mean=(0, 0, 0), std=(1 / 255,) * 3)
+    data = open_arrays(
+        arrays(test=(images, torch.zeros(25).long()), train=(images, torch.zeros(25).long())), plain, CPU
+    )
+    ((resized, _),) = data.test.epoch(0)
+    assert torch.equal(resized, images[:, :, :1, :1].expand(-1, -1, 9, 8).float())

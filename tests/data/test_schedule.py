@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depl0.app.data import DataSettings, Target
-from depl0.app.data.schedule import InOrder, Shuffled, limited
+from depl0.app.data.schedule import InOrder, Shuffled, split
 from depl0.errors import InputError
 
 CPU = torch.device("cpu")
@@ -62,10 +62,18 @@ def test_short_epochs_share_one_pass_over_the_images(size, world, number, data):
     assert len(taken) == len(np.unique(taken)) == in_pass * 6 * steps
 
 
-@pytest.mark.parametrize("images", [5, 25])
-def test_an_epoch_is_at_least_a_batch_and_at_most_all_images(images):
-    with pytest.raises(InputError, match="'epoch_images' must be at least 6, one batch, and at most 24"):
-        Shuffled(24, DataSettings(batch_size=6, epoch_images=images), Target(CPU, 0, 1))
+@pytest.mark.parametrize(
+    ("settings", "world", "text"),
+    [
+        ({"batch_size": 6, "epoch_images": 5}, 1, "data.epoch_images must be from 6, one batch, to 24, all training"),
+        ({"batch_size": 6, "epoch_images": 25}, 1, "got 25 instead"),
+        ({"batch_size": 128}, 3, "data.batch_size must be divisible by the 3 processes that share a batch, got 128"),
+        ({"batch_size": 32}, 32, "24 training examples cannot be shared by 32 processes"),
+    ],
+)
+def test_epochs_that_cannot_be_divided_are_errors(settings, world, text):
+    with pytest.raises(InputError, match=text):
+        Shuffled(24, DataSettings(**settings), Target(CPU, 0, world))
 
 
 def test_orders_are_random():
@@ -76,10 +84,29 @@ def test_orders_are_random():
 
 
 @given(sizes, st.data())
-def test_limits_nest(size, data):
-    more = data.draw(st.integers(1, size - 1))
+def test_limits_and_held_out_examples_nest(size, data):
+    more = data.draw(st.integers(2, size - 1))
     fewer = data.draw(st.integers(1, more))
-    assert set(limited(size, fewer)) <= set(limited(size, more)) < set(range(size))
-    assert len(limited(size, more)) == more
-    assert limited(size, 0) is None
-    assert limited(size, size) is None
+    chosen = [split((size, size), DataSettings(limit_train=limit, limit_test=limit)) for limit in (fewer, more, 0)]
+    for place in (0, 2):
+        assert set(chosen[0][place]) <= set(chosen[1][place]) < set(chosen[2][place]) == set(range(size))
+        assert len(chosen[1][place]) == more
+    assert [each[1] for each in chosen] == [None] * 3
+    few, half = (split((size, size), DataSettings(validation=share)) for share in (0.26, 0.5))
+    assert set(few[1]) <= set(half[1]) and set(half[0]) | set(half[1]) == set(range(size))
+    assert len(half[1]) == round(0.5 * size)
+
+
+@pytest.mark.parametrize(
+    ("settings", "world", "text"),
+    [
+        ({"limit_train": 21}, 1, "data.limit_train must be at most 20, the number of train examples, got 21 instead"),
+        ({"limit_test": 9}, 1, "data.limit_test must be at most 5"),
+        ({"validation": 0.01}, 1, "hold out at least 1 and fewer than all of the 20 .*, but 0.01 holds out 0"),
+        ({"validation": 0.99}, 1, "but 0.99 holds out 20"),
+        ({"validation": 0.05}, 2, "hold out at least 2 and"),
+    ],
+)
+def test_more_examples_than_there_are_cannot_be_chosen(settings, world, text):
+    with pytest.raises(InputError, match=text):
+        split((20, 5), DataSettings(**settings), world)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from depl0.app.data import Data, DataSettings, open_data
 from depl0.app.data.base import Batches
-from depl0.errors import DataError, InputError
-from tests.data.test_labels import Given, make_data
 from tests.support.layouts import write_folder
 
 TWENTY = """
@@ -88,33 +86,12 @@ def test_folders(tmp_path: Path) -> None:
     assert images(data.test) == images(every.test)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        ({"validation": -0.1}, "'validation' must be a number of at least 0 and below 1, got -0.1"),
-        ({"validation": 1.0}, "'validation' must be a number of at least 0 and below 1, got 1"),
-        ({"validation": 0.01}, "must hold out at least 1, but 0.01 holds out 0 of the 20 training images"),
-        ({"validation": 0.99}, "must leave images to train on, but 0.99 holds out 20 of the 20"),
-        ({"validation": 0.05, "world": 2}, "at least 2, one for each of the 2 processes, but 0.05 holds out 1 of"),
-    ],
-)
-def test_bad_values(twenty: str, settings: dict[str, Any], error: str) -> None:
-    with pytest.raises(InputError, match=error):
-        opened(twenty, **settings)
+def make_sets() -> tuple[TensorDataset, TensorDataset]:
+    images = torch.arange(25).view(25, 1, 1, 1) / 255 * torch.ones(25, 1, 4, 4)
+    return TensorDataset(images[:20], torch.arange(20) % 5), TensorDataset(images[20:], torch.arange(5))
 
 
-def with_validation() -> Data:
-    return dataclasses.replace(make_data(), validation=Given(torch.tensor([0, 0, 0, 9])))
-
-
-def test_batches_of_the_users_own() -> None:
-    spec = "tests.data.test_validation:with_validation"
-    assert opened(spec).validation is None
-    validation = opened(spec, validation=0.5).validation
-    assert validation is not None
-    with pytest.raises(DataError, match=r"labels of the validation images of .* must be from 0 to 3, got 9"):
-        list(validation.epoch(0))
-    with pytest.raises(
-        DataError, match=r"'validation' is 0.5, but the Data of .* has no validation images.*\nhint: hold"
-    ):
-        opened("tests.data.test_labels:make_data", validation=0.5)
+def test_datasets_of_the_users_own() -> None:
+    data = opened(f"{__name__}:make_sets", validation=0.2, augment="none")
+    held_out, trained = numbers(data.validation), numbers(data.train)
+    assert (len(held_out), data.info.validation_size) == (4, 4) and sorted(held_out + trained) == list(range(20))

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import depl0
 from depl0._util.io import checksum
-from depl0.app.data import mnist, open_data
+from depl0.app.data import open_data
+from depl0.app.data.readers import read_idx
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, with_overrides, write_recipe
 from depl0.app.runs.checkpoint import BackgroundSaver, load_newest, save_checkpoint
@@ -198,7 +199,7 @@ def idx(magic: int, *sizes: int, content: bytes) -> bytes:
     return struct.pack(f">{1 + len(sizes)}I", magic, *sizes) + content
 
 
-IMAGES = idx(mnist.IMAGES_MAGIC, 2, 28, 28, content=bytes(range(256)) * 6 + bytes(32))
+IMAGES = idx(0x803, 2, 28, 28, content=bytes(range(256)) * 6 + bytes(32))
 
 
 @cases(600)
@@ -211,17 +212,17 @@ def test_damaged_idx_files(tmp_path: Path, rng: Random) -> None:
         content = gzip.compress(content, mtime=0) if within else damaged_bytes(rng, gzip.compress(IMAGES, mtime=0))
     path.write_bytes(content)
     with bounded(), only(DataError):
-        found = mnist.read_idx(path, mnist.IMAGES_MAGIC, (28, 28))
+        found = read_idx(path, (28, 28))
         assert found.shape[1:] == (28, 28) and len(found) * 784 <= len(IMAGES) + 200
 
 
 @cases(300)
 @given(header=st.lists(st.integers(0, 2**32 - 1), min_size=4, max_size=4))
 def test_idx_headers_of_a_stranger(tmp_path: Path, header: list[int]) -> None:
-    for sizes in (header, [mnist.IMAGES_MAGIC, header[1], 28, 28]):
+    for sizes in (header, [0x803, header[1], 28, 28]):
         (tmp_path / "images").write_bytes(struct.pack(">4I", *sizes) + bytes(100))
         with pytest.raises(DataError):
-            mnist.read_idx(tmp_path / "images", mnist.IMAGES_MAGIC, (28, 28))
+            read_idx(tmp_path / "images", (28, 28))
 
 
 @cases(80)

@@ -1,14 +1,11 @@
-"""Broken data and weights from strangers: images of every format, archives, safetensors."""
+"""Broken data and weights from strangers: images of every format, safetensors."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import re
-import shutil
 import struct
-import tarfile
 import zlib
 from pathlib import Path
 from random import Random
@@ -20,8 +17,7 @@ from hypothesis import given
 from PIL import Image
 from safetensors.torch import save as write_safetensors
 
-from depl0.app.data.archive import unpack
-from depl0.app.data.folder import FORMATS, DecodedFiles, Files, Resizing
+from depl0.app.data.folder import FORMATS, Files, Resizing
 from depl0.app.weights import load_weights
 from depl0.errors import DataError, InputError
 from tests.networks.tiny import TinyNet
@@ -71,7 +67,7 @@ def test_damaged_images(tmp_path: Path, form: str, rng: Random) -> None:
     path.write_bytes(damaged_bytes(rng, picture(form, rng.randrange(7))))
     with bounded():
         for seed in (None, 0):
-            found = DecodedFiles(Files((str(path),), (1,)), Resizing((8, 8)), seed)[0, 0]
+            found = Files((str(path),), (1,), Resizing((8, 8)), seed)[0, 0]
             if isinstance(found, DataError):
                 assert str(path) in str(found)
             else:
@@ -94,64 +90,8 @@ def test_images_that_claim_to_be_large_take_no_memory(tmp_path: Path, form: str,
     path = tmp_path / "image.png"
     path.write_bytes(header_of(form, width, height))
     with bounded(memory=100_000_000):
-        found = DecodedFiles(Files((str(path),), (0,)), 8, None)[0, 0]
+        found = Files((str(path),), (0,), Resizing((8, 8)))[0, 0]
     assert isinstance(found, DataError), found
-
-
-# -- archives --------------------------------------------------------------------------------------------------------
-
-
-def good_tar(form: int) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
-        for name in ("data/a.bin", "data/" + "n" * 120, "data/sub/ü.bin"):
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime = 700, 1.5
-            tar.addfile(info, io.BytesIO(bytes(range(256)) * 3))
-    return file.getvalue()
-
-
-TARS = [good_tar(form) for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)]
-
-
-def with_checksums(content: bytes) -> bytes:
-    """Put right the checksum of every block that looks like a header, as a stranger would."""
-    data = bytearray(content)
-    for start in range(0, len(data) - 511, 512):
-        if data[start + 257 : start + 262] == b"ustar":
-            data[start + 148 : start + 156] = b" " * 8
-            data[start + 148 : start + 156] = b"%06o\0 " % sum(data[start : start + 512])
-    return bytes(data)
-
-
-@cases(300)
-@given(rng=seeds)
-def test_damaged_archives(tmp_path: Path, rng: Random) -> None:
-    tar = rng.choice(TARS)
-    if rng.random() < 0.3:
-        content = damaged_bytes(rng, gzip.compress(tar, mtime=0))
-    else:
-        broken = damaged_bytes(rng, tar) if rng.random() < 0.3 else flipped_headers(rng, tar)
-        content = gzip.compress(with_checksums(broken), compresslevel=1, mtime=0)
-    folder = tmp_path / "here"
-    folder.mkdir(exist_ok=True)
-    (folder / "a.tar.gz").write_bytes(content)
-    with bounded(), only(DataError):
-        unpack(folder / "a.tar.gz", "data", max_bytes=1_000_000)
-    shutil.rmtree(folder / "data", ignore_errors=True)
-    assert [path.name for path in folder.iterdir()] == ["a.tar.gz"] and [path.name for path in tmp_path.iterdir()] == [
-        "here"
-    ]
-
-
-def flipped_headers(rng: Random, tar: bytes) -> bytes:
-    """Change bytes of headers alone, where each of them means something."""
-    data = bytearray(tar)
-    headers = [start for start in range(0, len(data) - 511, 512) if data[start + 257 : start + 262] == b"ustar"]
-    for _ in range(rng.randint(1, 4)):
-        place = rng.choice(headers) + rng.choice([rng.randrange(512), 156, rng.randrange(124, 136)])
-        data[place] = rng.choice([0, 0x80, 0xFF, rng.randrange(256), *b"01234567xgLKSD"])
-    return bytes(data)
 
 
 # -- weights ---------------------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle  # noqa: TID251 - the weapon, not the tool
-import shutil
-import tarfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,6 @@ from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.app.weights import load_weights
 from depl0.errors import DataError, Depl0Error, FormatError, InputError
 from tests.networks.tiny import TinyNet, run, tiny_gated, tiny_recipe
-from tests.support.layouts import write_cifar10
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("remembered_plans")]
 
@@ -126,7 +123,6 @@ DATA = {
     "mnist": ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"],
     "fashion-mnist": ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"],
     "cifar10": [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"],
-    "cifar10 ": ["cifar-10-binary.tar.gz"],
     "cifar10  ": ["data_batch_1", "test_batch"],
     "cifar100": ["train.bin", "test.bin"],
     "folder": ["train/a/1.png", "val/a/1.png"],
@@ -172,11 +168,3 @@ def test_the_command_says_so(tmp_path: Path, mark: Path, name: str, capsys: pyte
     message = capsys.readouterr().err
     assert "error: weights file" in message and "Traceback" not in message
     assert not mark.exists()
-
-
-def test_a_good_archive_is_read(tmp_path: Path) -> None:
-    folder = write_cifar10(tmp_path / "source")
-    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as tar:
-        tar.add(folder, "cifar-10-batches-bin")
-    shutil.rmtree(tmp_path / "source")
-    assert open_data(f"cifar10:{tmp_path}").info.num_classes == 10

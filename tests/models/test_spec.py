@@ -333,7 +333,7 @@ def test_data_that_does_not_know_its_outputs(write):
     path = write(NETS)
     sizes = {"num_classes": None, "in_channels": 3, "image_size": 32}
     for spec in ("resnet20", "torchvision:resnet18", "timm:resnet18"):
-        with pytest.raises(InputError, match=f"model '{spec}' must be told how many outputs it has"):
+        with pytest.raises(InputError, match=f"model '{spec}' is built for images and a number of outputs"):
             factory(spec, **sizes)
     assert build_model(f"{path}:Net", **sizes).out_features == 3  # its own default
     assert "missing a required argument: 'num_classes'" in message_of(f"{path}:make", num_classes=None)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from depl0.app.data.cifar import CIFAR10, CIFAR100, Layout
+from depl0.app.data.readers import CIFAR10, CIFAR100, Cifar
 
 
-def write_cifar(folder: Path, layout: Layout, records: int = 20, seed: int = 0) -> Path:
+def write_cifar(folder: Path, layout: Cifar, records: int = 20, seed: int = 0) -> Path:
     """Write each file of a CIFAR layout with so many records, into the standard folder below ``folder``."""
     rng = np.random.default_rng(seed)
     target = folder / layout.folder

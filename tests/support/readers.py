@@ -19,8 +19,7 @@ import depl0
 from depl0._util.io import cache_folder, checksum
 from depl0.app.cli.app import OUT_OF_MEMORY
 from depl0.app.cli.latency_run import file_subject
-from depl0.app.data import mnist
-from depl0.app.data.archive import unpack
+from depl0.app.data.readers import read_idx
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.reports.report import as_text
 from depl0.app.reports.run import read_run
@@ -69,8 +68,8 @@ def prepared(name: str, folder: Path) -> Path:
     elif name == "latency.json":
         path.write_text(json.dumps({"key": KEY, "value": [[0.5, 1.5]]}))
     elif name == "train-images-idx3-ubyte":
-        path.write_bytes(struct.pack(">4I", mnist.IMAGES_MAGIC, 1, 28, 28) + bytes(784))
-    elif name in ("network.onnx", "network.pt2", "data.tar.gz", "train-images-idx3-ubyte.gz"):
+        path.write_bytes(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(784))
+    elif name in ("network.onnx", "network.pt2", "train-images-idx3-ubyte.gz"):
         path.touch()
     else:
         shutil.rmtree(folder)
@@ -153,9 +152,4 @@ def read_exported(path: Path) -> None:
 
 @reads("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
 def read_images(path: Path) -> None:
-    mnist.read_idx(mnist._file(path.parent, "train-images", 3), mnist.IMAGES_MAGIC, (28, 28))
-
-
-@reads("data.tar.gz")
-def read_archive(path: Path) -> None:
-    unpack(path, "data", max_bytes=1_000_000)
+    read_idx(path, (28, 28))

@@ -11,19 +11,21 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 
 
-def memory_bytes(model: nn.Module, inputs: Sequence[Tensor]) -> int:
+def memory_bytes(model: nn.Module, inputs: Sequence[Tensor] | ExampleInputs) -> int:
     """Return the bytes of the weights, and of the most intermediate tensors that one forward pass holds at once.
 
     The inputs, and what kernels need for themselves, are not counted.
     """
+    example = inputs if isinstance(inputs, ExampleInputs) else ExampleInputs(tuple(inputs), {})
     own = [*model.parameters(), *model.buffers()]
     weights = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in own}.values())
-    watch = _Watch([*own, *inputs])
+    watch = _Watch([*own, *example.tensors()])
     with evaluation_mode(model), torch.no_grad(), watch:
-        model(*inputs)
+        example.run(model)
     return weights + watch.most
 
 

@@ -30,7 +30,7 @@ def eval_command(
     from depl0.app.runtime.engine import make_engine
     from depl0.app.tasks import check_network
     from depl0.app.training.evaluate import evaluate
-    from depl0.app.training.setup import model_factory, open_data_for
+    from depl0.app.training.setup import first_example, model_factory, open_data_for
     from depl0.costs.count import cost
     from depl0.surgery.files import load
 
@@ -45,7 +45,7 @@ def eval_command(
     engine = make_engine(recipe)
     opened = open_data_for(recipe, engine.device)
     compact = load(folder, model_factory(recipe, opened)).to(engine.device)
-    example = next(iter(opened.test.epoch(0)))[0][:1]
+    example = first_example(opened)
     task = task_of(recipe)
     check_network(task, compact, example, opened.info)
     score = evaluate(engine, compact, opened.test.epoch(0), task)

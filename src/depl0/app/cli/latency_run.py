@@ -103,6 +103,8 @@ def run_subject(path: Path, model: str | None, sizes: Sizes, built_small: bool) 
     elif recipe_file is not None:
         recipe = recipe_of_run(recipe_file)
         info = open_data_for(recipe, "cpu").info
+        if info.image_shape is None:
+            raise InputError(f"latency needs a network whose input is one image; {path} has the inputs {info.shape}.")
         shape = (info.image_shape[0], *(([sizes.image_size] * 2) if sizes.image_size else info.image_shape[1:]))
         make = factory(recipe.model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]))
     else:

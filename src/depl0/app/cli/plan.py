@@ -17,6 +17,10 @@ CLASSES = 10
 
 def plan_command(
     model: Annotated[str, typer.Argument(help="resnet56, torchvision:…, timm:…, package.module:make or file.py:make.")],
+    example: Annotated[
+        str | None,
+        typer.Option(help="file.py:make, which returns example inputs: a tensor, or a tuple or dict of several."),
+    ] = None,
     image_size: Annotated[
         str | None, typer.Option(help="Side of the images, or height and width: 48x80 (default: 224, or 32).")
     ] = None,
@@ -30,26 +34,32 @@ def plan_command(
     """Print, layer by layer, what can be pruned of a network, and why the rest cannot."""
     import torch
 
+    from depl0._util.user_code import load_callable
     from depl0.app.models.spec import build_model
     from depl0.app.models.spec import image_size as sides
+    from depl0.host.inputs import ExampleInputs
     from depl0.planning import plan
 
     height, width = _sides(image_size or ("224" if ":" in model or model == "resnet50" else "32"))
+    made = None if example is None else ExampleInputs.of(load_callable(example, "example")(), f"example {example!r}")
+    inputs = made or ExampleInputs.of(torch.randn(1, channels, height, width))
     try:
         network = build_model(model, classes, channels, sides(height, width))
-    except InputError:  # one that must be told how many classes there are
+    except InputError:  # one that needs a number of classes
         if classes is not None:
             raise
         network = build_model(model, classes := CLASSES, channels, sides(height, width))
-    found = plan(network, torch.randn(1, channels, height, width), groups=groups)
+    found = plan(network, inputs, groups=groups)
+    shapes = [list(tensor.shape[1:]) for tensor in inputs.tensors()]
     (params, macs), (least_params, least_macs) = found.dense_cost or (0, 0), found.least_cost or (0, 0)
     if as_json:
-        facts = {"model": model, "input_shape": [channels, height, width], "num_classes": classes}
+        facts = {"model": model, "input_shapes": shapes, "num_classes": classes}
         costs = {"params": params, "macs": macs, "least_params_count": least_params, "least_macs_count": least_macs}
         echo(json.dumps({**facts, **costs, **found.to_dict()}, indent=2))
         return
     of_classes = "" if classes is None else f", {classes} classes"
-    echo(f"{model} on {channels}×{height}×{width} images{of_classes}: {params:,} parameters, {macs:,} MACs")
+    shown = " and ".join("×".join(map(str, shape)) for shape in shapes)
+    echo(f"{model} on {shown}{' images' if made is None else ''}{of_classes}: {params:,} parameters, {macs:,} MACs")
     echo(str(found))
     echo(f"a budget can go down to {least_params:,} parameters or {least_macs:,} MACs")
 

@@ -65,6 +65,6 @@ def download_command(
     directory: Annotated[str, typer.Argument(help="Destination folder.")],
 ) -> None:
     """Download a data set, verify it, and unpack it."""
-    from depl0.app.data.download import get
+    from depl0.app.data import download
 
-    echo(get(name, directory))
+    echo(download(name, directory))

@@ -1,7 +1,5 @@
 """Data sets as batches that are a pure function of seed, epoch and step.
 
-A new data set is one new file of this folder, whose opening function carries :func:`register`.
-
 >>> data = open_data("digits", DataSettings(batch_size=100, seed=1))
 >>> [tuple(images.shape) for images, labels in data.train.epoch(0, first_step=12)]
 [(100, 1, 8, 8), (100, 1, 8, 8)]
@@ -9,10 +7,9 @@ A new data set is one new file of this folder, whose opening function carries :f
 
 from __future__ import annotations
 
-from depl0._util.registry import import_modules_of
 from depl0.app.data.base import Batches, Data, DataInfo, Target
-from depl0.app.data.download import get
-from depl0.app.data.registry import names, open_data, register, shown_data, with_path
+from depl0.app.data.download import download
+from depl0.app.data.registry import names, open_data, shown_data, with_path
 from depl0.app.data.settings import AUGMENTATIONS, DataSettings
 
 __all__ = [
@@ -22,12 +19,9 @@ __all__ = [
     "DataInfo",
     "DataSettings",
     "Target",
-    "get",
+    "download",
     "names",
     "open_data",
-    "register",
     "shown_data",
     "with_path",
 ]
-
-import_modules_of(__name__)

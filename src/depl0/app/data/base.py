@@ -14,8 +14,6 @@ from depl0._util.stopping import check_stop
 from depl0.errors import InputError
 
 Split: TypeAlias = Literal["validation", "test"]
-MAX_COUNTED = 100_000
-"""Classes whose images are counted."""
 
 
 @final
@@ -25,45 +23,45 @@ class DataInfo:
 
     name: str
     num_classes: int | None
-    """None where targets are no class numbers."""
+    """None if targets are not class indices"""
     class_names: tuple[str, ...] | None
-    image_shape: tuple[int, int, int]
-    """Channels, height and width of the images in a batch."""
+    image_shape: tuple[int, int, int] | None
+    """channels, height and width; None if the network's input is not one image"""
     train_size: int
-    """Number of training images, over all ranks, after ``limit_train`` and without those held out for validation."""
+    """training examples over all ranks, after ``limit_train`` and without those held out for validation"""
     test_size: int
     validation_size: int = field(default=0, kw_only=True)
-    """Number of training images that are held out for choices."""
+    """training examples held out for choices"""
     class_counts: tuple[tuple[int, ...], tuple[int, ...]] | None = field(default=None, kw_only=True)
-    """Training and test images of each class, where they can be told without reading the images."""
-    reading: str = field(default="", kw_only=True)
-    """How files become images of that shape, where it is not obvious."""
+    """training and test examples of each class, if the labels are known without reading the images"""
+    input_shapes: str = field(default="", kw_only=True)
+    """the inputs of one example, if they are not one image"""
     mean: tuple[float, ...] | None = None
-    """What images in [0, 1] are normalised by, one number for each channel."""
+    """what images in [0, 1] are normalised by, one number per channel"""
     std: tuple[float, ...] | None = None
     target_shape: tuple[int, ...] | None = ()
-    """The shape of one image's target: () is a number, None several tensors."""
+    """the shape of one target: () is a number, None several tensors"""
     labels: tuple[int, ...] | None = None
-    """The whole numbers that occur in label maps, where they are known."""
+    """the integers that occur in label maps, if they are known"""
 
     @property
     def num_outputs(self) -> int | None:
-        """Return how many outputs a network for these data has: classes, or numbers in a vector; None: nobody knows."""
+        """Return the number of outputs a network needs: classes, or the length of target vectors; None if unknown."""
         if self.num_classes is not None or self.target_shape is None or len(self.target_shape) > 1:
             return self.num_classes
         return (*self.target_shape, 1)[0]
 
+    @property
+    def shape(self) -> str:
+        """Return the inputs of one example as text: ``3×32×32``."""
+        return self.input_shapes if self.image_shape is None else "×".join(map(str, self.image_shape))
+
     def description(self) -> dict[str, Any]:
-        """Return what someone must know who feeds images to a trained network, as plain lists and numbers."""
-        return {
-            "image_shape": list(self.image_shape),
-            "num_classes": self.num_classes,
-            "num_outputs": self.num_outputs,
-            "target_shape": None if self.target_shape is None else list(self.target_shape),
-            "class_names": None if self.class_names is None else list(self.class_names),
-            "mean": None if self.mean is None else list(self.mean),
-            "std": None if self.std is None else list(self.std),
-        }
+        """Return what is needed to prepare inputs for the trained network, as plain lists and numbers."""
+        names = ("image_shape", "target_shape", "class_names", "mean", "std")
+        values = {name: getattr(self, name) for name in names}
+        lists = {name: None if value is None else list(value) for name, value in values.items()}
+        return {**lists, "num_classes": self.num_classes, "num_outputs": self.num_outputs}
 
 
 @final
@@ -75,57 +73,40 @@ class Target:
     rank: int = 0
     world: int = 1
 
-    def __post_init__(self) -> None:
-        if type(self.world) is not int or self.world < 1:
-            raise InputError(f"'world' must be a whole number of at least 1, got {self.world!r} instead.")
-        if type(self.rank) is not int or not 0 <= self.rank < self.world:
-            raise InputError(
-                f"'rank' must be a whole number from 0 to {self.world - 1} (world is {self.world}), "
-                f"got {self.rank!r} instead."
-            )
-
 
 class Batches(abc.ABC):
-    """Batches of normalised images and their labels or other targets, epoch after epoch.
+    """Batches of inputs and targets, epoch after epoch.
 
-    There is no state: an epoch begun again, or at a later step, gives the same batches bit by bit, and PyTorch's global
-    random numbers are neither used nor changed.
+    There is no state: an epoch that starts again, or at a later step, gives the same batches bit by bit, and PyTorch's
+    global random numbers are neither used nor changed.
 
     Args:
-        size: images that this rank gets in one epoch.
-        steps: batches that this rank gets in one epoch.
+        size: examples of this rank in one epoch.
+        steps: batches of this rank in one epoch.
     """
 
     def __init__(self, size: int, steps: int) -> None:
         self.size = size
         self.steps = steps
 
-    def epoch(self, number: int, first_step: int = 0) -> Iterator[tuple[Tensor, Any]]:
-        """Give the batches of one epoch, from one of its steps on.
+    def epoch(self, number: int, first_step: int = 0) -> Iterator[tuple[Any, Any]]:
+        """Yield the batches of one epoch, from one of its steps on.
 
-        Each is a float tensor (batch, channels, height, width) and its targets, both on the device: an int64 tensor
-        (batch,) of class numbers, or what else the task takes, a tensor or a dict or tuple of tensors.
+        Inputs are a tensor (batch, …), a tuple of positional arguments or a dict of keyword arguments. Targets are a
+        tensor, or a tuple or dict of tensors. Every tensor is on the device.
         """
-        if type(number) is not int or number < 0:
-            raise InputError(f"An epoch must be a whole number of at least 0, got {number!r} instead.")
-        if type(first_step) is not int or not 0 <= first_step <= self.steps:
+        if not 0 <= first_step <= self.steps:
             raise InputError(
-                f"The first step must be a whole number from 0 to {self.steps}, the steps of an epoch, "
-                f"got {first_step!r} instead.",
+                f"The first step must be from 0 to {self.steps}, the steps of an epoch, got {first_step} instead.",
                 hint="batch size, data and number of processes must be those of the run that is resumed.",
             )
-        return _until_stopped(self.batches_from(number, first_step))
+        for batch in self.batches_from(number, first_step):
+            check_stop()
+            yield batch
 
     @abc.abstractmethod
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Any]]:
-        """Give the batches of one epoch from a step on; both numbers have been checked."""
-
-
-def _until_stopped(batches: Iterator[tuple[Tensor, Any]]) -> Iterator[tuple[Tensor, Any]]:
-    """Whatever goes through data, to score, evaluate or calibrate, can be stopped at any batch."""
-    for batch in batches:
-        check_stop()
-        yield batch
+    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Any, Any]]:
+        """Yield the batches of one epoch from a step on."""
 
 
 @final
@@ -137,18 +118,18 @@ class Data:
     train: Batches
     test: Batches
     validation: Batches | None = None
-    """training images that are held out for choices, if any (``DataSettings.validation``)"""
+    """training examples held out for choices (``DataSettings.validation``)"""
     plain: Batches | None = None
-    """the batches of ``train`` without augmentation; None: nobody but the user's own code could give them"""
+    """the batches of ``train`` without augmentation; None if the augmentation is part of the user's own code"""
 
     @property
     def split(self) -> Split:
-        """Return what choices are made on: ``"validation"`` where images are held out for that, else ``"test"``."""
+        """Return the part that choices are made on: ``"validation"`` if examples are held out, else ``"test"``."""
         return "test" if self.validation is None else "validation"
 
     @property
     def for_calibration(self) -> Batches:
-        """Return training images as the network will see images in use: without augmentation where that is possible."""
+        """Return training examples without augmentation if possible."""
         return self.train if self.plain is None else self.plain
 
     @property
@@ -157,16 +138,21 @@ class Data:
         return self.test if self.validation is None else self.validation
 
 
-def counted(num_classes: int | None, train: Any, test: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return how many labels of each class two parts have; None where targets are no classes, or too many.
+def class_counts(num_classes: int | None, train: Any, test: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the number of labels of each class in two parts; None if targets are not classes.
 
-    >>> counted(3, [0, 0, 2], [1])
+    >>> class_counts(3, [0, 0, 2], [1])
     ((2, 0, 1), (0, 1, 0))
     """
-    if num_classes is None or num_classes > MAX_COUNTED:
+    if num_classes is None:
         return None
     first, second = (
         tuple(torch.bincount(torch.as_tensor(labels, dtype=torch.int64), minlength=num_classes).tolist())
         for labels in (train, test)
     )
     return first, second
+
+
+def is_integer(tensor: Tensor) -> bool:
+    """Return True if a tensor holds integers."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)

@@ -1,34 +1,28 @@
-"""Data sets that live in memory as uint8 on the device, and are cropped, mirrored and normalised there."""
+"""Data sets in memory: uint8 images on the device, which are cropped, mirrored and normalised there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.utils import _pytree as pytree
 
-from depl0.app.data.base import Batches, Data, DataInfo, Target, counted
-from depl0.app.data.pixels import Normalise, crop_and_flip, normalisation, resize
-from depl0.app.data.schedule import CROP, Indices, InOrder, Schedule, Shuffled, held_out, limited, random_stream
+from depl0.app.data.base import Batches, Data, DataInfo, Target, class_counts, is_integer
+from depl0.app.data.schedule import CROP, Indices, InOrder, Schedule, Shuffled, random_stream, split
 from depl0.app.data.settings import DataSettings
-from depl0.app.data.targets import (
-    Targets,
-    are_classes,
-    check_alike,
-    check_stay,
-    check_targets,
-    labels_in,
-    mapped,
-    of_images,
-    target_shape,
-)
 from depl0.errors import DataError, InputError
 
-Part = tuple[Tensor, Targets]
-"""Images, uint8 (number, channels, height, width), and their class numbers (number,) or other targets."""
+Part: TypeAlias = tuple[Tensor, Any]
+"""images, uint8 (number, channels, height, width), and their targets: a tensor, or a tuple or dict of tensors"""
+
+MAX_LABELS = 256
+"""label maps with more different integers are not listed"""
+RESIZE_CHUNK = 1024
 
 
 @final
@@ -39,13 +33,74 @@ class Arrays:
     name: str
     train: Part
     test: Part
-    num_classes: int | None
-    """None where targets are no class numbers."""
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    augment: str
-    """What ``augment="default"`` means for this data set."""
+    mean: tuple[float, ...] | None = None
+    """None: measured"""
+    std: tuple[float, ...] | None = None
+    augment: str = "none"
+    """what ``augment="default"`` means for this data set"""
     class_names: tuple[str, ...] | None = None
+    num_classes: int | None = None
+    """None: the number of names, or the largest label"""
+
+
+def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
+    """Check a data set in memory, move it to the device, and make batches of it."""
+    augment = arrays.augment if settings.augment == "default" else settings.augment
+    if augment == "imagenet":
+        raise InputError(f"data.augment must be crop-flip, crop or none for {arrays.name}, got 'imagenet' instead.")
+    for part, which in ((arrays.train, "training"), (arrays.test, "test")):
+        _check(part, f"{which} images of {arrays.name}")
+    _check_alike(arrays)
+    changes = {"augment": augment != "none" and augment, "image_size": settings.image_size}
+    for name, value in changes.items():  # label maps and points would stay where they are
+        if value and any(tensor.ndim > 2 for tensor in pytree.tree_leaves(arrays.train[1])):
+            raise InputError(
+                f"data.{name} must be left out for {arrays.name}, whose targets have places in the image, "
+                f"got {value!r} instead.",
+                hint="change images and targets together in a Dataset of your own.",
+            )
+    num_classes = count_classes(
+        arrays.name, arrays.train[1], arrays.test[1], arrays.num_classes or len(arrays.class_names or ())
+    )
+    own = (arrays.mean, arrays.std) if arrays.mean and arrays.std else statistics(arrays.train[0])
+    mean, std = normalisation(settings, own)
+    sizes = len(arrays.train[0]), len(arrays.test[0])
+    train, validation, test = (
+        None if chosen is None else _select(part, chosen, settings, target)
+        for part, chosen in zip(
+            (arrays.train, arrays.train, arrays.test), split(sizes, settings, target.world), strict=True
+        )
+    )
+    assert train is not None and test is not None
+    normalise = Normalise(mean, std, target.device)
+    shuffled = Shuffled(len(train[0]), settings, target)
+
+    def in_order(part: Part) -> MemoryBatches:
+        return MemoryBatches(part, InOrder(len(part[0]), settings, target), normalise)
+
+    crops = None if augment == "none" else Crops(shuffled, len(train[0]), settings.crop_padding, augment == "crop-flip")
+    channels, height, width = train[0].shape[1:]
+    info = DataInfo(
+        name=arrays.name,
+        num_classes=num_classes,
+        class_names=arrays.class_names,
+        image_shape=(channels, height, width),
+        train_size=len(train[0]),
+        test_size=len(test[0]),
+        validation_size=0 if validation is None else len(validation[0]),
+        class_counts=class_counts(num_classes, train[1], test[1]),
+        mean=mean,
+        std=std,
+        target_shape=target_shape(arrays.train[1]),
+        labels=_labels_in(arrays.train[1], arrays.test[1]),
+    )
+    return Data(
+        info,
+        train=MemoryBatches(train, shuffled, normalise, crops),
+        test=in_order(test),
+        validation=None if validation is None else in_order(validation),
+        plain=MemoryBatches(train, shuffled, normalise),
+    )
 
 
 @final
@@ -73,12 +128,10 @@ class MemoryBatches(Batches):
     def __init__(self, part: Part, schedule: Schedule, normalise: Normalise, crops: Crops | None = None) -> None:
         super().__init__(schedule.size, schedule.steps)
         self._images, self._targets = part
-        self._schedule = schedule
-        self._normalise = normalise
-        self._crops = crops
+        self._schedule, self._normalise, self._crops = schedule, normalise, crops
 
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Targets]]:
-        """Give the batches of one epoch from a step on."""
+    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Any]]:
+        """Yield the batches of one epoch from a step on."""
         device = self._images.device
         draws = None if self._crops is None else self._crops.draw(epoch).to(device)
         steps = self._schedule.epoch(epoch)
@@ -89,66 +142,74 @@ class MemoryBatches(Batches):
             if self._crops is not None and draws is not None:
                 top, left, flip = draws[:, step]
                 images = crop_and_flip(images, top, left, flip > 0, self._crops.padding)
-            yield self._normalise(images), of_images(self._targets, chosen)
+            yield self._normalise(images), pytree.tree_map(_chosen_targets(chosen), self._targets)
 
 
-def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
-    """Check a data set in memory, move it to the device, and make batches of it."""
-    augment = arrays.augment if settings.augment == "default" else settings.augment
-    if augment == "imagenet":
-        raise InputError(
-            f"The data setting 'augment' cannot be 'imagenet' for {arrays.name}, whose images are small and in memory.",
-            hint="use 'crop-flip', 'crop' or 'none'.",
-        )
-    _check(arrays)
-    if augment != "none":
-        check_stay(arrays.train[1], arrays.name, "augment", augment, "'none'")
-    if settings.image_size is not None:
-        check_stay(arrays.train[1], arrays.name, "image_size", settings.image_size, "left out")
-    mean, std = normalisation(settings.mean, settings.std, (arrays.mean, arrays.std))
-    chosen = limited(len(arrays.train[0]), settings.limit_train)
-    train = arrays.train if chosen is None else _selected(arrays.train, chosen)
-    divided = held_out(len(train[0]), settings.validation, target.world)
-    validation = None
-    if divided is not None:
-        train, validation = (_selected(train, part) for part in divided)
-        validation = _placed(*validation, settings, target)
-    train = _placed(*train, settings, target)
-    chosen = limited(len(arrays.test[0]), settings.limit_test, "test")
-    test = _placed(*(arrays.test if chosen is None else _selected(arrays.test, chosen)), settings, target)
+def _chosen_targets(chosen: Tensor) -> Callable[[Tensor], Tensor]:
+    def select(targets: Tensor) -> Tensor:
+        found = targets.index_select(0, chosen)
+        return found.long() if is_integer(found) else found  # only here, so that large label maps are kept small
 
-    normalise = Normalise(mean, std, target.device)
-    shuffled = Shuffled(len(train[0]), settings, target)
-    crops = None
-    if augment != "none":
-        crops = Crops(shuffled, len(train[0]), settings.crop_padding, flip=augment == "crop-flip")
-    channels, height, width = train[0].shape[1:]
-    return Data(
-        DataInfo(
-            name=arrays.name,
-            num_classes=arrays.num_classes,
-            class_names=arrays.class_names,
-            image_shape=(channels, height, width),
-            train_size=len(train[0]),
-            test_size=len(test[0]),
-            validation_size=0 if validation is None else len(validation[0]),
-            class_counts=counted(arrays.num_classes, train[1], test[1]),
-            mean=mean,
-            std=std,
-            target_shape=target_shape(arrays.train[1]),
-            labels=labels_in(arrays.train[1], arrays.test[1]),
-        ),
-        train=MemoryBatches(train, shuffled, normalise, crops),
-        test=MemoryBatches(test, InOrder(len(test[0]), settings, target), normalise),
-        validation=None
-        if validation is None
-        else MemoryBatches(validation, InOrder(len(validation[0]), settings, target), normalise),
-        plain=MemoryBatches(train, shuffled, normalise),
-    )
+    return select
+
+
+# -- pixels ------------------------------------------------------------------------------------------------------------
+
+
+def crop_and_flip(images: Tensor, top: Tensor, left: Tensor, flip: Tensor, padding: int) -> Tensor:
+    """Shift each image within its zero padding, and mirror those whose ``flip`` is true.
+
+    ``top`` and ``left`` are where each crop begins in the padded image, from 0 to ``2 * padding``; the crop has the
+    image's own size.
+
+    >>> image = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
+    >>> one = torch.tensor([1])
+    >>> crop_and_flip(image, top=one, left=2 * one, flip=one > 0, padding=1).tolist()
+    [[[[0, 2], [0, 4]]]]
+    """
+    batch, channels, height, width = images.shape
+    padded = functional.pad(images, [padding] * 4)
+    columns = torch.arange(width, device=images.device)
+    columns = torch.where(flip[:, None], columns.flip(0), columns) + left[:, None]  # (batch, width)
+    rows = torch.arange(height, device=images.device) + top[:, None]  # (batch, height)
+    places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]  # (batch, height, width)
+    # One gather for crop and mirror: several times as fast as indexing with rows and columns.
+    places = places.view(batch, 1, height * width).expand(-1, channels, -1)
+    return padded.view(batch, channels, -1).gather(2, places).view(batch, channels, height, width)
+
+
+@final
+class Normalise:
+    """Turns uint8 images into floats: (x / 255 − mean) / std, channel by channel."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
+        self.mean, self.std = tuple(mean), tuple(std)
+        spread = torch.tensor(std, dtype=torch.float64)
+        shift = -torch.tensor(mean, dtype=torch.float64) / spread
+        self._scale = (1 / (255 * spread)).view(-1, 1, 1).to(device, torch.float32)
+        self._shift = shift.view(-1, 1, 1).to(device, torch.float32)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalise images (batch, channels, height, width)."""
+        return images.to(torch.float32).mul_(self._scale).add_(self._shift)
+
+
+def normalisation(
+    settings: DataSettings, own: tuple[Sequence[float], Sequence[float]]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation: those of the settings, or the data set's own."""
+    chosen = settings.mean or own[0], settings.std or own[1]
+    for name, values in zip(("mean", "std"), chosen, strict=True):
+        if len(values) != len(own[0]):
+            raise InputError(
+                f"data.{name} must have {len(own[0])} numbers, one per channel of the images, "
+                f"got {len(values)} instead."
+            )
+    return tuple(chosen[0]), tuple(chosen[1])
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Measure the mean and standard deviation of each channel of uint8 images, on the scale from 0 to 1.
+    """Return the mean and standard deviation of each channel of uint8 images, on the scale from 0 to 1.
 
     A channel in which every pixel is the same gets the standard deviation 1, so that it can be divided by.
     """
@@ -164,65 +225,96 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(means), tuple(spreads)
 
 
-def _selected(part: Part, chosen: Indices) -> Part:
+def _resize(images: Tensor, sides: tuple[int, int]) -> Tensor:
+    """Resize uint8 images to a height and width, bilinear and without aliasing."""
+    resized = images.new_empty(*images.shape[:2], *sides)
+    for start in range(0, len(images), RESIZE_CHUNK):
+        chunk = images[start : start + RESIZE_CHUNK].to(torch.float32)
+        chunk = functional.interpolate(chunk, sides, mode="bilinear", antialias=True)
+        resized[start : start + RESIZE_CHUNK] = chunk.round_().clamp_(0, 255).to(torch.uint8)
+    return resized
+
+
+# -- what belongs to an image ------------------------------------------------------------------------------------------
+
+
+def are_classes(targets: Any) -> bool:
+    """Return True if targets are class indices: one integer per example.
+
+    >>> are_classes(torch.tensor([0, 1])), are_classes(torch.tensor([0.0, 1.0])), are_classes({"x": torch.tensor([0])})
+    (True, False, False)
+    """
+    return isinstance(targets, Tensor) and targets.ndim == 1 and is_integer(targets)
+
+
+def target_shape(targets: Any) -> tuple[int, ...] | None:
+    """Return the shape of one example's target; None if it is several tensors."""
+    return tuple(targets.shape[1:]) if isinstance(targets, Tensor) else None
+
+
+def count_classes(name: str, train: Any, test: Any, known: int = 0) -> int | None:
+    """Return the number of classes, at least those known; None if targets are not class indices.
+
+    Raises:
+        DataError: labels are negative, too large, or in one part only.
+    """
+    if not (are_classes(train) and are_classes(test)):
+        return None
+    count = max(known, int(train.max()) + 1)
+    for part, labels in (("training", train), ("test", test)):
+        wrong = ((labels < 0) | (labels >= count)).nonzero()
+        if len(wrong):
+            place = int(wrong[0])
+            raise DataError(
+                f"the {part} labels of {name} must be from 0 to {count - 1}, got {int(labels[place])} for example "
+                f"{place:,} instead.",
+                hint="number the classes 0, 1, 2, …; targets of a regression are floats.",
+            )
+    if count > max(100_000, len(train)):
+        raise DataError(
+            f"{name} has labels for {count:,} classes, but only {len(train):,} training examples.",
+            hint="number the classes 0, 1, 2, … without gaps.",
+        )
+    return count
+
+
+def _select(part: Part, chosen: Indices, settings: DataSettings, target: Target) -> Part:
     images, targets = part
-    return images[chosen], mapped(targets, lambda tensor: tensor[chosen])
+    if len(chosen) < len(images):
+        images, targets = images[chosen], pytree.tree_map(lambda tensor: tensor[chosen], targets)
+    if settings.sides is not None and images.shape[2:] != settings.sides:
+        images = _resize(images, settings.sides)
+    return images.to(target.device).contiguous(), pytree.tree_map(lambda tensor: tensor.to(target.device), targets)
 
 
-def _placed(images: Tensor, targets: Targets, settings: DataSettings, target: Target) -> Part:
-    if settings.sides is not None:
-        images = resize(images, settings.sides)
-    return images.to(target.device).contiguous(), mapped(targets, lambda tensor: tensor.to(target.device))
-
-
-def _check(arrays: Arrays) -> None:
-    for part, (images, targets) in (("training", arrays.train), ("test", arrays.test)):
-        which = f"{part} images of {arrays.name}"
-        check_images(images, which)
-        if arrays.num_classes is None:
-            check_targets(targets, len(images), which)
-        else:
-            _check_classes(targets, len(images), which)
-            check_labels(targets, arrays.num_classes, f"the labels of the {which}")
-    check_alike(arrays.train[1], arrays.test[1], arrays.name)
-    if arrays.train[0].shape[1:] != arrays.test[0].shape[1:]:
+def _check(part: Part, which: str) -> None:
+    images, targets = part
+    if images.dtype != torch.uint8 or images.ndim != 4 or 0 in images.shape:
         raise DataError(
-            f"Training and test images of {arrays.name} must have one shape, got "
-            f"{tuple(arrays.train[0].shape[1:])} and {tuple(arrays.test[0].shape[1:])} instead."
+            f"the {which} must be uint8 of shape (number, channels, height, width), "
+            f"got {images.dtype} of shape {tuple(images.shape)} instead."
         )
+    for tensor in pytree.tree_leaves(targets):
+        if tensor.ndim == 0 or len(tensor) != len(images):
+            found = "one number" if tensor.ndim == 0 else f"{len(tensor)} targets"
+            raise DataError(f"the {which} must have one target each, got {len(images)} images and {found}.")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            place = int((~tensor.isfinite()).nonzero()[0][0])
+            raise DataError(f"the targets of the {which} must be finite, but that of image {place:,} is not.")
 
 
-def check_images(images: Tensor, which: str) -> None:
-    """Refuse what are not uint8 images."""
-    if images.dtype != torch.uint8 or images.ndim != 4:
-        raise DataError(
-            f"The {which} must be uint8 of shape (number, channels, height, width), "
-            f"got {_dtype(images)} of shape {tuple(images.shape)} instead.",
-            hint="give pixels from 0 to 255: they are normalised in each batch.",
-        )
-    if 0 in images.shape:
-        raise DataError(f"The {which} must be at least one, got shape {tuple(images.shape)} instead.")
+def _check_alike(arrays: Arrays) -> None:
+    train, test = (
+        pytree.tree_map(lambda t: f"{'integers' if is_integer(t) else 'numbers'} of shape {tuple(t.shape[1:])}", part)
+        for part in (arrays.train, arrays.test)
+    )
+    if train != test:
+        raise DataError(f"training and test data of {arrays.name} must have one form, got {train} and {test} instead.")
 
 
-def _check_classes(targets: Targets, images: int, which: str) -> None:
-    if not are_classes(targets):
-        found = f"{_dtype(targets)} of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else repr(targets)
-        raise DataError(f"The labels of the {which} must be whole numbers of shape (number,), got {found} instead.")
-    if len(targets) != images:
-        raise DataError(f"The {which} must have one label each, got {images} images and {len(targets)} labels.")
-
-
-def check_labels(labels: Tensor, num_classes: int, where: str, hint: str | None = None) -> None:
-    """Refuse labels outside of the classes, naming the first one."""
-    wrong = ((labels < 0) | (labels >= num_classes)).nonzero()
-    if len(wrong):
-        place = int(wrong[0])
-        raise DataError(
-            f"{where[0].upper()}{where[1:]} must be from 0 to {num_classes - 1}, got {int(labels[place])} "
-            f"for image {place:,} instead.",
-            hint=hint,
-        )
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _labels_in(*parts: Any) -> tuple[int, ...] | None:
+    """Return the integers that occur in label maps; None for other targets."""
+    if not all(isinstance(part, Tensor) and part.ndim > 2 and is_integer(part) for part in parts):
+        return None
+    found = sorted({int(value) for part in parts for value in part.unique()})
+    return tuple(found) if len(found) <= MAX_LABELS else None

@@ -1,47 +1,39 @@
-"""Data sets by name."""
+"""Data sets by name, or from a function of the user's own."""
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset
 
-from depl0._util.registry import Registry, nearest, question
-from depl0._util.user_code import shown_spec
+from depl0._util.registry import nearest, question
+from depl0._util.user_code import UserCallable, is_importable, load_callable, shown_spec
 from depl0.app.data.base import Data, Target
+from depl0.app.data.datasets import KINDS, as_tensors, is_hugging_face, open_datasets
+from depl0.app.data.folder import open_folder
+from depl0.app.data.loaders import open_loaders
+from depl0.app.data.memory import Arrays, open_arrays
+from depl0.app.data.readers import READERS
 from depl0.app.data.settings import DataSettings
 from depl0.errors import DataError, InputError
 
-Opener = Callable[[Path, DataSettings, Target], Data]
-_O = TypeVar("_O", bound=Opener)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    opener: Opener
-    needs_path: bool
-
-
-DATA: Registry[_Entry] = Registry("data set")
-"""Every registered data set by its name."""
-
-
-def register(name: str, needs_path: bool = True) -> Callable[[_O], _O]:
-    """Make a function that opens a data set known by a name: ``@register("cifar10")``.
-
-    It is called with the path, the settings and the target. Without ``needs_path`` the data are bundled, and the path
-    is the current folder.
-    """
-    return DATA.register(name, lambda opener: _Entry(opener, needs_path))
+BUNDLED = ("digits",)
+NAMES = (*READERS, "folder")
+SPEC = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+PROTOCOL = (
+    "(train, test): two Datasets, two DataLoaders, two splits of Hugging Face, or two pairs of arrays (inputs, targets)"
+)
 
 
 def names() -> tuple[str, ...]:
-    """List how data sets are named, in alphabetical order."""
-    return tuple(sorted(map(_written, DATA)))
+    """Return the data sets as ``--data`` takes them, in alphabetical order."""
+    return tuple(sorted(name if name in BUNDLED else f"{name}:DIR" for name in NAMES))
 
 
 def open_data(
@@ -54,12 +46,12 @@ def open_data(
     """Open a data set.
 
     Args:
-        spec: a name and, after a colon, where the files are (``digits``, ``cifar10:DIR``), or a function of your own
-            (``my_package.data:make``, ``path/to/file.py:make``).
+        spec: a name and, after a colon, the folder of its files (``digits``, ``cifar10:DIR``), or a function of your
+            own that returns training and test data (``my_package.data:make``, ``path/to/file.py:make``).
         settings: batch size, normalisation, augmentation and so on.
-        device: where the batches are wanted.
+        device: where batches are needed.
         rank: which of the processes that share every batch this one is.
-        world: how many there are.
+        world: the number of these processes.
 
     >>> data = open_data("digits", DataSettings(batch_size=64))
     >>> data.info.image_shape, data.info.train_size, data.info.test_size
@@ -68,45 +60,24 @@ def open_data(
     >>> tuple(images.shape), labels.dtype
     ((64, 1, 8, 8), torch.int64)
     """
-    from depl0.app.data import custom
-
     target = Target(_checked_device(device), rank, world)
     settings = DataSettings() if settings is None else settings
     name, colon, path = spec.partition(":")
-    entry = DATA.get(name)
-    if entry is None:
-        make = custom.find(spec)
-        if make is None:
-            raise _unknown(spec, name)
-        made = _with_validation(custom.open_custom(make, settings, target), settings, spec)
-        return custom.checked(made, spec)
-    if entry.needs_path and not path:
-        raise InputError(
-            f"The data set {name!r} needs the folder of its files, got {spec!r} instead.", hint=f"write {name}:DIR."
-        )
-    if not entry.needs_path and colon:
-        raise InputError(f"The data set {name!r} is bundled and takes no folder, got {spec!r}.", hint=f"write {name}.")
-    return _with_validation(entry.opener(Path(path).expanduser(), settings, target), settings, spec)
-
-
-def _with_validation(data: Data, settings: DataSettings, spec: str) -> Data:
-    """Leave validation images out where none are asked for; refuse data that were asked for some and have none."""
-    if settings.validation == 0:
-        return data if data.validation is None else dataclasses.replace(data, validation=None)
-    if data.validation is None:
-        raise DataError(
-            f"The data setting 'validation' is {settings.validation:g}, but the Data of {spec} has no validation "
-            "images, and its batches cannot be divided.",
-            hint="hold out the share settings.validation of the training images, and give Data(info, train, test, "
-            "validation); or give images and targets instead of a Data.",
-        )
-    return data
+    if name not in NAMES:
+        return _open_own(_find_own(spec, name), settings, target)
+    if bool(path) == (name in BUNDLED) or (colon and not path):
+        form = name if name in BUNDLED else f"{name}:DIR, with the folder of its files"
+        raise InputError(f"the data set {name!r} must be written {form}, got {spec!r} instead.")
+    folder = Path(path).expanduser()
+    if name == "folder":
+        return open_folder(folder, settings, target)
+    return open_arrays(READERS[name](folder), settings, target)
 
 
 def with_path(spec: str, change: Callable[[str], str]) -> str:
-    """Return a spec with another path of its files, where it has one: ``cifar10:DIR``."""
+    """Return a spec with another path of its files, if it has one: ``cifar10:DIR``."""
     name, colon, path = spec.partition(":")
-    return f"{name}:{change(path)}" if colon and name in DATA and DATA[name].needs_path else spec
+    return f"{name}:{change(path)}" if colon and name in NAMES else spec
 
 
 def shown_data(spec: str) -> str:
@@ -116,18 +87,84 @@ def shown_data(spec: str) -> str:
     ('cifar10', 'mine.py:make', 'digits')
     """
     name = spec.partition(":")[0]
-    return name if name in DATA else shown_spec(spec)
+    return name if name in NAMES else shown_spec(spec)
 
 
-def _unknown(spec: str, name: str) -> InputError:
-    near = [_written(known) for known in nearest(name, DATA, most=2)]
-    hint = question(near) or "a function of your own is my_package.data:make."
-    return InputError(f"The data must be one of {', '.join(names())} or MODULE:FUNCTION, got {spec!r} instead.", hint)
+# -- a function of the user's own --------------------------------------------------------------------------------------
 
 
-def _written(name: str) -> str:
-    """Write a name as ``--data`` takes it."""
-    return f"{name}:DIR" if DATA[name].needs_path else name
+def _find_own(spec: str, name: str) -> UserCallable:
+    match = SPEC.fullmatch(spec)
+    if match is not None and (match["module"].endswith(".py") or is_importable(match["module"])):
+        return load_callable(spec, "data")
+    near = [known if known in BUNDLED else f"{known}:DIR" for known in nearest(name, NAMES, most=2)]
+    raise InputError(
+        f"The data must be one of {', '.join(names())} or MODULE:FUNCTION, got {spec!r} instead.",
+        hint=question(near) or "a function of your own is my_package.data:make.",
+    )
+
+
+def _open_own(make: UserCallable, settings: DataSettings, target: Target) -> Data:
+    """Call the user's function, which may take ``settings``, ``device``, ``rank`` and ``world``, and make batches.
+
+    It returns a pair, for training and for testing, of Datasets, DataLoaders, splits of Hugging Face, or pairs of
+    arrays (inputs, targets). uint8 images (number, channels, height, width) in arrays are kept on the device and
+    normalised by their own mean and standard deviation; other arrays are handled like a Dataset of their rows.
+    """
+    offered = {"settings": settings, "device": target.device, "rank": target.rank, "world": target.world}
+    arguments, spec = make.wanted(offered), make.spec
+    make.check_call(arguments, "only settings, device, rank and world are passed; give the others a default.")
+    made: Any = make(**arguments)
+    if is_hugging_face(made, "DatasetDict"):
+        test = next((name for name in ("test", "validation", "valid", "val") if name in made), None)
+        if "train" not in made or test is None:
+            raise DataError(
+                f"{spec} must have the splits train and test (or validation), got {', '.join(made)} instead.",
+                hint="return two splits: (data['…'], data['…']).",
+            )
+        made = made["train"], made[test]
+    if not isinstance(made, (tuple, list)) or len(made) != 2:
+        raise DataError(f"{spec} must return {PROTOCOL}, got {type(made).__name__} instead.")
+    train, test = made
+    if isinstance(train, DataLoader) or isinstance(test, DataLoader):
+        return open_loaders(spec, train, test, settings, target)
+    if all(isinstance(part, Dataset) or is_hugging_face(part) for part in made):
+        return open_datasets(spec, train, test, settings, target)
+    first, second = (
+        _as_arrays(part, f"the {which} data of {spec}", spec) for part, which in ((train, "training"), (test, "test"))
+    )
+    if all(isinstance(part, Tensor) and part.dtype == torch.uint8 and part.ndim == 4 for part in (first[0], second[0])):
+        return open_arrays(Arrays(spec, first, second), settings, target)
+    return open_datasets(spec, Rows(*first), Rows(*second), settings, target)
+
+
+def _as_arrays(part: Any, name: str, spec: str) -> tuple[Any, Any]:
+    if not isinstance(part, (tuple, list)) or len(part) != 2:
+        raise DataError(f"{spec} must return {PROTOCOL}, got {type(part).__name__} as one of them instead.")
+    inputs, targets = as_tensors(part[0], f"the inputs of {name}"), as_tensors(part[1], f"the targets of {name}")
+    tensors = pytree.tree_leaves((inputs, targets))
+    lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors}
+    if len(lengths) != 1 or lengths == {0}:
+        shown = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise DataError(
+            f"{name} must be arrays of one length, got the shapes {shown} instead.", hint=f"each is {KINDS}."
+        )
+    return inputs, targets
+
+
+class Rows(Dataset[Any]):
+    """The rows of arrays in memory: one tensor or several, with one target or several."""
+
+    def __init__(self, inputs: Any, targets: Any) -> None:
+        self.inputs, self.targets = inputs, targets
+        self.length = len(pytree.tree_leaves(inputs)[0])
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        row = pytree.tree_map(lambda tensor: tensor[number], (self.inputs, self.targets))
+        return row[0], row[1]
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

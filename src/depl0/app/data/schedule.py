@@ -1,4 +1,4 @@
-"""Which images each step takes, as a pure function of seed and epoch; and how many processes read them."""
+"""Which examples each step takes, as a pure function of seed and epoch; and the number of worker processes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from depl0.errors import InputError
 
 Indices = npt.NDArray[np.int64]
 
-# What random numbers are for. Each purpose has a stream of its own.
-ORDER, CROP, RESIZED_CROP, VALIDATION = range(4)
+# What random numbers are used for. Each purpose has a stream of its own.
+ORDER, CROP, RESIZED_CROP, VALIDATION, LOADER = range(5)
+TRANSFORM = VALIDATION
+"""shares its number with VALIDATION, so that the batches of earlier releases are reproduced"""
 VALIDATION_SEED = 0
-"""the same for every run, so that all of them are chosen and compared on the same images"""
+"""the same for every run, so that all runs make their choices on the same examples"""
+MAX_WORKERS = 8
 
 
 def random_stream(seed: int, purpose: int, *place: int) -> np.random.Generator:
-    """Give random numbers that depend on the seed, the purpose and the place alone.
+    """Return random numbers that depend on the seed, the purpose and the place alone.
 
     >>> [int(random_stream(7, ORDER, epoch).integers(100)) for epoch in (3, 4, 3)]
     [41, 16, 41]
@@ -32,70 +35,64 @@ def random_stream(seed: int, purpose: int, *place: int) -> np.random.Generator:
 
 
 class Schedule(abc.ABC):
-    """Gives, for each step of an epoch, the images that this rank takes."""
+    """The examples that this rank takes in each step of an epoch."""
 
     size: int
-    """Images that this rank takes in one epoch."""
+    """examples of this rank in one epoch"""
     steps: int
 
     @abc.abstractmethod
     def epoch(self, number: int) -> Sequence[Indices]:
-        """Give one array of image numbers for each step."""
+        """Return one array of example numbers for each step."""
 
 
 @final
 class Shuffled(Schedule):
     """Training: a new order in every epoch, cut into batches of which each rank takes an equal slice.
 
-    The order does not depend on the number of ranks. Images left over at the end of an epoch wait for the next one.
-    Fewer images than one batch make one smaller batch. With ``epoch_images`` one order serves several short epochs.
+    The order does not depend on the number of ranks. Examples that do not fill a last batch are left out of the epoch.
+    Fewer examples than one batch make one smaller batch. With ``epoch_images`` one order serves several short epochs.
     """
 
     def __init__(self, size: int, settings: DataSettings, target: Target) -> None:
         batch, world = settings.batch_size, target.world
         if batch % world:
             raise InputError(
-                f"The data setting 'batch_size' must be divisible by the {world} processes that share a batch, "
-                f"got {batch} instead.",
+                f"data.batch_size must be divisible by the {world} processes that share a batch, got {batch} instead.",
                 hint=f"use {max(batch // world, 1) * world} or {(batch // world + 1) * world}.",
             )
         if size < world:
-            raise InputError(f"{size} training images cannot be shared by {world} processes.")
+            raise InputError(f"{size} training examples cannot be shared by {world} processes.")
         self.batch = batch if batch <= size else size - size % world
-        self.steps = _steps(size, self.batch, settings.epoch_images)
+        wanted = settings.epoch_images or size
+        if not self.batch <= wanted <= size:
+            raise InputError(
+                f"data.epoch_images must be from {self.batch:,}, one batch, to {size:,}, all training examples, "
+                f"got {wanted:,} instead.",
+                hint="0 makes an epoch of all of them.",
+            )
+        self.steps = wanted // self.batch
         self._epochs_in_order = size // (self.steps * self.batch)
         self.seed = settings.seed
         share = self.batch // world
         self.mine = slice(target.rank * share, (target.rank + 1) * share)
         self.size = self.steps * share
-        self._images = size
+        self._examples = size
 
     def epoch(self, number: int) -> Sequence[Indices]:
-        """Give the image numbers of every step."""
+        """Return the example numbers of every step."""
         order, part = divmod(number, self._epochs_in_order)
         first = part * self.steps * self.batch
-        return list(self.share(random_stream(self.seed, ORDER, order).permutation(self._images)[first:]))
+        return list(self.share(random_stream(self.seed, ORDER, order).permutation(self._examples)[first:]))
 
     def share(self, values: Indices) -> Indices:
-        """Cut what belongs to the images in epoch order into steps: (steps, images of this rank)."""
+        """Cut values in epoch order into steps: (steps, examples of this rank)."""
         return values[: self.steps * self.batch].reshape(self.steps, self.batch)[:, self.mine]
-
-
-def _steps(size: int, batch: int, epoch_images: int) -> int:
-    if epoch_images == 0:
-        return size // batch
-    if not batch <= epoch_images <= size:
-        raise InputError(
-            f"The data setting 'epoch_images' must be at least {batch:,}, one batch, and at most {size:,}, all the "
-            f"training images, got {epoch_images:,} instead.",
-            hint="0 makes an epoch of all of them.",
-        )
-    return epoch_images // batch
 
 
 @final
 class InOrder(Schedule):
-    """Testing: every image once, in order; each rank has a part of its own."""
+    """Testing: every example once, in order; each rank has a part of its own."""
 
     def __init__(self, size: int, settings: DataSettings, target: Target) -> None:
         self._first = size * target.rank // target.world
@@ -105,54 +102,48 @@ class InOrder(Schedule):
         self.steps = -(-self.size // self._batch)
 
     def epoch(self, number: int) -> Sequence[Indices]:
-        """Give the image numbers of every step; all epochs are the same."""
+        """Return the example numbers of every step; all epochs are the same."""
         starts = range(self._first, self._end, self._batch)
         return [np.arange(start, min(start + self._batch, self._end)) for start in starts]
 
 
-def limited(size: int, limit: int, part: str = "train") -> Indices | None:
-    """Choose the images to use: None is all. The choice is the same for every seed, and smaller ones nest."""
-    if limit > size:
-        images = "training images" if part == "train" else f"{part} images"
-        raise InputError(
-            f"The data setting 'limit_{part}' must be at most {size:,}, the number of {images}, got {limit:,} instead.",
-            hint="0 uses all of them.",
-        )
-    if limit in (0, size):
-        return None
-    return np.sort(np.random.default_rng(0).permutation(size)[:limit])
+def split(sizes: tuple[int, int], settings: DataSettings, world: int = 1) -> tuple[Indices, Indices | None, Indices]:
+    """Return the numbers of the examples for training, for validation (None: none held out) and for testing.
 
+    The choice is the same for every seed; smaller limits and shares choose some of what larger ones choose.
 
-def held_out(size: int, share: float, world: int = 1) -> tuple[Indices, Indices] | None:
-    """Divide the training images to use: those to train on, and those held out for validation; None holds out none.
-
-    The division depends on nothing but the number of images and the share; larger shares contain smaller ones.
-
-    >>> train, validation = held_out(10, 0.2)
-    >>> len(train), validation.tolist()
-    (8, [2, 7])
+    >>> train, validation, test = split((10, 4), DataSettings(validation=0.2, limit_test=2))
+    >>> len(train), validation.tolist(), test.tolist()
+    (8, [2, 7], [0, 2])
     """
-    if share == 0:
-        return None
-    number = round(share * size)
-    if number < world or number == size:
-        found = f"{number:,} of the {size:,} training images"
-        needed = "leave images to train on" if number == size else f"hold out at least {world}"
-        several = "" if world == 1 or number == size else f", one for each of the {world} processes"
+    train, test = _limited(sizes[0], settings.limit_train, "train"), _limited(sizes[1], settings.limit_test, "test")
+    if settings.validation == 0:
+        return train, None, test
+    size = len(train)
+    number = round(settings.validation * size)
+    if not world <= number < size:
         raise InputError(
-            f"The data setting 'validation' must {needed}{several}, but {share:g} holds out {found}.",
+            f"data.validation must hold out at least {world} and fewer than all of the {size:,} training examples, but "
+            f"{settings.validation:g} holds out {number:,}.",
             hint="0.1 holds out a tenth; 0 holds out none.",
         )
     order = random_stream(VALIDATION_SEED, VALIDATION).permutation(size)
-    return np.sort(order[number:]), np.sort(order[:number])
+    return train[np.sort(order[number:])], train[np.sort(order[:number])], test
 
 
-MOST = 8
-"""more are seldom busy, and each holds the libraries that decode images in memory"""
+def _limited(size: int, limit: int, part: str) -> Indices:
+    if limit > size:
+        raise InputError(
+            f"data.limit_{part} must be at most {size:,}, the number of {part} examples, got {limit:,} instead.",
+            hint="0 uses all of them.",
+        )
+    if limit in (0, size):
+        return np.arange(size)
+    return np.sort(np.random.default_rng(0).permutation(size)[:limit])
 
 
 def chosen_workers(wanted: int | None, world: int = 1) -> int:
-    """Return what the settings say; where they say nothing, the cores that are left, shared by the processes of a run.
+    """Return the number of worker processes: the setting, or this process's share of the free cores.
 
     >>> chosen_workers(3)
     3
@@ -161,4 +152,4 @@ def chosen_workers(wanted: int | None, world: int = 1) -> int:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     spare = cores // world - 1  # one core trains
-    return min(spare, MOST) if spare > 1 else 0
+    return min(spare, MAX_WORKERS) if spare > 1 else 0

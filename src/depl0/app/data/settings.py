@@ -1,4 +1,4 @@
-"""How the images of a data set become batches: described once, for :func:`open_data` and for recipes."""
+"""How examples become batches: described once, for :func:`open_data` and for recipes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class DataFields(Schema):
     """Data settings that recipes and :class:`DataSettings` share."""
 
     batch_size: Positive = 128
-    """Training images per step, over all processes."""
+    """Training examples per step, over all processes."""
     eval_batch_size: Positive = 500
-    """Test images per batch and process."""
+    """Test examples per batch and process."""
     mean: Annotated[tuple[Number, ...], at.MinLen(1)] | None = None
     """Subtracted from images in [0, 1], one number per channel (default: the data set's own)."""
     std: Annotated[tuple[Above0, ...], at.MinLen(1)] | None = None
@@ -31,24 +31,24 @@ class DataFields(Schema):
     """Zeros on each side of an image before it is cropped."""
     image_size: Positive | tuple[Positive, Positive] | None = None
     """Resize images to this side, or to height and width (default: the data set's own size; for folder: the network's
-    own, else that of the files where all are alike and small, else 224)."""
+    own, else that of the files if all are alike and small, else 224)."""
     crop_share: Annotated[float, Strict(), at.Gt(0), at.Le(1)] | None = None
-    """Share of a test image's side that is left when its middle is cut out (folder: only; default: the network's own,
-    else 0.875). Images that have the wanted size are neither resized nor cut."""
+    """Fraction of a test image's side that the centre crop keeps (folder: only; default: the network's own, else
+    0.875). Images of the wanted size are neither resized nor cropped."""
     interpolation: Literal["bilinear", "bicubic"] | None = None
     """How image files are resized (folder: only; default: the network's own, else bilinear)."""
     limit_train: Count = 0
-    """Use only this many training images, the same for every seed; 0: all."""
+    """Use only this many training examples, the same for every seed; 0: all."""
     limit_test: Count = 0
-    """Use only this many test images, the same for every seed; 0: all."""
+    """Use only this many test examples, the same for every seed; 0: all."""
     epoch_images: Count = 0
-    """Training images per epoch; 0: all. Short epochs share one pass over the data, so that a short search still sees
-    many different images."""
+    """Training examples per epoch; 0: all. Short epochs share one pass over the data, so that a short search still sees
+    many different examples."""
     validation: BelowOne = 0.0
-    """Share of the training images held out for choices, the same for every seed; the test images are used at the end
-    only."""
+    """Fraction of the training examples held out for choices, the same for every seed; the test examples are used at
+    the end only."""
     workers: Count | None = None
-    """Processes that read images from disk; 0: this process (default: as many as there are free cores, at most 8)."""
+    """Processes that read examples from disk; 0: this process (default: the number of free cores, at most 8)."""
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -62,18 +62,7 @@ class DataFields(Schema):
 
 @final
 class DataSettings(DataFields):
-    """Settings of :func:`open_data`: those of :class:`DataFields`, and the seed of order and augmentation.
-
-    >>> DataSettings(batch_size=0)
-    Traceback (most recent call last):
-        ...
-    depl0.errors.InputError: The data setting 'batch_size' must be an integer of at least 1, got 0 instead.
-    """
+    """Settings of :func:`open_data`: those of :class:`DataFields`, and the seed of order and augmentation."""
 
     seed: Seed = 0
-    """Seed of the order and augmentation of training images."""
-
-    @classmethod
-    def called(cls, field: str) -> str:
-        """Return what errors call a field."""
-        return f"The data setting {field!r}"
+    """Seed of the order and augmentation of training examples."""

@@ -56,31 +56,35 @@ def build_model(spec: str, num_classes: int | None, in_channels: int, image_size
 
 
 def factory(
-    spec: str, num_classes: int | None, in_channels: int, image_size: ImageSize, pretrained: bool = False
+    spec: str,
+    num_classes: int | None,
+    in_channels: int | None,
+    image_size: ImageSize | None,
+    pretrained: bool = False,
 ) -> Callable[[], nn.Module]:
-    """Give a function without arguments that builds the network anew at every call.
+    """Return a function without arguments that builds a new network at every call.
 
-    ``pretrained`` is for callables of the user's own, whose signature may name it.
+    ``in_channels`` and ``image_size`` are None if the input of the network is not one image. ``pretrained`` is for
+    callables of the user's own, whose signature may name it.
 
-    The user's module or file is imported here, so that a wrong one is refused before anything else is done.
+    The user's module or file is imported here, so that an error in it comes before anything else is done.
     """
     check_spec(spec)
-    sizes: dict[str, object] = {"in_channels": in_channels, "image_size": image_size}
+    offered = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
+    sizes: dict[str, object] = {key: value for key, value in offered.items() if value is not None}
     library, colon, name = spec.partition(":")
-    if num_classes is not None:
-        sizes["num_classes"] = num_classes
-    elif not colon or library in ("torchvision", "timm"):
-        raise InputError(
-            f"model {spec!r} must be told how many outputs it has, and the data does not say.",
-            hint="write a callable that builds the network for this data: path/to/file.py:make.",
-        )
-    if not colon:
+    if not colon or library in ("torchvision", "timm"):
+        if num_classes is None or in_channels is None:
+            raise InputError(
+                f"model {spec!r} is built for images and a number of outputs; the data has "
+                + ("other targets." if num_classes is None else "other inputs."),
+                hint="write a callable that builds the network for this data: path/to/file.py:make.",
+            )
+        if colon:
+            make = _torchvision_factory if library == "torchvision" else _timm_factory
+            return make(name, num_classes, in_channels)
         arguments = wanted(registry.MODELS.find(spec), sizes)
         return lambda: registry.build(spec, **arguments)
-    if num_classes is not None and library == "torchvision":
-        return _torchvision_factory(name, num_classes, in_channels)
-    if num_classes is not None and library == "timm":
-        return _timm_factory(name, num_classes, in_channels)
     return _user_factory(spec, {**sizes, "pretrained": True} if pretrained else sizes)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from depl0._util import io, trust
 from depl0._util.user_code import code_file
 from depl0.app.data import with_path
-from depl0.app.data.registry import DATA
+from depl0.app.data.registry import NAMES
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe
@@ -74,7 +74,7 @@ def code_of(recipe: Recipe) -> dict[str, str]:
     """Return the files with code of the user's own that a recipe's fields name."""
     fields = {
         "model.spec": None if recipe.model.spec.startswith(("torchvision:", "timm:")) else recipe.model.spec,
-        "data.spec": None if recipe.data.spec.partition(":")[0] in DATA else recipe.data.spec,
+        "data.spec": None if recipe.data.spec.partition(":")[0] in NAMES else recipe.data.spec,
         "task.spec": recipe.task.spec,
         "gates.method": recipe.gates.method,
         "gates.generator": recipe.gates.generator,

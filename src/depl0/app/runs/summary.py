@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import nn
 
 from depl0.analysis.plan import Plan
 from depl0.app.runs.state import CompactionRecord, FreezingRecord
@@ -14,6 +14,7 @@ from depl0.app.tasks import Metric
 from depl0.costs.count import Cost, LayerCost
 from depl0.costs.memory import memory_bytes
 from depl0.equivalence.certificate import Certificate
+from depl0.host.inputs import ExampleInputs
 from depl0.latency.measure import Speedup, speedup, summarise, time_networks
 from depl0.surgery.files import file_size
 from depl0.surgery.record import Agreement, CompactRecord
@@ -147,18 +148,19 @@ class Summary:
 
 
 def measured(
-    dense: nn.Module, compact: nn.Module, example: Tensor
+    dense: nn.Module, compact: nn.Module, example: Any
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Speedup]]:
-    """Return latency, memory and file size of both networks, and how much faster one is; ``example`` is one image."""
+    """Return latency, memory and file size of both networks, and how much faster one is; ``example`` is one example."""
     networks = {"dense": dense, "compact": compact}
-    batch = example.expand(BATCH, *example.shape[1:]).contiguous()
-    one, many = (time_networks(networks, [inputs], ROUNDS, seconds=1.0) for inputs in (example, batch))
+    single = ExampleInputs.of(example)
+    batch = single.map_tensors(lambda tensor: tensor.expand(BATCH, *tensor.shape[1:]).contiguous())
+    one, many = (time_networks(networks, inputs, ROUNDS, seconds=1.0) for inputs in (single, batch))
     figures = {
         name: {
             "latency_ms": 1000 * summarise(one[name]).median,
             f"latency_ms_{BATCH}": 1000 * summarise(many[name]).median,
-            "memory_bytes": memory_bytes(network, [example]),
-            f"memory_bytes_{BATCH}": memory_bytes(network, [batch]),
+            "memory_bytes": memory_bytes(network, single),
+            f"memory_bytes_{BATCH}": memory_bytes(network, batch),
             "file_bytes": file_size(network),
         }
         for name, network in networks.items()

@@ -16,6 +16,7 @@ from depl0.app.data import DataInfo
 from depl0.app.tasks.classification import Classification, class_scores
 from depl0.app.training.session import Session
 from depl0.host.network import evaluation_mode
+from depl0.search.calibration import call
 
 MAX_CLASSES = 1000
 THUMBNAIL = 64
@@ -35,6 +36,8 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
     if not isinstance(session.task, Classification) or not 1 < (info.num_classes or 0) <= MAX_CLASSES:
         return None
     classes, most = int(info.num_classes or 0), session.recipe.run.examples
+    if info.image_shape is None:
+        most = 0
     counts = torch.zeros(classes, 4, device=engine.device)  # images, right dense, right compact, changed
     examples: list[dict[str, Any]] = []
     taken: Counter[int] = Counter()
@@ -71,9 +74,9 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
     }
 
 
-def _answers(engine: Any, network: nn.Module, images: Tensor) -> Tensor:
+def _answers(engine: Any, network: nn.Module, images: Any) -> Tensor:
     with engine.autocast():
-        return class_scores(network(images)).argmax(1)
+        return class_scores(call(network, images)).argmax(1)
 
 
 def picture(image: Tensor, info: DataInfo) -> str | None:

@@ -14,6 +14,7 @@ from depl0.app.data import Data
 from depl0.app.tasks import Task
 from depl0.errors import DataError
 from depl0.host.network import evaluation_mode
+from depl0.search.calibration import call
 
 
 @torch.no_grad()
@@ -31,14 +32,14 @@ def evaluate(engine: Accelerator, model: nn.Module, batches: Iterable[tuple[Any,
                 if isinstance(leaf, Tensor) and leaf.is_floating_point():
                     damaged += ~leaf.isfinite().all()
             with engine.autocast():
-                outputs = model(inputs)
+                outputs = call(model, inputs)
             measured = task.measure(outputs, targets)
             sums = measured if sums is None else sums + measured
     assert sums is not None, "there is always something to evaluate on"
     count = int(engine.reduce(damaged, reduction="sum"))
     if count:
         raise DataError(
-            f"images to evaluate on hold NaN or infinite values, in {count:,} of the batches.",
+            f"examples to evaluate on hold NaN or infinite values, in {count:,} of the batches.",
             hint="look for a transform that divides by zero, or for damaged files.",
         )
     return task.value(engine.reduce(sums, reduction="sum"))

@@ -21,6 +21,7 @@ from depl0.app.training.evaluate import evaluate
 from depl0.app.training.phase import Phase
 from depl0.app.training.session import Session
 from depl0.errors import RunInterruptedError
+from depl0.search.calibration import call
 
 _CHECK_EVERY = 20
 """steps between two checks of the loss; each synchronizes the device"""
@@ -111,7 +112,7 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
     engine, teacher = session.engine, phase.distillation
     with engine.autocast(), explained_batches():
         with teacher.watch(phase.model) if teacher is not None else nullcontext({}) as blocks:
-            outputs = wrapped(inputs)
+            outputs = call(wrapped, inputs)
         losses = phase.losses(outputs, targets)
         loss = losses.total
         if teacher is not None:  # penalties stay beside it

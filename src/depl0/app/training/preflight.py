@@ -9,6 +9,7 @@ import time
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast, is_first
 from depl0._util.random import isolated_random
@@ -25,6 +26,7 @@ from depl0.gated.attaching import choose_multiple, with_config
 from depl0.gates.threshold import COSTS
 from depl0.host.network import evaluation_mode
 from depl0.latency.multiples import Runtime
+from depl0.search.calibration import call
 
 MIN_STEPS, MIN_MACS = 400, 1e12
 """a training shorter than this (about a minute on one core) does not pay for measuring layouts"""
@@ -48,6 +50,8 @@ def choose_layout(session: Session, host: nn.Module, macs: int) -> None:
 
 def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
     recipe, data, wanted = session.recipe, session.data, session.recipe.run.channels_last
+    if data.info.image_shape is None:
+        return False
     if wanted == "on":
         check_channels_last(session.engine, host, data.info.image_shape)
         return True
@@ -86,7 +90,7 @@ def header(session: Session, gated: GatedModel) -> str:
     """Return network, data, device, folder and plan of a run, one line each."""
     recipe, info, engine = session.recipe, session.data.info, session.engine
     images = f"{info.train_size:,} training and {info.test_size:,} test images"
-    shape = "×".join(map(str, info.image_shape))
+    shape = info.shape
     classes = "" if info.num_classes is None else f", {info.num_classes:,} classes"
     processes = "" if engine.num_processes == 1 else f", {engine.num_processes} processes"
     if engine.device.type == "cpu":
@@ -107,7 +111,7 @@ def _reading(info: DataInfo) -> str:
     """Return how images are read, resized and normalised; nothing where that is up to the user's own code."""
     numbers = {"mean": info.mean, "std": info.std}
     shown = [f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in numbers.items() if values is not None]
-    return "; ".join(filter(None, [info.reading, ", ".join(shown)]))
+    return ", ".join(shown)
 
 
 def check_above_chance(session: Session, score: float) -> None:
@@ -128,7 +132,7 @@ def check_above_chance(session: Session, score: float) -> None:
     more = ", …." if classes > 5 else "."
     raise InputError(
         f"the trained weights score {score:.1f} % on {recipe.data.spec}, and guessing scores {chance:.1f} %: are its "
-        f"images prepared as those that the network was trained on? They come as {'×'.join(map(str, info.image_shape))}"
+        f"images prepared as those that the network was trained on? They come as {info.shape}"
         f" ({_reading(info) or 'as your code gives them'}).{names + more if names else ''}",
         hint="set what the network was trained with: --set 'data.image_size=[48, 80]' (height, width), data.mean and "
         "data.std; to go on all the same: --set model.allow_chance=true.",
@@ -156,17 +160,18 @@ def time_estimate(session: Session, host: nn.Module) -> str | None:
     epochs = _epochs(session)
     if not epochs or session.resumed is not None:
         return None
-    images = next(iter(session.data.test.epoch(0)))[0][:TIMED_IMAGES]
+    inputs = pytree.tree_map(lambda tensor: tensor[:TIMED_IMAGES], next(iter(session.data.test.epoch(0)))[0])
+    first = pytree.tree_leaves(inputs)[0]
     seconds = 0.0
     with evaluation_mode(host), torch.no_grad(), isolated_random(), session.engine.autocast():
         for _ in range(2):  # the first one also finds its algorithms
             start = time.perf_counter()
-            host(images)
-            if images.is_cuda:
+            call(host, inputs)
+            if first.is_cuda:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
     passes = epochs * (STEP_PER_PASS * session.data.train.size + session.data.test.size)
-    return f"time     {duration(seconds / len(images) * passes)} of training{less_time(session.recipe)}"
+    return f"time     {duration(seconds / len(first) * passes)} of training{less_time(session.recipe)}"
 
 
 def less_time(recipe: Recipe) -> str:

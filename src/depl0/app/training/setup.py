@@ -6,14 +6,15 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
+from torch.utils import _pytree as pytree
 
 from depl0._util.random import seed_everything
-from depl0.app.data import Data, open_data
+from depl0.app.data import Data, DataInfo, open_data
 from depl0.app.data.folder import IMAGE_SIZE, own_size, scan
 from depl0.app.methods import Scored
 from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
@@ -61,8 +62,12 @@ def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, wor
 
 def model_factory(recipe: Recipe, data: Data) -> Callable[[], nn.Module]:
     """Return the function that builds the dense network of a recipe for its data."""
-    channels, height, width = data.info.image_shape
-    return factory(recipe.model.spec, data.info.num_outputs, channels, image_size(height, width))
+    return _factory(recipe.model.spec, data.info)
+
+
+def _factory(spec: str, info: DataInfo, pretrained: bool = False) -> Callable[[], nn.Module]:
+    channels, *sides = info.image_shape or (None,)
+    return factory(spec, info.num_outputs, channels, image_size(*sides) if sides else None, pretrained)
 
 
 # -- initial weights -------------------------------------------------------------------------------------------------
@@ -85,16 +90,14 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
     model, info = recipe.model, data.info
     is_users = ":" in model.spec and not has_published(model.spec)
     if is_users and model.pretrained:
-        make_host = factory(
-            model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]), pretrained=True
-        )
+        make_host = _factory(model.spec, info, pretrained=True)
     loads_itself = is_users and not model.weights and comes_trained(make_host, recipe.run.seed)
     seed_everything(recipe.run.seed)
     host = make_host()
     if model.weights:
         return _loaded(model.weights, host, load_weights(host, model.weights, strict=model.strict))
     if model.pretrained and not is_users:
-        published = published_weights(model.spec, info.image_shape[0])
+        published = published_weights(model.spec, (info.image_shape or (3,))[0])
         return _loaded(published.source, host, fill(host, published.tensors, published.source, strict=model.strict))
     if loads_itself and not model.pretrained:
         note = f"weights of {model.spec} do not depend on the seed; treating the network as pretrained"
@@ -129,18 +132,23 @@ def _loaded(source: str, host: nn.Module, head: NewHead | None) -> InitialNetwor
     return InitialNetwork(host, False, (note,))
 
 
+def first_example(data: Data) -> Any:
+    """Return the inputs of one test example, as a batch of one, so that all costs are those of one example."""
+    return pytree.tree_map(lambda tensor: tensor[:1], next(iter(data.test.epoch(0)))[0])
+
+
 # -- gates -----------------------------------------------------------------------------------------------------------
 
 
 def gated_network(
     recipe: Recipe, engine: Accelerator, data: Data, make_host: Callable[[], nn.Module]
-) -> tuple[GatedModel, Tensor, InitialNetwork]:
+) -> tuple[GatedModel, Any, InitialNetwork]:
     """Build the network of a recipe with its gates, the same in all processes; with one image of the data."""
     start = initial_network(recipe, data, make_host)
     host = start.host.to(engine.device)
     if recipe.run.sync_bn:
         check_norms(host, engine)
-    example = next(iter(data.test.epoch(0)))[0][:1]  # one image, so that all costs are of one image
+    example = first_example(data)
     check_network(task_of(recipe), host, example, data.info)
     choose_threads(cost(host, example).macs * recipe.data.batch_size / engine.num_processes, engine.device)
     # Where layers are timed, one process does it and the others read what it has kept.
@@ -151,7 +159,7 @@ def gated_network(
     return gated, example, start
 
 
-def attach_for(recipe: Recipe, host: nn.Module, example: Tensor) -> GatedModel:
+def attach_for(recipe: Recipe, host: nn.Module, example: Any) -> GatedModel:
     """Put the gates of a recipe on a network, and refuse a budget that cannot be reached."""
     gates, method = recipe.gates, method_of(recipe)
     rng = torch.Generator().manual_seed(recipe.run.seed)

@@ -1,0 +1,359 @@
+"""Data of the user's own: arrays, Datasets, DataLoaders and splits of Hugging Face, with one or several inputs."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from depl0.app.data import Data, DataSettings, names, open_data
+from depl0.errors import DataError, InputError
+
+
+class Numbers(Dataset[Any]):
+    """Images that show their own number, with random pixels of transforms in the corner."""
+
+    def __init__(self, count: int, shape: tuple[int, ...] = (1, 4, 6), broken: int | None = None) -> None:
+        self.count, self.shape, self.broken = count, shape, broken
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        if number == self.broken:
+            raise KeyError("lost")
+        image = torch.full(self.shape, float(number))
+        image[0, 0, :3] = torch.tensor([torch.rand(()).item(), float(np.random.rand()), random.random()])
+        return image, number % 3
+
+
+class Examples(Dataset[Any]):
+    """The given examples."""
+
+    def __init__(self, examples: list[Any]) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.examples[number]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that opens the data that a user's function returns."""
+
+    def open_made(made: Any, rank: int = 0, world: int = 1, **settings: Any) -> Data:
+        module = ModuleType("made_here")
+        module.make = lambda: made  # type: ignore[attr-defined]
+        module.__file__ = str(tmp_path / "made_here.py")
+        monkeypatch.setitem(sys.modules, "made_here", module)
+        return open_data("made_here:make", DataSettings(**{"batch_size": 4, **settings}), rank=rank, world=world)
+
+    return open_made
+
+
+def batches(data: Data, epoch: int = 0, first_step: int = 0) -> list[Any]:
+    return [pytree.tree_map(Tensor.tolist, batch) for batch in data.train.epoch(epoch, first_step)]
+
+
+# -- names and functions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "hint"),
+    [
+        ("cifra10:x", "got 'cifra10:x' instead.", "did you mean cifar10:DIR"),
+        ("digit", "The data must be one of cifar100:DIR, cifar10:DIR, digits, ", "did you mean digits?"),
+        ("", "got '' instead.", "my_package.data:make"),
+        ("no.such.module:make", "or MODULE:FUNCTION, got 'no.such.module:make' instead.", "my_package.data:make"),
+        ("cifar10:", "the data set 'cifar10' must be written cifar10:DIR, with the folder of its files, got", ""),
+        ("digits:x", "the data set 'digits' must be written digits, got 'digits:x' instead.", ""),
+        ("nowhere.py:make", "needs the file nowhere.py; found no file there", ""),
+    ],
+)
+def test_wrong_specs_are_errors(spec: str, text: str, hint: str) -> None:
+    with pytest.raises(InputError, match=re.escape(text)) as error:
+        open_data(spec)
+    assert hint in (error.value.hint or "")
+
+
+def test_names() -> None:
+    assert names() == ("cifar100:DIR", "cifar10:DIR", "digits", "fashion-mnist:DIR", "folder:DIR", "mnist:DIR")
+
+
+def test_importing_loads_nothing_that_only_some_data_sets_need() -> None:
+    code = "import sys, depl0.app.data; print([n for n in ('PIL', 'pooch', 'sklearn', 'rich') if n in sys.modules])"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_missing_device_is_named(device: str) -> None:
+    with pytest.raises(InputError, match=f"The device {device!r} cannot be used: "):
+        open_data("digits", device=device)
+
+
+OWN = """
+import numpy, torch
+images = torch.arange(4 * 2 * 3 * 3).view(4, 2, 3, 3).to(torch.uint8)
+labels = [0, 1, 2, 1]
+def make(): return (images, labels), (images[:2].numpy(), numpy.array(labels[:2], dtype=numpy.uint16))
+def scaled(settings, rank, *, world, device='x'): return make() if (rank, world) == (1, 2) else 1 / 0
+number = 3
+def fails(): raise KeyError("lost")
+def needy(folder): return None
+def nothing(): return None
+def one(): return (images, labels)
+def strings(): return (images, ["a", "b", "c", "d"]), (images, labels)
+def short(): return (images, [0.5, 1.0]), (images, labels)
+def ragged(): return ([[1, 2], [3]], labels), (images, labels)
+"""
+
+
+def test_arrays_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    data = open_data(f"{tmp_path / 'own.py'}:make", DataSettings(batch_size=4, augment="none"))
+    assert (data.info.num_classes, data.info.image_shape) == (3, (2, 3, 3))
+    ((images, _),) = data.train.epoch(0)
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(2), rtol=0, atol=1e-6)
+    torch.testing.assert_close(images.std((0, 2, 3), correction=0), torch.ones(2))
+    ((_, labels),) = data.test.epoch(0)
+    assert labels.dtype == torch.int64 and labels.tolist() == [0, 1]
+    assert open_data(f"{tmp_path / 'own.py'}:scaled", rank=1, world=2).train.size == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("number", "must name a callable of {path}, found a int."),
+        ("fails", "data '{path}:fails' failed at {path}, line 8: KeyError: 'lost'"),
+        ("needy", "data '{path}:needy' cannot be called: missing a required argument: 'folder'"),
+        ("nothing", "{path}:nothing must return (train, test): two Datasets, two DataLoaders"),
+        ("one", "{path}:one must return (train, test): two Datasets"),
+        ("strings", "the targets of the training data of {path}:strings must be a tensor, an array, numbers"),
+        ("short", "the training data of {path}:short must be arrays of one length, got the shapes (4, 2, 3, 3), (2,)"),
+        ("ragged", "got a list of 2 (a list of 2 (int, int), a list of 1 (int)) instead."),
+    ],
+)
+def test_functions_that_return_something_else_are_named(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    with pytest.raises((InputError, DataError), match=re.escape(text.format(path=path))):
+        open_data(f"{path}:{name}")
+
+
+@pytest.mark.parametrize("content", ["import no_such_package", "def", "1 / 0"])
+def test_code_that_cannot_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    (tmp_path / "broken_here.py").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    for spec in ("broken_here.py:make", "broken_here:make"):
+        with pytest.raises(InputError, match=f"data '{spec}' failed at .*broken_here.py, line 1: "):
+            open_data(spec)
+    assert "broken_here" not in sys.modules
+
+
+# -- Datasets and DataLoaders ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["datasets", "loaders"])
+def test_batches_are_a_function_of_seed_epoch_and_step(opened: Any, kind: str) -> None:
+    def made() -> tuple[Any, Any]:
+        pair = Numbers(10), Numbers(5)
+        return pair if kind == "datasets" else tuple(DataLoader(part, batch_size=4, shuffle=True) for part in pair)
+
+    data = opened(made())
+    info = data.info
+    assert (info.num_classes, info.image_shape, info.train_size, info.test_size) == (3, (1, 4, 6), 10, 5)
+    assert info.mean is None, "floats are used as they are"
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    first = batches(data)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
+    torch.manual_seed(99), np.random.seed(99), random.seed(99)
+    assert batches(opened(made())) == first == batches(data)
+    assert batches(data, first_step=1) == first[1:]
+    assert batches(data, epoch=1) != first != batches(opened(made(), seed=1))
+
+
+def test_workers_change_nothing(opened: Any) -> None:
+    assert batches(opened((Numbers(9), Numbers(3)), workers=1)) == batches(opened((Numbers(9), Numbers(3)), workers=0))
+
+
+def test_images_are_normalised_and_classes_named(opened: Any) -> None:
+    images, labels = torch.randint(256, (6, 3, 5, 7), dtype=torch.uint8), torch.tensor([0, 1, 2, 0, 1, 2])
+
+    class Named(TensorDataset):
+        classes = ("cat", "dog", "owl", "fox")
+
+    data = opened((Named(images, labels), Subset(Named(images, labels), [0, 4])))
+    assert (data.info.num_classes, data.info.class_names) == (4, ("cat", "dog", "owl", "fox"))
+    assert data.info.class_counts == ((2, 2, 2, 0), (1, 1, 0, 0)) and data.info.image_shape == (3, 5, 7)
+    ((found, _),) = data.test.epoch(0)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.info.mean, data.info.std))
+    torch.testing.assert_close(found, (images[[0, 4]] / 255 - mean) / std, atol=1e-5, rtol=0)
+
+
+def test_splits_of_hugging_face(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ModuleType("datasets")
+
+    class Split:
+        column_names = ("image", "label")
+
+        def __init__(self, count: int) -> None:
+            self.features = {"label": type("ClassLabel", (), {"names": ["cat", "dog"]})()}
+            self.count = count
+
+        def __len__(self) -> int:
+            return self.count
+
+        def __getitem__(self, key: Any) -> Any:
+            if key == "label":
+                return [number % 2 for number in range(self.count)]
+            return {"image": np.full((4, 6, 3), key, dtype=np.uint8), "label": key % 2}  # as Pillow lays it out
+
+    package.Dataset, package.DatasetDict = Split, dict  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    data = opened({"train": Split(8), "validation": Split(3)})
+    assert (data.info.class_names, data.info.image_shape) == (("cat", "dog"), (3, 4, 6))
+    assert (data.info.train_size, data.info.test_size) == (8, 3)
+    assert next(iter(data.test.epoch(0)))[1].tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match=r"must have the splits train and test \(or validation\), got train instead"):
+        opened({"train": Split(8)})
+
+
+# -- several inputs and targets ----------------------------------------------------------------------------------------
+
+
+def two_inputs(count: int, form: str) -> list[Any]:
+    """Examples with an image and a state, and a class and a vector, which all show their own number."""
+    found = []
+    for number in range(count):
+        image = torch.full((3, 4, 4), number, dtype=torch.uint8)
+        state, vector = torch.tensor([number / 2, 1.0]), torch.tensor([float(number), 0.0])
+        pair: Any = ((image, state), (number % 3, vector))
+        if form == "dicts":
+            pair = {"image": image, "state": state}, {"kind": number % 3, "vector": vector}
+        found.append({"inputs": pair[0], "targets": pair[1]} if form == "one dict" else pair)
+    return found
+
+
+def stacked(examples: list[Any]) -> Any:
+    return pytree.tree_map(lambda *leaves: torch.stack([torch.as_tensor(leaf) for leaf in leaves]), *examples)
+
+
+@pytest.mark.parametrize("form", ["tuples", "dicts", "one dict"])
+@pytest.mark.parametrize("kind", ["datasets", "loaders", "arrays"])
+def test_examples_may_have_several_inputs_and_targets(opened: Any, form: str, kind: str) -> None:
+    parts: Any = [two_inputs(count, form) for count in (8, 3)]
+    if kind == "datasets":
+        made = tuple(map(Examples, parts))
+    elif kind == "loaders":
+        made = tuple(DataLoader(Examples(part), batch_size=4) for part in parts)
+    else:
+        made = tuple(stacked([tuple(e.values()) if form == "one dict" else e for e in part]) for part in parts)
+    data = opened(made, mean=(0, 0, 0), std=(1 / 255,) * 3)
+    assert (data.info.image_shape, data.info.num_classes, data.info.num_outputs) == (None, None, None)
+    assert data.info.shape == "3×4×4 and 2"
+    names_in = {"dicts": (["image", "state"], ["kind", "vector"])}.get(form, ([0, 1], [0, 1]))
+    seen = []
+    for inputs, targets in [*data.train.epoch(1), *data.test.epoch(0)]:
+        image, state = (inputs[name] for name in names_in[0])
+        sort, vector = (targets[name] for name in names_in[1])
+        number = image[:, 0, 0, 0].round()
+        assert image.dtype == torch.float32 and torch.equal(state[:, 0], number / 2)
+        assert torch.equal(sort, number.long() % 3) and torch.equal(vector[:, 0], number)
+        seen += number.long().tolist()
+    assert sorted(seen) == sorted([*range(8), *range(3)])
+    assert batches(data, 1, first_step=1) == batches(data, 1)[1:]
+
+
+def test_ranks_share_batches_of_several_inputs(opened: Any) -> None:
+    parts = tuple(Examples(two_inputs(count, "dicts")) for count in (8, 4))
+    alone, *ranks = (opened(parts, rank, world) for rank, world in ((0, 1), (0, 2), (1, 2)))
+    whole, shares = list(alone.train.epoch(3)), [list(rank.train.epoch(3)) for rank in ranks]
+    for step, batch in enumerate(whole):
+        joined = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(share[step] for share in shares))
+        assert pytree.tree_all(bool, pytree.tree_map(torch.equal, batch, joined))
+
+
+TARGETS: dict[str, tuple[Any, Any]] = {
+    "scalars": (np.arange(40) / 2, (None, 1, ())),
+    "vectors": (torch.ones(40, 2), (None, 2, (2,))),
+    "classes": ([number % 4 for number in range(40)], (4, 4, ())),
+    "label maps": (torch.ones(40, 6, 5, dtype=torch.uint8), (None, None, (6, 5))),
+    "several": ({"number": torch.arange(40), "box": np.ones((40, 2, 4))}, (None, None, None)),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_of_images_in_memory(opened: Any, name: str) -> None:
+    targets, (classes, outputs, shape) = TARGETS[name]
+    images = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1).expand(40, 1, 6, 5)
+    data = opened(((images, targets), (images, targets)), mean=(0,), std=(1 / 255,))
+    info = data.info
+    assert (info.num_classes, info.num_outputs, info.target_shape) == (classes, outputs, shape)
+    assert info.labels == ((1,) if name == "label maps" else None)
+    wanted = pytree.tree_map(lambda leaf: torch.as_tensor(leaf), targets) if isinstance(targets, dict) else targets
+    for images, found in data.train.epoch(1):
+        numbers = images[:, 0, 0, 0].round().long()
+        for ours, theirs in zip(
+            pytree.tree_leaves(found), pytree.tree_leaves([wanted] if name == "classes" else wanted), strict=False
+        ):
+            assert ours.dtype in (torch.int64, torch.float32)
+            if name != "classes":
+                assert torch.equal(ours, torch.as_tensor(theirs)[numbers].to(ours.dtype))
+
+
+def test_targets_with_places_in_the_image_stop_augmentation(opened: Any) -> None:
+    images, maps = torch.zeros(4, 1, 6, 5, dtype=torch.uint8), torch.zeros(4, 6, 5, dtype=torch.uint8)
+    for setting in ({"augment": "crop-flip"}, {"image_size": 8}):
+        with pytest.raises(
+            InputError, match=rf"data.{next(iter(setting))} must be left out for .*, whose targets have"
+        ):
+            opened(((images, maps), (images, maps)), **setting)
+
+
+GOOD = Numbers(4)
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "text"),
+    [
+        ((Numbers(4, broken=2), GOOD), {}, "example 2 of the training data of made_here:make cannot be read: KeyError"),
+        ((Numbers(0), GOOD), {}, "must hold at least one example"),
+        ((DataLoader(GOOD), GOOD), {}, "must return two DataLoaders or two Datasets, got one of each"),
+        ((DataLoader(GOOD), DataLoader(GOOD)), {"world": 2}, "cannot be divided between processes"),
+        ((GOOD, GOOD), {"augment": "crop"}, "data.augment must be left out for made_here:make, whose examples have"),
+        (
+            (Examples([(torch.rand(1, 4, 4), torch.rand(2), 1)]), GOOD),
+            {},
+            "must be (inputs, targets), or a dict with an 'image' (or 'inputs') and a 'label' (or 'targets'), got a "
+            "tuple of 3 (Tensor of shape (1, 4, 4), Tensor of shape (2,), int) instead.",
+        ),
+        (
+            (Examples([([torch.rand(1, 4, 4), torch.rand(2)], 1)]), GOOD),
+            {},
+            "the inputs of example 0 of the training data of made_here:make must be a tensor, an array, numbers, a "
+            "Pillow image, or a tuple or dict of them, got a list of 2 (Tensor of shape (1, 4, 4), "
+            "Tensor of shape (2,))",
+        ),
+        ((Examples([(torch.rand(1, 4, 4 + n), 0) for n in range(2)]), Numbers(1)), {}, "one form and shape each, got"),
+        ((Examples([(torch.rand(4), 0), (torch.rand(4), -1)]), GOOD), {}, "must be from 0 to 0, got -1 for example 1"),
+    ],
+)
+def test_unsupported_examples_are_named(opened: Any, made: Any, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises((DataError, InputError), match=re.escape(text)):
+        batches(opened(made, **settings))
