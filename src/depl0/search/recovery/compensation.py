@@ -7,7 +7,8 @@ patches P', with closed channels at zero and the others changed by what was cut 
 
 over the open columns, from calibration inputs alone; the constant c goes into its bias or into the running mean of the
 batch norm behind it. Layer after layer in order of execution, so that every layer is fitted to what really reaches it.
-A layer whose output is only added to a shortcut also makes up for what has gone wrong on the shortcut.
+A layer whose output is only added to a shortcut also makes up for what has gone wrong on the shortcut; a layer that
+reads tokens does not, because that overfits, and its errors are relative to the size of each token's sum.
 
 Only weights of the host change, so that what is extracted afterwards still computes what the gated network computes.
 """
@@ -41,7 +42,9 @@ from depl0.search.recovery.readers import (
     out_factors,
     outputs_at,
     patches,
+    reads_tokens,
     rows_for,
+    token_weights,
 )
 from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_patches, is_wide
 
@@ -241,6 +244,10 @@ class _Run:
                 moments.add(by_channels(seen, kernel), by_channels(was, kernel))
                 continue
             wanted = was @ weight.flatten(1).to(was).T
+            if sums is not None and reads_tokens(cut):
+                total = sums[number][0].branch + sums[number][0].other
+                moments.add(seen, wanted, token_weights(total, dense, places))
+                continue
             if sums is not None:
                 missing = outputs_at(sums[number][0].other - sums[number][1].other, cut, places)
                 wanted = wanted + missing * self._inverse_scale(reader, sums[number][1].scale).to(missing)

@@ -183,6 +183,20 @@ def outputs_at(tensor: Tensor, call: LayerCall, places: Tensor) -> Tensor:
     return read.transpose(1, 2).reshape(-1, tensor.shape[1])
 
 
+def reads_tokens(call: LayerCall) -> bool:
+    """Return True if a linear layer reads (batch, …, tokens, features)."""
+    return call.kind == "linear" and call.input.dim() > 2
+
+
+def token_weights(total: Tensor, call: LayerCall, places: Tensor) -> Tensor:
+    """Return the weight of each of these tokens: one over the sum of squares of what the layer's output is part of.
+
+    Norms divide every token by its own size, so errors count relative to it. Without weights, the few tokens that
+    transformers give a size a hundred times that of all others would be the only ones that count.
+    """
+    return 1 / outputs_at(total, call, places).square().sum(1).clamp_min(1e-12)
+
+
 def choose_places(call: LayerCall, rows: int, seed: int) -> Tensor:
     """Choose output places at random, so that a batch gives about so many rows; the same ones for the same seed."""
     rng = torch.Generator().manual_seed(seed)

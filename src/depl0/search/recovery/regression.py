@@ -28,23 +28,29 @@ class Moments:
 
     def __init__(self, centred: bool = True) -> None:
         self.centred = centred
-        self.count = 0
+        self.count = 0.0
+        """rows, or the sum of their weights"""
         self.mean, self.wanted_mean = torch.zeros(0), torch.zeros(0)
         """E[P] and E[Y], or zeros where no constant may be fitted"""
         self._pp, self._yp, self._yy = torch.zeros(0), torch.zeros(0), torch.zeros(0)
 
-    def add(self, rows: Tensor, wanted: Tensor) -> None:
-        """Add rows (count, columns) and what is wanted for them (count, outputs)."""
+    def add(self, rows: Tensor, wanted: Tensor, weights: Tensor | None = None) -> None:
+        """Add rows (count, columns) and what is wanted for them (count, outputs), with a weight for each row."""
         p, y = (part.cpu() if part.device.type == "mps" else part for part in (rows, wanted))
-        mean, wanted_mean = (part.mean(0, dtype=torch.float64) * self.centred for part in (p, y))
+        each = None if weights is None else weights.to(p)[:, None]
+        added = float(len(rows) if each is None else each.sum())
+        totals = [(part if each is None else part * each).sum(0, dtype=torch.float64) for part in (p, y)]
+        mean, wanted_mean = (total / added * self.centred for total in totals)
         if self.centred:
             p, y = p - mean.to(p.dtype), y - wanted_mean.to(y.dtype)
-        else:
+        elif each is None:
             p, y = p.double(), y.double()
+        if each is not None:
+            p, y = p * each.sqrt(), y * each.sqrt()
         sums = [part.double().cpu() for part in (p.T @ p, y.T @ p, y.square().sum(0))]
         mean, wanted_mean = mean.cpu(), wanted_mean.cpu()
         if self.count:  # Chan et al.: both parts about their common mean
-            share = len(rows) / (self.count + len(rows))
+            share = added / (self.count + added)
             apart, wanted_apart = mean - self.mean, wanted_mean - self.wanted_mean
             between = [torch.outer(apart, apart), torch.outer(wanted_apart, apart), wanted_apart.square()]
             old = (self._pp, self._yp, self._yy)
@@ -52,7 +58,7 @@ class Moments:
             mean, wanted_mean = self.mean + share * apart, self.wanted_mean + share * wanted_apart
         self._pp, self._yp, self._yy = sums
         self.mean, self.wanted_mean = mean, wanted_mean
-        self.count += len(rows)
+        self.count += added
 
     @property
     def gram(self) -> Tensor:

@@ -8,13 +8,14 @@ up for it, the error of its output is
 (optimal brain surgeon, by channels). The channel with the least error, over all readers of its group, is removed, W and
 G⁻¹ are brought up to date (Schur complement), and so on to the last one: so channels that stand in for each other are
 not all judged worthless. The errors compare layers when each is taken relative to the variance of what the layer's
-output becomes part of: the sum with a shortcut where it is added to one, its own output elsewhere. The score of a gate
+output becomes part of: the sum with a shortcut where it is added to one, its own output elsewhere. Of tokens, each error
+is relative to the size of its own sum. The score of a gate
 is the logarithm of its error against that of what it costs. No labels are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -39,7 +40,9 @@ from depl0.search.recovery.readers import (
     in_factors,
     output_scale,
     patches,
+    reads_tokens,
     rows_for,
+    token_weights,
 )
 from depl0.search.recovery.regression import Moments, damping, is_wide
 from depl0.search.scores.importance import standardise
@@ -134,10 +137,11 @@ def observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int = 0, gate
     every, _ = find_readers(plan, host)
     _, added = order_and_added(network, inputs[0])
     readers = {weight: reader for weight, reader in every.items() if bool((reader.gates >= 0).any())}
-    observer = _Observer(plan, host, readers, gates, len(inputs))
+    sums = added_readers(host, every, added)
+    observer = _Observer(plan, host, readers, gates, len(inputs), sums)
     for number, batch in enumerate(inputs):
         observer.batch = number
-        with layer_events(network, observer, added_readers(host, every, added)):
+        with layer_events(network, observer, sums):
             batch.run(network)
         tell(number + 1, steps)
     return [
@@ -151,12 +155,23 @@ def observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int = 0, gate
 class _Observer:
     """Adds up what readers see, and the variance of the sums that their outputs go into."""
 
-    def __init__(self, plan: Plan, host: nn.Module, readers: dict[str, Reader], gates: Tensor, batches: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        host: nn.Module,
+        readers: dict[str, Reader],
+        gates: Tensor,
+        batches: int,
+        added: Collection[str] = (),
+    ) -> None:
         self.seen = {weight: Moments(reader.constant is not None) for weight, reader in readers.items()}
         self.spread: dict[str, list[float]] = {}
         """of every batch, the variance of the sum"""
+        self.tokens = dict.fromkeys(readers, 0)
+        """of every layer whose tokens have weights, their number"""
+        self._held: dict[str, tuple[LayerCall, Tensor, Tensor]] = {}
         self.batch, self._batches = 0, batches
-        self._readers = readers
+        self._readers, self._added = readers, added
         self._weights = {weight: host.get_parameter(weight) for weight in readers}
         self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
         for weight, reader in readers.items():
@@ -169,12 +184,21 @@ class _Observer:
             return
         weight = self._weights[event.weight]
         if not isinstance(event, LayerCall):
+            if event.weight in self._held:
+                call, places, rows = self._held.pop(event.weight)
+                self.seen[event.weight].add(rows, rows[:, :1], token_weights(event.branch + event.other, call, places))
+                self.tokens[event.weight] += len(rows)
+                return
             total = (event.branch + event.other).movedim(-1 if weight.dim() == 2 else 1, 0)
             self.spread.setdefault(event.weight, []).append(float(total.flatten(1).float().var(1).sum()))
             return
         kernel = weight[0, 0].numel()
-        rows = patches(event, choose_places(event, rows_for(weight[0].numel()) // self._batches, seed=self.batch))
+        places = choose_places(event, rows_for(weight[0].numel()) // self._batches, seed=self.batch)
+        rows = patches(event, places)
         rows = rows * self._factors[event.weight].repeat_interleave(kernel).to(rows)
+        if event.weight in self._added and reads_tokens(event):
+            self._held[event.weight] = event, places, rows
+            return
         if is_wide(weight):
             rows = by_channels(rows, kernel)
         self.seen[event.weight].add(rows, rows[:, :1])
@@ -188,7 +212,10 @@ def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) ->
     if is_wide(weight):
         flat, block = scaled.flatten(2).transpose(1, 2).flatten(0, 1), 1  # (outputs · kernel, channels)
     spread = observer.spread.get(reader.weight)
-    energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
+    if observer.tokens[reader.weight]:  # weights are one over the energy of every token
+        energy = observer.tokens[reader.weight] / observer.seen[reader.weight].count
+    else:
+        energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
     strength = damping(gram) or 1.0
     inverse = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=gram.dtype))
     return View(reader.gates, block, flat / max(energy, 1e-30) ** 0.5, inverse)
