@@ -8,9 +8,9 @@ up for it, the error of its output is
 (optimal brain surgeon, by channels). The channel with the least error, over all readers of its group, is removed, W and
 G⁻¹ are brought up to date (Schur complement), and so on to the last one: so channels that stand in for each other are
 not all judged worthless. The errors compare layers when each is taken relative to the variance of what the layer's
-output becomes part of: the sum with a shortcut where it is added to one, its own output elsewhere. Of tokens, each error
-is relative to the size of its own sum. The score of a gate
-is the logarithm of its error against that of what it costs. No labels are needed.
+output becomes part of: the sum with a shortcut where it is added to one, its own output elsewhere. Of tokens, each
+error is relative to the size of its own sum. The score of a gate is the logarithm of its error against that of what it
+costs. No labels are needed.
 """
 
 from __future__ import annotations
