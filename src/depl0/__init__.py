@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from depl0.analysis.planning import plan as plan
     from depl0.config import GateConfig as GateConfig
     from depl0.costs.count import cost as cost
     from depl0.errors import Depl0Error as Depl0Error
     from depl0.gated import GatedModel as GatedModel
     from depl0.gated import attach as attach
-    from depl0.planning import plan as plan
     from depl0.search.config import SearchConfig as SearchConfig
     from depl0.search.one_shot import prune as prune
     from depl0.search.search import Search as Search
@@ -38,7 +38,7 @@ _HOMES = {
     "cost": "costs.count",
     "info": "surgery.record",
     "load": "surgery.files",
-    "plan": "planning",
+    "plan": "analysis.planning",
     "prune": "search.one_shot",
     "save": "surgery.files",
 }
@@ -54,7 +54,6 @@ _MODULES = [
     "gates",
     "integrations",
     "latency",
-    "planning",
     "search",
     "select",
     "surgery",

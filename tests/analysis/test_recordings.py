@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import depl0
-import depl0.planning.traces
+import depl0.analysis.traces
 from depl0.equivalence.cases import Accepted, Case
 from depl0.equivalence.comparison import compare_in_training
 from depl0.host.inputs import ExampleInputs
@@ -76,8 +76,8 @@ OTHERS = [OtherLayer, OtherOperand, OtherOutput, OtherGradients]
     "build", [*ALIKE, *OTHERS, STRUCTURES["AuxiliaryHead"].build, STRUCTURES["StochasticDepth"].build]
 )
 def test_training_is_recorded_where_it_is_another_path(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, modes = depl0.planning.traces.record, list[str]()
-    monkeypatch.setattr(depl0.planning.traces, "record", lambda *args: modes.append(args[2]) or record(*args))
+    record, modes = depl0.analysis.traces.record, list[str]()
+    monkeypatch.setattr(depl0.analysis.traces, "record", lambda *args: modes.append(args[2]) or record(*args))
     inputs = STRUCTURES[build.__name__].inputs if build.__name__ in STRUCTURES else image(size=24, batch=1)
     torch.manual_seed(0)
     plan = depl0.plan(build(), inputs)

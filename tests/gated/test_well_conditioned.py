@@ -13,12 +13,12 @@ from tests.support.sampling import covering
 from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
+from depl0.analysis.planning import plan
 from depl0.app.models.resnet_cifar import resnet20
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.gates.generators import GENERATORS, make_generator
 from depl0.host.inputs import ExampleInputs
-from depl0.planning import plan
 
 WIDTH, USELESS = 20, 6
 STEPS = 150

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from depl0.analysis.plan import Plan
+from depl0.analysis.planning import plan
 from depl0.app.models.resnet_cifar import resnet20
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
@@ -19,7 +20,6 @@ from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.gates.generators import GENERATORS, make_generator
 from depl0.host.inputs import ExampleInputs
-from depl0.planning import plan
 from depl0.select.gates import minimum_share, select_gates
 from tests.networks.tiny import run
 from tests.support.sampling import covering

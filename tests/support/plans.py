@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from depl0.analysis.plan import Plan
+from depl0.analysis.planning import plan
 from depl0.host.inputs import ExampleInputs
-from depl0.planning import plan
 
 NETWORKS = (
     "tests.networks.coupled.Coupled",

@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from depl0._util.defaults import own_defaults
 from depl0._util.distributed import broadcast, is_first
+from depl0.analysis.planning import plan as make_plan
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
@@ -18,7 +19,6 @@ from depl0.gates.threshold import BudgetKind
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host
 from depl0.latency.multiples import Runtime, multiples_that_pay, with_room
-from depl0.planning import plan as make_plan
 from depl0.select.gates import minimum_share
 
 

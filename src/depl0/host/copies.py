@@ -226,6 +226,16 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @contextmanager
+def attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Restore the attributes of a network's modules afterwards: caches, for one, hold tensors of one precision."""
+    attributes = _Attributes(model)
+    try:
+        yield
+    finally:
+        attributes.restore()
+
+
+@contextmanager
 def untouched(host: nn.Module) -> Iterator[None]:
     """Run copies of a host: whatever reaches the host itself is refused before it can change anything there."""
     attributes = _Attributes(host)

@@ -35,10 +35,10 @@ def plan_command(
     import torch
 
     from depl0._util.user_code import load_callable
+    from depl0.analysis.planning import plan
     from depl0.app.models.spec import build_model
     from depl0.app.models.spec import image_size as sides
     from depl0.host.inputs import ExampleInputs
-    from depl0.planning import plan
 
     height, width = _sides(image_size or ("224" if ":" in model or model == "resnet50" else "32"))
     made = None if example is None else ExampleInputs.of(load_callable(example, "example")(), f"example {example!r}")

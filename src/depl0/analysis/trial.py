@@ -26,7 +26,7 @@ from depl0.equivalence.comparison import (
     is_half_precision,
 )
 from depl0.errors import Depl0Error, TraceError
-from depl0.host.copies import private_copy
+from depl0.host.copies import attributes_kept, private_copy
 from depl0.surgery.extraction import fold_and_cut
 from depl0.surgery.slicing import kept_gates, kept_positions
 
@@ -97,22 +97,12 @@ class Trial:
         """
         cases, given = self._cases, dict[int, Any]()
         if exact is not None:
-            smallest = min(cases[1:] or cases, key=lambda case: sum(t.numel() for t in case.inputs.tensors()))
-            chosen = tuple(case for case in cases if case is smallest or (self.guessed and case is cases[0]))
-            precise = _in_float64(self._model, scaled)
-            try:
-                wanted = Accepted(chosen, tuple(precise(case.inputs) for case in chosen))
-            except Depl0Error:
-                raise
-            except Exception:  # it insists on another precision somewhere inside
-                pass
-            else:
-                candidate = _in_float64(compact, {}).before_rounding(exact)
-                failure = _difference(wanted, precise, candidate, positions, NETWORKS.float64)
-                if failure is not None:
-                    return wanted, failure
-                cases = [case for case in cases if all(case is not other for other in chosen)]
-                given.update(zip(map(id, chosen), wanted.outputs, strict=True))
+            with attributes_kept(self._model), attributes_kept(compact):
+                precise, failure = self._evaluate_in_float64(compact, scaled, positions, exact)
+            if failure is not None:
+                return precise, failure
+            cases = [case for case in cases if all(case is not other for other in precise.cases)]
+            given.update(zip(map(id, precise.cases), precise.outputs, strict=True))
         reference = Subject(self._model, scaled)
         try:
             wanted = Accepted(tuple(cases), tuple(reference(case.inputs) for case in cases))
@@ -124,6 +114,26 @@ class Trial:
         self.covered = tuple(case.what for case in self._cases)
         given.update(zip(map(id, cases), wanted.outputs, strict=True))
         return Accepted(tuple(self._cases), tuple(given[id(case)] for case in self._cases)), failure
+
+    def _evaluate_in_float64(
+        self,
+        compact: nn.Module,
+        scaled: Mapping[str, Tensor],
+        positions: Mapping[Axis, Tensor],
+        exact: Mapping[str, Tensor],
+    ) -> tuple[Accepted, Failure | None]:
+        """Return the cases that were compared, none if the network insists on another precision somewhere inside."""
+        smallest = min(self._cases[1:] or self._cases, key=lambda case: case.inputs.numbers())
+        chosen = tuple(case for case in self._cases if case is smallest or (self.guessed and case is self._cases[0]))
+        precise = _in_float64(self._model, scaled)
+        try:
+            wanted = Accepted(chosen, tuple(precise(case.inputs) for case in chosen))
+        except Depl0Error:
+            raise
+        except Exception:
+            return Accepted((), ()), None
+        candidate = _in_float64(compact, {}).before_rounding(exact)
+        return wanted, _difference(wanted, precise, candidate, positions, NETWORKS.float64)
 
     def _train(
         self,

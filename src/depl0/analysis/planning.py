@@ -19,17 +19,17 @@ from torch import nn
 from depl0._util.defaults import own_defaults
 from depl0._util.random import isolated_random
 from depl0.analysis.analyse import Analysis
+from depl0.analysis.cause import mark_cause
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import LayerUse
 from depl0.analysis.selection import GroupChoice, with_alone
+from depl0.analysis.traces import evaluation_copy, trace_cases
+from depl0.analysis.trial import Trial
 from depl0.costs.count import Cost, cost_of_copy, warn_of_uncounted
 from depl0.costs.expected import ExpectedCost
 from depl0.host.copies import untouched
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_finite, check_host
-from depl0.planning.cause import mark_cause
-from depl0.planning.traces import evaluation_copy, trace_cases
-from depl0.planning.trial import Trial
 from depl0.replacements.base import kinds
 from depl0.surgery.slicing import kept_gates
 

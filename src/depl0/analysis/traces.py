@@ -12,6 +12,7 @@ from torch import nn
 
 from depl0.analysis.paths import PathRecorder
 from depl0.analysis.recording import Graph, record
+from depl0.analysis.trial import NOT_DETERMINISTIC, Failure
 from depl0.costs.count import Cost, counted_run
 from depl0.equivalence.cases import Accepted, Case, Offers
 from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
@@ -20,7 +21,6 @@ from depl0.host.copies import private_copy, untouched
 from depl0.host.functional import watch_checkpoints
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import run_checked
-from depl0.planning.trial import NOT_DETERMINISTIC, Failure
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from depl0.analysis.labels import Channels, Reason
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.rules.operators import LAYERS, PRODUCTS, RESHAPES
 from depl0.analysis.rules.parts import follow_sizes
-from depl0.planning.trial import Failure
+from depl0.analysis.trial import Failure
 
 Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
 """tries the same plan again, with these groups whole"""
