@@ -113,7 +113,7 @@ def test_soft_losses_of_pixels_are_those_of_images_laid_out() -> None:
 @pytest.mark.parametrize(
     ("spec", "settings", "text"),
     [
-        ("clasification", {}, "The task must be one of 'classification', 'regression', 'segmentation', got 'clasif"),
+        ("clasification", {}, "The task must be one of 'classification', 'heads', 'regression', 'segmentation', got"),
         ("clasification", {}, "hint: did you mean classification?"),
         ("zebra", {}, "hint: one of your own: write path/to/file.py:Name or my_package.module:Name."),
         (":Name", {}, "must have a name on both sides of the colon"),

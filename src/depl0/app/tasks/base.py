@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,8 @@ class Task(abc.ABC):
     ``outputs`` is what the network returns for a batch, ``targets`` what the data has beside the inputs of that batch.
     """
 
-    metric: ClassVar[Metric]
-    """what the network is judged by on the test data"""
+    metric: Metric
+    """what the network is evaluated by on the test data"""
 
     @abc.abstractmethod
     def loss(self, outputs: Any, targets: Any) -> Tensor:
@@ -59,8 +59,8 @@ class Task(abc.ABC):
         return type(self).distill is not Task.distill
 
 
-def check_network(task: Task, model: nn.Module, inputs: Tensor, info: DataInfo) -> None:
-    """Refuse a network that does not run on the data, or whose outputs do not fit the task. Its modes are kept."""
+def check_network(task: Task, model: nn.Module, inputs: Any, info: DataInfo) -> None:
+    """Raise an error if a network does not run on the data, or its outputs do not fit the task. Its modes are kept."""
     with evaluation_mode(model):
         task.check(run_checked(model, ExampleInputs.of(inputs)), info)
 
@@ -155,7 +155,10 @@ def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, ob
 
 def _check_settings(spec: str, kind: type[Task], settings: Mapping[str, object]) -> None:
     """Refuse settings that a built-in task does not have, or of another type than its default."""
-    known = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
+    parameters = inspect.signature(kind).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # the task checks them itself
+    known = {name: parameter.default for name, parameter in parameters.items()}
     for name, value in settings.items():
         if name not in known:
             raise (
