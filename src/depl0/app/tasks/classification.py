@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from depl0._util.metric import ACCURACY, Metric
+from depl0._util.metric import ACCURACY
 from depl0.app.data.base import DataInfo
 from depl0.app.tasks.base import Task, exact, main_output, register
 from depl0.errors import InputError
@@ -25,7 +25,7 @@ class Classification(Task):
         label_smoothing: the share of every label that is spread over all classes.
     """
 
-    metric: ClassVar[Metric] = ACCURACY
+    metric = ACCURACY
 
     label_smoothing: float = 0.0
 

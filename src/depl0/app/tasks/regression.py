@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from depl0.errors import InputError
 class Regression(Task):
     """Numbers for every image: outputs and targets of one shape. One number an image may be (batch,) or (batch, 1)."""
 
-    metric: ClassVar[Metric] = Metric("rmse", higher_is_better=False)
+    metric = Metric("rmse", higher_is_better=False)
 
     def loss(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the mean squared error."""

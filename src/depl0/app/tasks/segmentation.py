@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ class Segmentation(Task):
         label_smoothing: the share of every label that is spread over all classes.
     """
 
-    metric: ClassVar[Metric] = Metric("miou", "%")
+    metric = Metric("miou", "%")
 
     ignore_index: int = 255
     label_smoothing: float = 0.0
