@@ -129,7 +129,7 @@ def test_options_that_a_format_does_not_have(compact: nn.Module, tmp_path: Path)
     ):
         with pytest.raises(InputError, match=r"(opset|dynamic_batch) is"):
             write_checked(of(name), Request(compact, (IMAGE,), **options), tmp_path / "small")
-    assert names() == ("executorch", "ncnn", "onnx", "openvino", "pt2", "safetensors")
+    assert names() == ("executorch", "onnx", "openvino", "pt2", "safetensors")
     with pytest.raises(InputError, match=r"one of .*'onnx', .*, got 'onx' instead.\nhint: did you mean onnx"):
         of("onx")
 

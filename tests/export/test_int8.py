@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +14,8 @@ from torch import Tensor, nn
 
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, export_onnx, quantize_onnx, write_checked
-from depl0.export.int8 import onnx as int8_onnx
-from depl0.export.int8.onnx import Int8Onnx
-from depl0.export.int8.quantize import quantize_within
-from depl0.export.int8.quantizer import Quantizer, calibration_inputs
+from depl0.export import int8
+from depl0.export.int8 import Int8Onnx, calibration_inputs
 from tests.networks.exported import IMAGES, Bessel, Outlier
 from tests.networks.golden import TinyDigits
 from tests.support.compare import call, liven
@@ -44,12 +41,11 @@ def test_file_holds_int8_weights_and_computes_nearly_the_same(network: nn.Module
     onnx.checker.check_model(proto, full_check=True)
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     for name in ("stem.weight", "first.conv1.weight", "second.conv2.weight", "classifier.weight"):
-        assert tensors[name].data_type == onnx.TensorProto.INT8
-        scale = next(n.input[1] for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == name)
+        assert tensors[f"{name}_quantized"].data_type == onnx.TensorProto.INT8
+        nodes = [node for node in proto.graph.node if node.op_type == "DequantizeLinear"]
+        scale = next(node.input[1] for node in nodes if node.input[0] == f"{name}_quantized")
         assert list(tensors[scale].dims) == [network.get_parameter(name).shape[0]]  # one for each output channel
     assert "BatchNormalization" not in {node.op_type for node in proto.graph.node}
-    written = {a.name for node in proto.graph.node if node.op_type == "Conv" for a in node.attribute}
-    assert {"kernel_shape", "pads"} <= written and not {"auto_pad", "group", "dilations"} & written  # the defaults
     assert {entry.key: entry.value for entry in proto.metadata_props} == {"key": "value"}
     wanted = call(network, IMAGES)
     assert float((found.run(IMAGES) - wanted).norm() / wanted.norm()) < 0.05
@@ -57,7 +53,7 @@ def test_file_holds_int8_weights_and_computes_nearly_the_same(network: nn.Module
 
 def largest_weight(data: bytes) -> int:
     tensors = onnx.load_from_string(data).graph.initializer
-    weights = [t for t in tensors if t.data_type == onnx.TensorProto.INT8 and t.name.endswith(".weight")]
+    weights = [t for t in tensors if t.data_type == onnx.TensorProto.INT8 and t.name.endswith(".weight_quantized")]
     return max(int(abs(onnx.numpy_helper.to_array(tensor).astype(int)).max()) for tensor in weights)
 
 
@@ -81,8 +77,8 @@ def test_weights_have_seven_bits_where_eight_would_saturate(
             raise FileNotFoundError
         return f"model name\t: one\nflags\t\t: {flags}\n"
 
-    monkeypatch.setattr(int8_onnx.platform, "machine", lambda: machine)
-    monkeypatch.setattr(int8_onnx, "CPUINFO", SimpleNamespace(read_text=read))
+    monkeypatch.setattr(int8.platform, "machine", lambda: machine)
+    monkeypatch.setattr(int8, "CPUINFO", SimpleNamespace(read_text=read))
     found = quantize_onnx(network, IMAGES[:1], [IMAGES], dynamic_batch=True)
     assert found.weight_bits == bits
     assert largest_weight(found.data) == {7: 64, 8: 127}[bits] and 2 * 255 * 64 < 2**15 < 2 * 255 * 127
@@ -109,51 +105,15 @@ def test_layers_that_lose_most_stay_in_float_and_are_named() -> None:
     assert sorted(found.in_float) == ["2", "3"]
     assert found.before == pytest.approx(100, abs=0.01) and found.after is not None and found.after > 95
     kinds = {tensor.name: tensor.data_type for tensor in onnx.load_from_string(found.data).graph.initializer}
-    assert kinds["0.weight"] == onnx.TensorProto.INT8 and "2.weight" not in kinds  # a float weight's name is shortened
+    assert kinds["0.weight_quantized"] == onnx.TensorProto.INT8 and kinds["2.weight"] == onnx.TensorProto.FLOAT
     with pytest.raises(ExportError, match=r"accuracy 100.00 % in float, \S+ % in int8 at best with 2 layers left"):
         quantize_onnx(model, IMAGES[:1], [IMAGES], dynamic_batch=True, score=score, max_drop=0.0)
-
-
-class Fake(Quantizer):
-    """A network whose int8 layers each cost so many points."""
-
-    def __init__(self, costs: Mapping[str, float]) -> None:
-        self.costs, self.layers = costs, tuple(costs)
-
-    def encode(self, in_float: Collection[str] = ()) -> bytes:
-        return ",".join(layer for layer in self.layers if layer not in in_float).encode()
-
-    def describe(self, data: bytes, metadata: Mapping[str, str]) -> bytes:
-        return data
-
-    def in_float(self) -> Any:
-        return lambda *inputs: torch.tensor([90.0])
-
-    def open(self, data: bytes) -> Any:
-        lost = sum(self.costs[layer] for layer in data.decode().split(",") if layer)
-        return lambda *inputs: torch.tensor([90.0 - lost])
-
-
-def points(run: Any) -> float:
-    return float(run(IMAGES))
-
-
-def test_as_few_layers_as_needed_stay_in_float() -> None:
-    noted: list[str] = []
-    costs = {"a": 0.1, "b": 2.0, "c": 0.3, "d": 1.0, "e": 0.0, "f": 0.2}
-    found = quantize_within(Fake(costs), [(IMAGES,)], points, 1.0, note=noted.append)
-    assert found.in_float == ("b", "d") and found.after == pytest.approx(89.4)
-    assert noted[0].startswith("all in int8: accuracy 90.00 % in float, 86.40 % in int8")
-    found = quantize_within(Fake(costs), [(IMAGES,)], points, 4.0)
-    assert found.in_float == ()
-    with pytest.raises(ExportError, match=r"89\.40 % in int8 at best with 2 layers .*\(b, d\); max_drop allows 0\.10"):
-        quantize_within(Fake(costs), [(IMAGES,)], points, 0.1)
 
 
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
-        ([], "images to measure the ranges of activations on, and there are none"),
+        ([], "int8 needs calibration images, and there are none"),
         ([torch.zeros(0, 1, 8, 8)], "and there are none"),
         ([{"images": IMAGES}], "batch 0 of the calibration images must be a tensor"),
         ([IMAGES, IMAGES / 0], "batch 1 of the calibration images holds values that are not finite"),
@@ -183,8 +143,8 @@ def test_failures_say_what_failed_and_write_nothing(
     def fail(*args: Any, **kwargs: Any) -> None:
         raise ValueError("no ranges today")
 
-    monkeypatch.setattr(onnxruntime.quantization, "create_calibrator", fail)
-    with pytest.raises(ExportError, match="cannot quantise the network: ValueError: no ranges today"):
+    monkeypatch.setattr(onnxruntime.quantization, "quantize_static", fail)
+    with pytest.raises(ExportError, match="cannot quantize the network: ValueError: no ranges today"):
         quantize_onnx(network, IMAGES[:1], [IMAGES], path)
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""Files for OpenVINO, ExecuTorch and ncnn, each run by its own runtime in another process."""
+"""Files for OpenVINO and ExecuTorch, each run by its own runtime in another process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, target, write_checked
@@ -15,7 +15,7 @@ from depl0.export.openvino import OpenVino
 
 pytestmark = pytest.mark.integrations
 
-PACKAGES = {"openvino": "openvino", "executorch": "executorch", "ncnn": "pnnx"}
+PACKAGES = {"openvino": "openvino", "executorch": "executorch"}
 IMAGE = torch.zeros(1, 3, 8, 8)
 
 
@@ -27,17 +27,16 @@ def small() -> nn.Module:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_file_is_verified_by_its_runtime_and_timed(name: str, tmp_path: Path) -> None:
+def test_a_file_is_verified_by_its_runtime(name: str, tmp_path: Path) -> None:
     if find_spec(PACKAGES[name]) is None:
         pytest.skip(f"{PACKAGES[name]} is not installed")
     kind = target(name)
     path = tmp_path / f"small{kind.suffix}"
-    done = write_checked(kind, Request(small(), (IMAGE,), {"depl0.accuracy": "91.5"}), path, rounds=3)
-    assert done.max_error <= 1e-5 and len(done.seconds) == 3 and min(done.seconds) > 0
+    done = write_checked(kind, Request(small(), (IMAGE,), {"depl0.accuracy": "91.5"}), path)
+    assert done.max_error <= 1e-5
     assert done.size == sum(file.stat().st_size for file in tmp_path.iterdir())
-    assert {file.name for file in tmp_path.iterdir()} == {path.name} | (
-        set() if name == "executorch" else {f"small{kind.suffix.replace('.xml', '.bin').replace('.param', '.bin')}"}
-    )
+    beside = {"small.bin"} if name == "openvino" else set()
+    assert {file.name for file in tmp_path.iterdir()} == {path.name} | beside
 
 
 def test_openvino_keeps_metadata_and_a_free_batch(tmp_path: Path) -> None:
@@ -73,21 +72,3 @@ def test_a_name_without_the_suffix_is_refused_where_there_are_two_files(tmp_path
     pytest.importorskip("openvino")
     with pytest.raises(InputError, match=r"must end in \.xml"):
         write_checked(OpenVino(), Request(small(), (IMAGE,)), tmp_path / "small")
-
-
-class Strided(nn.Module):
-    """Takes every second pixel, which ncnn has no layer for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x)[:, :, ::2, ::2]
-
-
-def test_a_network_that_ncnn_cannot_run_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("pnnx")
-    with pytest.raises(ExportError, match="ncnn"):
-        write_checked(target("ncnn"), Request(Strided().eval(), (IMAGE,)), tmp_path / "x.ncnn.param")
-    assert list(tmp_path.iterdir()) == []

@@ -3,9 +3,9 @@
 A new format is one class in one new file of this folder, decorated with :func:`register`.
 """
 
-from depl0.export import executorch, ncnn, onnx, openvino, torch_files  # they register themselves
+from depl0.export import executorch, onnx, openvino, torch_files  # they register themselves
 from depl0.export.checked import Exported, write_checked
-from depl0.export.int8 import quantize_onnx, quantize_pt2
+from depl0.export.int8 import quantize_onnx
 from depl0.export.onnx import export_onnx
 from depl0.export.targets import Request, Target, names, reader_program, register, target
 
@@ -16,11 +16,9 @@ __all__ = [
     "executorch",
     "export_onnx",
     "names",
-    "ncnn",
     "onnx",
     "openvino",
     "quantize_onnx",
-    "quantize_pt2",
     "reader_program",
     "register",
     "target",

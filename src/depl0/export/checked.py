@@ -33,15 +33,12 @@ class Exported:
     size: int
     """bytes, of all files where there are several"""
     max_error: float
-    seconds: tuple[float, ...] = ()
-    """of every round in which it was timed"""
 
 
-def write_checked(target: Target, request: Request, path: Path, rounds: int = 0) -> Exported:
+def write_checked(target: Target, request: Request, path: Path) -> Exported:
     """Write a file, have it read and run by another process, and keep it only if the outputs agree.
 
     It has its name only afterwards: whatever goes wrong, a file that was there before stays, and no other appears.
-    With ``rounds`` that process also times it, on the wall clock.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a file.", hint=f"write to {path / ('model' + target.suffix)}")
@@ -64,8 +61,7 @@ def write_checked(target: Target, request: Request, path: Path, rounds: int = 0)
         for suffix, content in files.items():
             with explained(path, size):
                 write_flushed(parts[suffix], content)
-        found = read_by_another_process(target, parts[target.suffix], given, rounds)
-        seconds = tuple(found.pop("seconds", numpy.empty(0)).tolist())
+        found = read_by_another_process(target, parts[target.suffix], given)
         error = check_outputs(wanted, found, target.tolerance)
         check_stop()
         for suffix, part in parts.items():
@@ -76,12 +72,10 @@ def write_checked(target: Target, request: Request, path: Path, rounds: int = 0)
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)
-    return Exported(path, size, error, seconds)
+    return Exported(path, size, error)
 
 
-def read_by_another_process(
-    target: Target, file: Path, given: dict[str, Tensor], rounds: int = 0
-) -> dict[str, numpy.ndarray]:
+def read_by_another_process(target: Target, file: Path, given: dict[str, Tensor]) -> dict[str, numpy.ndarray]:
     """Run the format's reader in a new process: isolated (-I), so that it finds neither this folder nor PYTHONPATH."""
     with tempfile.TemporaryDirectory() as folder:
         inputs, answers = Path(folder) / "inputs.npz", Path(folder) / "answers.npz"
@@ -89,7 +83,7 @@ def read_by_another_process(
         command = [sys.executable, "-I", "-W", "ignore", "-c", target.reader]
         try:
             done = subprocess.run(
-                [*command, str(file.resolve()), str(inputs), str(answers), str(torch.get_num_threads()), str(rounds)],
+                [*command, str(file.resolve()), str(inputs), str(answers), str(torch.get_num_threads())],
                 capture_output=True,
                 text=True,
                 timeout=READER_SECONDS,

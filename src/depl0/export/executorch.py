@@ -7,7 +7,6 @@ from typing import ClassVar, final
 from depl0._util.optional import require
 from depl0.analysis.recording import quiet
 from depl0.errors import ExportError, InputError, NotInstalledError
-from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
 from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register
 from depl0.host.inputs import ExampleInputs
@@ -48,11 +47,10 @@ module = lambda *tensors: method.execute(tensors)
             ) from error
 
     def encode(self, request: Request) -> bytes:
-        """Record the network, fold its batch norms, and lower it to XNNPACK."""
+        """Record the network and lower it to XNNPACK, which folds batch norms."""
         if request.opset is not None:
             raise InputError("opset is only for ONNX files.", hint="leave opset out.")
         program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
-        fold_batch_norms(program)
         try:
             with quiet():
                 exir = require("executorch.exir", "executorch", "for ExecuTorch files", extra="executorch")

@@ -17,15 +17,13 @@ from depl0._util.io import write_whole
 from depl0._util.optional import require
 from depl0.analysis.recording import module_path, quiet
 from depl0.errors import ExportError, InputError
-from depl0.export.folding import fold_batch_norms
 from depl0.export.program import BATCH, capture, input_names, output_names
 from depl0.export.targets import Request, Target, reader_program, register
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import first_line
 
 DEFAULT_OPSET = 18
-OLDEST_TRANSLATED = 18
-"""torch translates operators to this opset or a newer one; older ones are reached by ONNX's own converter"""
+"""the oldest that torch writes without a conversion"""
 
 
 @final
@@ -54,7 +52,7 @@ def network(*arrays):
             require(package, package, "for ONNX files", extra="export")
 
     def encode(self, request: Request) -> bytes:
-        """Record the network, fold its batch norms, and translate it."""
+        """Record the network and translate it."""
         return export_onnx(
             request.module,
             ExampleInputs(request.example, {}),
@@ -73,7 +71,7 @@ def export_onnx(
     dynamic_batch: bool = False,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Export any network in evaluation mode to ONNX, its batch norms folded.
+    """Export any network in evaluation mode to ONNX.
 
     One input is called "input" and one output "output". The file is not run: see :mod:`depl0.export.checked` for that.
 
@@ -101,7 +99,6 @@ def export_onnx(
         True
     """
     program = capture(module, example, dynamic_batch=dynamic_batch)
-    fold_batch_norms(program)
     data = onnx_bytes(program, opset=opset, metadata=metadata)
     if path is not None:
         write_whole(Path(path), data)
@@ -116,16 +113,13 @@ def onnx_bytes(
     require("onnxscript", "onnxscript", "to write ONNX files", extra="export")
     wanted = DEFAULT_OPSET if opset is None else opset
     newest = int(onnx.defs.onnx_opset_version())
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= newest:
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not DEFAULT_OPSET <= wanted <= newest:
         raise InputError(
-            f"opset must be a whole number up to {newest}, the newest that onnx {onnx.__version__} knows, "
-            f"got {wanted!r} instead.",
+            f"opset must be an integer from {DEFAULT_OPSET} to {newest}, got {wanted!r} instead.",
             hint=f"leave opset out: {DEFAULT_OPSET} is read by every runtime of the last years.",
         )
-    proto = _translate(program, max(wanted, OLDEST_TRANSLATED))
-    if wanted < OLDEST_TRANSLATED:
-        proto = _older(onnx, proto, wanted)
-    found = _opset_of(proto)
+    proto = _translate(program, wanted)
+    found = next(int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
     if found != wanted:
         raise InputError(f"the network cannot be written in opset {wanted}; {found} works.", hint=f"opset={found}")
     proto.ir_version = max(4, int(onnx.helper.find_min_ir_version_for(list(proto.opset_import))))
@@ -158,56 +152,6 @@ def _translate(program: ExportedProgram, opset: int) -> Any:
             return translated.model_proto
     except Exception as error:
         raise _refusal(error) from error
-
-
-# -- opsets ------------------------------------------------------------------------------------------------------------
-
-
-def _opset_of(proto: Any) -> int:
-    return next(int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
-
-
-def _older(onnx: Any, proto: Any, wanted: int) -> Any:
-    """Convert to an older opset, or say which is the oldest that works.
-
-    ``torch.onnx.export`` itself keeps silent and writes a newer opset where this fails.
-    """
-    _prepare(onnx, proto)
-    converted = _converted(onnx, proto, wanted)
-    if converted is not None:
-        return converted
-    works = next(
-        (older for older in range(wanted + 1, OLDEST_TRANSLATED) if _converted(onnx, proto, older) is not None),
-        OLDEST_TRANSLATED,
-    )
-    raise InputError(
-        f"opset {wanted} is too old for this network: one of its operators cannot be expressed in it. "
-        f"The lowest that works is {works}.",
-        hint=f"opset={works}",
-    )
-
-
-def _prepare(onnx: Any, proto: Any) -> None:
-    """Write the model so that ONNX's converter can take it: axes and shapes as constants, and defaults left out."""
-    graph = proto.graph
-    for tensor in [tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT64]:
-        graph.node.insert(0, onnx.helper.make_node("Constant", [], [tensor.name], value=tensor))
-        graph.initializer.remove(tensor)
-    for node in graph.node:
-        for attribute in [a for a in node.attribute if a.name == "noop_with_empty_axes" and a.i == 0]:
-            node.attribute.remove(attribute)
-
-
-def _converted(onnx: Any, proto: Any, opset: int) -> Any | None:
-    """Return the model in an older opset, or None where it cannot be expressed in it."""
-    converter = require("onnx.version_converter", "onnx", "to write ONNX files", extra="export")
-    try:
-        with quiet():
-            converted = converter.convert_version(proto, opset)
-            onnx.checker.check_model(converted, full_check=True)
-    except Exception:
-        return None
-    return converted if _opset_of(converted) == opset else None
 
 
 # -- what the file says ------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Target(abc.ABC):
     tolerance: ClassVar[float] = FILES
     reader: ClassVar[str]
     """Source of a program without depl0, which :func:`reader_program` makes: its arguments are the file, an .npz of
-    inputs, the .npz that it writes, the number of threads, and the number of rounds to time"""
+    inputs, the .npz that it writes, and the number of threads"""
 
     @abc.abstractmethod
     def encode(self, request: Request) -> bytes | Mapping[str, bytes]:
@@ -116,7 +116,7 @@ def target(name: str) -> Target:
 
 
 def reader_program(opens: str) -> str:
-    """Return a reader: a program without depl0 that runs a file on all cases, and times it on the first.
+    """Return a reader: a program without depl0 that runs a file on all cases.
 
     Args:
         opens: source that opens the file at the path ``file`` with so many ``threads``, and defines
@@ -129,24 +129,19 @@ def reader_program(opens: str) -> str:
 _FIRST = """import sys
 sys.modules["depl0"] = None
 file, given, answers = sys.argv[1:4]
-threads, rounds = map(int, sys.argv[4:6])
+threads = int(sys.argv[4])
 """
 
 _LAST = """
 def answer():
-    import time, numpy
-    inputs, found, first, seconds = numpy.load(given), {}, None, []
+    import numpy
+    inputs, found = numpy.load(given), {}
     for case in sorted({name.split(".")[0] for name in inputs}, key=int):
         names = sorted((name for name in inputs if name.split(".")[0] == case), key=lambda n: int(n.split(".")[1]))
         arrays = [inputs[name] for name in names]
-        first = first or arrays
         for place, output in enumerate(network(*arrays)):
             found[f"{case}.{place}"] = numpy.asarray(output)
-    while len(seconds) < rounds:
-        start = time.perf_counter()
-        network(*first)
-        seconds.append(time.perf_counter() - start)
-    numpy.savez(answers, seconds=numpy.array(seconds), **found)
+    numpy.savez(answers, **found)
 answer()
 """
 

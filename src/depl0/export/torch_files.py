@@ -14,7 +14,6 @@ from torch.export import ExportedProgram
 
 from depl0.analysis.recording import quiet
 from depl0.errors import InputError
-from depl0.export.folding import fold_batch_norms
 from depl0.export.program import capture
 from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register
 from depl0.host.inputs import ExampleInputs
@@ -33,11 +32,10 @@ class Pt2(Target):
     reader: ClassVar[str] = reader_program("import torch\nmodule = torch.export.load(file).module()\n" + CALL_TORCH)
 
     def encode(self, request: Request) -> bytes:
-        """Record the network, fold its batch norms, and pack it."""
+        """Record the network and pack it."""
         if request.opset is not None:
             raise InputError("opset is only for ONNX files.", hint="leave opset out.")
         program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
-        fold_batch_norms(program)
         return pack(program, request.metadata)
 
 
