@@ -1,20 +1,17 @@
 """Measure dense and compact networks in float and int8 side by side, and write docs/results/deployed.md and .json.
 
 python benchmarks/deployed.py --runs RUN … --speed resnet50 torchvision:mobilenet_v2 --json part.json
-python benchmarks/deployed.py --pt2 RUN … --json part.json
 python benchmarks/deployed.py --collect docs/results/deployed.json part.json … --out docs/results
 
 RUN is the folder of a finished ``depl0 prune`` that started from trained weights. Networks named with --speed are cut
-untrained, to half of the MACs: only their speed and size mean something. With --pt2 the compact network is written by
-torchao. Results of several machines stand side by side, each with its processor.
+untrained, to half of the MACs: only their speed and size mean something. Results of several machines stand side by side, each with its processor.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +19,18 @@ import torch
 
 from depl0.app.deploy.int8 import open_images, test_score, training_images
 from depl0.app.deploy.source import open_source
-from depl0.app.deploy.variants import deploy_run, measure_files
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory
 from depl0.app.recipes.recipe import task_of
-from depl0.app.recipes.toml import read_recipe
 from depl0.app.runs.folder import RunFolder, environment
-from depl0.export.int8.quantize import quantize_onnx, quantize_pt2
-from depl0.export.int8.torchao import OPERATORS
+from depl0.app.runs.paths import recipe_of_run
+from depl0.app.weights import load_weights
+from depl0.export.int8 import quantize_onnx
 from depl0.export.onnx import export_onnx
-from depl0.export.targets import Request
-from depl0.export.torch_files import Pt2
 from depl0.host.inputs import ExampleInputs
+from depl0.latency.backends import session_call
 from depl0.latency.cache import processor_name
-from depl0.latency.measure import interleave, summarise
+from depl0.latency.measure import interleave, speedup, summarise
 
 ORDER = ("dense, float", "compact, float", "dense, int8", "compact, int8")
 POINTS, SHARE = 0.5, 0.27
@@ -79,12 +74,48 @@ the dense int8 file; ResNet-50 and MobileNetV2 keep multiples of 8 and gain. Mul
 
 
 def of_run(path: Path) -> dict[str, Any]:
-    """Measure the variants of a finished run."""
-    recipe = read_recipe(path / "recipe.toml")
+    """Measure the variants of a finished run; the dense network is evaluated if its weights come from a file."""
+    recipe = recipe_of_run(path / "recipe.toml")
+    source, data, task = open_source(path), open_images(recipe), task_of(recipe)
+    example, score = ExampleInputs(source.example, {}), test_score(data, task)
+    dense = source.make().eval()
+    trained = (
+        bool(recipe.model.weights) and load_weights(dense, recipe.model.weights, strict=recipe.model.strict) is None
+    )
+    files, scores, layers, bits = {}, {}, {}, 8
+    for name, network, judged in (("dense", dense, trained), ("compact", source.module, True)):
+        print(f"{recipe.model.spec}: {name}", flush=True)
+        found = quantize_onnx(
+            network, example, training_images(data), score=score if judged else None, max_drop=float("inf"), note=print
+        )
+        files[f"{name}, float"], files[f"{name}, int8"] = export_onnx(network, example), found.data
+        scores[f"{name}, float"], scores[f"{name}, int8"] = found.before, found.after
+        layers[name], bits = list(found.in_float), found.weight_bits
+    times = measure_files(files, source.example[0])
     summary = RunFolder(path).summary() or {}
-    found = deploy_run(path, recipe, print)
     kept = ("macs_left", "params_left", "method", "seed", "steps", "epochs")
-    return {"network": recipe.model.spec, **{key: summary.get(key) for key in kept}, **found}
+    variants = [{"name": name, "score": scores[name], "bytes": len(files[name]), **times[name]} for name in ORDER]
+    about = {"network": recipe.model.spec, **{key: summary.get(key) for key in kept}}
+    return {**about, "float_layers": layers["compact"], "weight_bits": bits, "variants": variants}
+
+
+def measure_files(
+    files: dict[str, bytes], inputs: torch.Tensor, rounds: int = 300, seconds: float = 20.0
+) -> dict[str, dict[str, Any]]:
+    """Time ONNX files in ONNX Runtime on the CPU, interleaved, on the same input; milliseconds."""
+    calls = {name: session_call(data, inputs, torch.get_num_threads()) for name, data in files.items()}
+    times = interleave(calls, torch.device("cpu"), rounds, seconds)
+    found = {name: summarise(values) for name, values in times.items()}
+    return {
+        name: {
+            "ms": 1000 * entry.median,
+            "spread_ms": 1000 * entry.spread,
+            "best_ms": 1000 * entry.best,
+            "rounds": len(times[name]),
+            "speedup": asdict(speedup(times[ORDER[0]], times[name])),
+        }
+        for name, entry in found.items()
+    }
 
 
 def of_speed(spec: str, side: int) -> dict[str, Any]:
@@ -102,65 +133,6 @@ def of_speed(spec: str, side: int) -> dict[str, Any]:
     times = measure_files(files, example, rounds=60, seconds=60.0)
     variants = [{"name": name, "score": None, "bytes": len(files[name]), **times[name]} for name in ORDER]
     return {"network": spec, "image_size": side, "macs_left": 0.5, "round_to": 8, "variants": variants}
-
-
-def of_pt2(path: Path) -> dict[str, Any]:
-    """Measure the compact network of a run as ``.pt2`` in float and int8, as loaded: that is, not compiled."""
-    recipe = read_recipe(path / "recipe.toml")
-    source, data, task = open_source(path), open_images(recipe), task_of(recipe)
-    example = ExampleInputs(source.example, {})
-    print(f"{recipe.model.spec}: .pt2", flush=True)
-    found = quantize_pt2(
-        source.module, example, training_images(data), score=test_score(data, task), max_drop=100.0, note=print
-    )
-    files = {"compact, float": Pt2().encode(Request(source.module, source.example)), "compact, int8": found.data}
-    importlib.import_module(OPERATORS)
-    networks = {name: torch.export.load(io.BytesIO(file)).module() for name, file in files.items()}
-    with torch.inference_mode():
-        calls = {name: (lambda n=network: n(*source.example)) for name, network in networks.items()}  # type: ignore[misc]
-        times = interleave(calls, torch.device("cpu"), 60, 30.0)
-    scores = {"compact, float": found.before, "compact, int8": found.after}
-    variants = [
-        {
-            "name": name,
-            "score": scores[name],
-            "bytes": len(files[name]),
-            "ms": 1000 * summarise(times[name]).median,
-            "spread_ms": 1000 * summarise(times[name]).spread,
-            "rounds": len(times[name]),
-        }
-        for name in files
-    ]
-    summary = RunFolder(path).summary() or {}
-    about = {"network": recipe.model.spec, "macs_left": summary.get("macs_left"), "seed": summary.get("seed")}
-    return {**about, "format": "pt2", "float_layers": list(found.in_float), "variants": variants}
-
-
-def pt2_table(results: list[dict[str, Any]]) -> list[str]:
-    """Return the table of ``.pt2`` files."""
-    lines = [
-        "## `.pt2` by torchao",
-        "",
-        "Compact networks, as `torch.export.load` gives them, not compiled: int8 is then",
-    ]
-    lines += [
-        "computed in floats that are rounded. The graph is part of the file. Compiled: [../export.md](../export.md).",
-        "",
-    ]
-    lines += ["| | | accuracy | file, bytes | of float | ms | processor |", "|---|---|---:|---:|---:|---:|---|"]
-    for result in results:
-        first = result["variants"][0]["bytes"]
-        for v in result["variants"]:
-            cells = [
-                result["network"],
-                v["name"],
-                f"{v['score']:.2f} %",
-                f"{v['bytes']:,}",
-                f"{v['bytes'] / first:.3f}",
-            ]
-            cells += [f"{v['ms']:.2f} ± {v['spread_ms']:.2f}", _machine(result)]
-            lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, ""]
 
 
 def _machine(result: dict[str, Any]) -> str:
@@ -215,7 +187,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     parser.add_argument("--speed", nargs="*", default=[])
-    parser.add_argument("--pt2", type=Path, nargs="*", default=[])
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--collect", type=Path, nargs="*", default=[])
@@ -223,7 +194,6 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = [of_run(path) for path in options.runs] + [of_speed(spec, options.image_size) for spec in options.speed]
-    found += [of_pt2(path) for path in options.pt2]
     here = {"processor": processor_name(), "instructions": torch.backends.cpu.get_cpu_capability()}
     found = [{"runtime": here, **result} for result in found]
     if options.json is not None:
@@ -231,11 +201,9 @@ def main() -> None:
     if options.collect:
         parts = [json.loads(path.read_text()) for path in options.collect]
         results = [{"commit": part["environment"]["commit"], **result} for part in parts for result in part["results"]]
-        by_torchao = [result for result in results if result.get("format") == "pt2"]
         env = parts[-1]["environment"]
         packages = ", ".join(f"{name} {version}" for name, version in env["packages"].items())
-        lines = [INTRODUCTION, *(line for result in results if result not in by_torchao for line in table(result))]
-        lines += pt2_table(by_torchao) if by_torchao else []
+        lines = [INTRODUCTION, *(line for result in results for line in table(result))]
         lines += [SINCE, f"Written by `benchmarks/deployed.py`; {packages}. All figures and commits: `deployed.json`."]
         (options.out / "deployed.md").write_text("\n".join(lines) + "\n")
         kept = {"environment": env, "results": results}

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from depl0._util.stopping import check_stop, stop_asked, stop_on_signals
+from depl0._util.stopping import stop_asked, stop_on_signals
 from depl0.app.cli.app import STOPPED
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import has_checkpoints, load_newest
@@ -80,22 +80,6 @@ def test_an_export_that_is_stopped_leaves_nothing(server: ForkServer, tmp_path: 
     assert server.run(log, task="main", words=words, fault=fault) == STOPPED, log.read_text()
     assert "error: interrupted." in log.read_text() and "Traceback" not in log.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-
-
-def test_what_follows_a_run_can_be_stopped_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from depl0.app.cli import result
-    from depl0.app.cli.app import main
-
-    def deploy(*args: Any) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        check_stop()
-
-    monkeypatch.setattr(result, "deploy", deploy)
-    (tmp_path / "r.toml").write_text(write_recipe(tiny_recipe(search__epochs=0, finetune__epochs=0)))
-    assert main(["prune", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run"), "--quiet"]) == STOPPED
-    assert f"error: interrupted; the run in {tmp_path / 'run'} is finished." in capsys.readouterr().err
 
 
 def test_a_scheduler_may_send_its_signal_twice(tmp_path: Path) -> None:

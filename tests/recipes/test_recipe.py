@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from depl0.app.recipes import (
     SECTIONS,
     DataSection,
-    DeploySection,
     DistillSection,
     FinetuneSection,
     GateOptimizerSection,
@@ -82,9 +81,6 @@ REFUSED = [
     (SearchSection, "search.compensate", "yes", "true or false"),
     (SearchSection, "search.renew_statistics", 1, "true or false"),
     (GatesSection, "gates.alone", ["conv1", "conv1"], f"{LIST} a layer's name, without duplicates"),
-    (DeploySection, "deploy.then", "int4", "one of 'nothing', 'int8'"),
-    (DeploySection, "deploy.max_drop", -1, "a number of at least 0"),
-    (DeploySection, "deploy.calibration_images", 0, f"{WHOLE} 1"),
     (PenaltySection, "penalty.scale", "whole", "one of 'share', 'count'"),
     (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
     (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),

@@ -22,12 +22,12 @@ def export_command(
     *,
     to: Annotated[
         str,
-        typer.Option(help="onnx, pt2, safetensors, openvino, executorch, ncnn, or file.py:Name."),
+        typer.Option(help="onnx, pt2, safetensors, openvino, executorch, or file.py:Name."),
     ],
     opset: Annotated[int | None, typer.Option(help="ONNX opset (default: 18).")] = None,
     dynamic_batch: Annotated[bool, typer.Option("--dynamic-batch", help="Export with a dynamic batch size.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="onnx and pt2: quantize, and measure the accuracy on the test set.")
+        bool, typer.Option("--int8", help="onnx: quantize, and measure the accuracy on the test set.")
     ] = False,
     max_drop: Annotated[
         float | None, typer.Option(help="With --int8: largest loss of the metric, in points (default: 1).")
@@ -66,8 +66,10 @@ def export_command(
     if int8:
         from depl0.app.deploy.int8 import Options, export_int8  # opens the run's data, as training does
 
+        if to != "onnx":
+            raise InputError(f"--int8 is for --to onnx, got --to {to} instead.", hint="--to onnx --int8")
         images = calibration_images or IMAGES
-        options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, task, to)
+        options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, task)
     else:
         _refuse("--int8", of_int8)
     source = open_source(path, model, _shape(shape))

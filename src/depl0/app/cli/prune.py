@@ -130,26 +130,17 @@ def prune_command(
     shares = () if options["budget"] is None else read_budgets(options["budget"], "--budget")
     if options["quick"] and len(shares) > 1:
         return _prune_to_each(shares, {**options, "budget": f"{shares[0]}"}, out, quiet, as_json)
-    from depl0.app.cli.result import check_deployable, deploy, deployed_table, result_table
+    from depl0.app.cli.result import result_table
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.engine import is_first_process
-    from depl0.app.runtime.processes import stoppable
     from depl0.app.runtime.threads import threads_by_work
     from depl0.app.training.prune import prune
 
     recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
-    check_deployable(recipe)
     with threads_by_work():
         folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
     if is_first_process():
-        if not as_json:
-            echo(result_table(summary, folder.path))
-        with stoppable(folder, is_finished=True):
-            deployed = deploy(recipe, folder.path, reporter.note)
-        if as_json:
-            echo(json.dumps(summary if deployed is None else {**summary, "deployed": deployed}, indent=2))
-        elif deployed is not None:
-            echo(deployed_table(deployed, folder.path))
+        echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
 
 
 def _prune_to_each(
@@ -157,19 +148,12 @@ def _prune_to_each(
 ) -> None:
     """Make a network for each budget, in a run folder of its own, and compare them; channels are scored once."""
     from depl0.app.cli.compare import run_comparison, study_folder
-    from depl0.app.cli.result import check_deployable, deploy
-    from depl0.app.runs.folder import RunFolder
     from depl0.app.runs.progress import make_reporter
-    from depl0.app.runtime.processes import stoppable
     from depl0.app.studies.compare import Comparison
 
     recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
-    check_deployable(recipe)
     comparison, folder = Comparison(recipe, (), 1, budgets, by_budget=True), study_folder(out, "budgets", recipe.name)
     run_comparison(comparison, folder, reporter, as_json)
-    for name in comparison.members():
-        with stoppable(RunFolder(folder / name), is_finished=True):
-            deploy(recipe, folder / name, reporter.note)
 
 
 def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -22,19 +21,9 @@ from depl0.app.tasks import Metric, Task
 from depl0.app.training.setup import open_data_for
 from depl0.errors import DataError, InputError
 from depl0.export.checked import Exported, write_checked
-from depl0.export.int8.onnx import Int8Onnx
-from depl0.export.int8.quantize import Note, Quantized, Score, quantize_onnx, quantize_pt2
-from depl0.export.int8.quantizer import IMAGES, Int8File, Run
-from depl0.export.int8.torchao import Int8Pt2
-from depl0.export.onnx import Onnx
+from depl0.export.int8 import IMAGES, Int8Onnx, Note, Quantized, Run, Score, quantize_onnx
 from depl0.export.targets import Request
-from depl0.export.torch_files import Pt2
 from depl0.host.inputs import ExampleInputs
-
-FORMATS: Mapping[str, tuple[Callable[..., Quantized], type[Int8File]]] = MappingProxyType(
-    {Onnx.name: (quantize_onnx, Int8Onnx), Pt2.name: (quantize_pt2, Int8Pt2)}
-)
-"""formats that have int8: what quantises a network, and what the file is"""
 
 
 @dataclass(frozen=True)
@@ -50,16 +39,6 @@ class Options:
     """where the run's data is now, if it has moved"""
     task: str | None = None
     """the task of a folder without its run"""
-    to: str = Onnx.name
-    """onnx, by ONNX Runtime, or pt2, by torchao"""
-
-    def __post_init__(self) -> None:
-        """Refuse formats that have no int8, and an opset for a format that has none."""
-        if self.to not in FORMATS:
-            formats = " and --to ".join(FORMATS)
-            raise InputError(f"--int8 is for --to {formats}, got --to {self.to} instead.", hint="--to onnx --int8")
-        if self.opset is not None and self.to != Onnx.name:
-            raise InputError("--opset is for --to onnx only.", hint="leave --opset out.")
 
 
 @dataclass(frozen=True)
@@ -79,9 +58,7 @@ def export_int8(path: Path, source: Source, out: Path, options: Options, note: N
 
 def write_int8(source: Source, out: Path, data: Data, task: Task, options: Options, note: Note) -> Deployed:
     """Quantise a network on training images, judge it on the test set, and write what is good enough."""
-    quantize, kind = FORMATS[options.to]
-    batch: dict[str, Any] = {"dynamic_batch": True} if options.dynamic_batch else {}
-    found = quantize(
+    found = quantize_onnx(
         source.module,
         ExampleInputs(source.example, {}),
         training_images(data),
@@ -89,13 +66,13 @@ def write_int8(source: Source, out: Path, data: Data, task: Task, options: Optio
         max_drop=options.max_drop,
         metric=task.metric,
         images=options.images,
+        opset=options.opset,
+        dynamic_batch=options.dynamic_batch,
         metadata=lambda found: int8_metadata(source.metadata, found, task.metric, options.images),
         note=note,
-        **batch,
-        **({} if options.opset is None else {"opset": options.opset}),
     )
     request = Request(source.module, source.example, {}, options.opset, options.dynamic_batch)
-    return Deployed(write_checked(kind(found.data, found.run), request, out), found, task.metric)
+    return Deployed(write_checked(Int8Onnx(found.data, found.run), request, out), found, task.metric)
 
 
 # -- what int8 needs of a run ------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.sections import (
     SECTIONS,
     DataSection,
-    DeploySection,
     DistillSection,
     FinetuneSection,
     GateOptimizerSection,
@@ -30,7 +29,6 @@ from depl0.app.recipes.toml import parse_recipe, read_recipe, with_overrides, wr
 __all__ = [
     "SECTIONS",
     "DataSection",
-    "DeploySection",
     "DistillSection",
     "FinetuneSection",
     "GateOptimizerSection",

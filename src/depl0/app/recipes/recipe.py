@@ -12,7 +12,6 @@ from depl0.app.methods import METHODS, Learned, Method, Scored, find_method
 from depl0.app.recipes.sections import (
     CONTINUED,
     DataSection,
-    DeploySection,
     DistillSection,
     FinetuneSection,
     GateOptimizerSection,
@@ -55,7 +54,6 @@ class Recipe(Section):
     weight_optimizer: WeightOptimizerSection
     gate_optimizer: GateOptimizerSection = GateOptimizerSection()
     finetune: FinetuneSection = FinetuneSection()
-    deploy: DeploySection = DeploySection()
     run: RunSection = RunSection()
 
     @classmethod

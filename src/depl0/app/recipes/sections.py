@@ -419,20 +419,6 @@ class FinetuneSection(Section):
 
 
 @final
-class DeploySection(Section):
-    """What happens to the compact network after the run."""
-
-    title = "deploy"
-
-    then: Literal["nothing", "int8"] = "nothing"
-    """int8: export a quantized ONNX file after training, and measure it beside the dense and the float network."""
-    max_drop: NonNegative = 1.0
-    """Largest loss of the metric that int8 may cost, in points."""
-    calibration_images: Positive = 512
-    """Training images used to calibrate activation ranges."""
-
-
-@final
 class RunSection(Section):
     """How the training is executed."""
 
@@ -482,7 +468,6 @@ SECTIONS = _by_title(
         WeightOptimizerSection,
         GateOptimizerSection,
         FinetuneSection,
-        DeploySection,
         RunSection,
     )
 )

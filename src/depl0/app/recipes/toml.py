@@ -57,6 +57,7 @@ def parse_recipe(text: str, source: str = "recipe") -> Recipe:
         raise InputError(f"{source} is not valid TOML: {reason}.") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested lists
         raise InputError(f"{source} is not valid TOML: {error}.") from error
+    table.pop("deploy", None)  # a section of recipes from before 0.1.0 that did not affect the run
     for key in table:
         if key != "name" and key not in SECTIONS:
             raise _unknown(key)

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from depl0 import __version__
-from depl0.app.reports import answers, curves, deployed, layers, results
+from depl0.app.reports import answers, curves, layers, results
 from depl0.app.reports.canvas import inline_svg
 from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
 from depl0.app.reports.show import change, count, milliseconds, share, short
@@ -201,7 +201,7 @@ def _latency(run: Run) -> Figure:
 
 def _blocks(run: Run, prefix: str, found: dict[str, Any] | None) -> list[Block]:
     """Return the parts that a run has, in the order of the page."""
-    return [*_deployed(run, prefix), *_classes(run, found), *_search(run), _layers(run), _frozen(run)]
+    return [*_classes(run, found), *_search(run), _layers(run), _frozen(run)]
 
 
 def _classes(run: Run, found: dict[str, Any] | None) -> list[Block]:
@@ -219,14 +219,6 @@ def _changed(found: dict[str, Any] | None) -> str:
         f"{count(found['changed'])} of {count(found['images'])} {found['split']} images "
         f"({share(found['changed'] / found['images'])}) have another answer than before pruning."
     )
-
-
-def _deployed(run: Run, prefix: str) -> list[Block]:
-    found = deployed.read_deployed(run)
-    if found is None:
-        return []
-    table, figure = deployed.table(run, found), deployed.figure(run, found, f"{prefix}-deployed")
-    return [Block("Deployed", " ".join(table.notes), (table,), () if figure is None else (figure,))]
 
 
 def _search(run: Run) -> list[Block]:

@@ -25,11 +25,8 @@ from depl0.errors import FormatError, InputError
 from depl0.latency.cache import processor_name
 from depl0.surgery.files import check_saved
 
-FREE = (
-    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan"),
-    *("deploy.then", "deploy.max_drop", "deploy.calibration_images"),
-)
-"""fields that may change when a run goes on: they say how it is looked after and what follows, not what it does"""
+FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan")
+"""fields that may change when a run is resumed: they do not affect its result"""
 PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
 
 

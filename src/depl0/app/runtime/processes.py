@@ -58,14 +58,12 @@ def exclusive(folder: Path, engine: Accelerator) -> Iterator[None]:
 
 
 @contextmanager
-def stoppable(folder: RunFolder, *, is_finished: bool = False) -> Iterator[None]:
-    """Let signals end a run, or what follows one that is finished, and say what there is to continue from."""
+def stoppable(folder: RunFolder) -> Iterator[None]:
+    """Let signals end a run, and raise an error that names the checkpoint to continue from."""
     try:
         with stop_on_signals():
             yield
     except StopRequested as stop:
-        if is_finished:
-            raise RunInterruptedError(f"interrupted; the run in {folder.path} is finished.", hint=CONTINUE) from stop
         if folder.has_checkpoints:
             raise RunInterruptedError(f"interrupted; {folder.path} has the last checkpoint.", hint=CONTINUE) from stop
         raise RunInterruptedError(

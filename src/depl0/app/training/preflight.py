@@ -25,7 +25,6 @@ from depl0.gated import GatedModel
 from depl0.gated.attaching import choose_multiple, with_config
 from depl0.gates.threshold import COSTS
 from depl0.host.network import evaluation_mode
-from depl0.latency.multiples import Runtime
 from depl0.search.calibration import call
 
 MIN_STEPS, MIN_MACS = 400, 1e12
@@ -65,21 +64,15 @@ def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
 
 
 def choose_rounding(session: Session, gated: GatedModel) -> GatedModel:
-    """Decide ``gates.round_to = "auto"`` in the first process; return the network with that rounding.
-
-    It is measured in what will run the compact network: ONNX Runtime where the recipe ends in a deployed file, else
-    PyTorch.
-    """
+    """Decide ``gates.round_to = "auto"`` in the first process; return the network with that rounding."""
     gates, state = session.recipe.gates, session.state
     if gates.round_to != "auto":
         return gated
     if state.round_to is None:
-        runtime: Runtime = "onnxruntime" if session.recipe.deploy.then == "int8" else "pytorch"
-        multiple = choose_multiple(gated, gates.budget, gates.of, runtime) if is_first() else 0
+        multiple = choose_multiple(gated, gates.budget, gates.of) if is_first() else 0
         state.round_to = int(broadcast(torch.tensor([multiple], device=gated.engine.device)))
         in_words = f"rounded to multiples of {state.round_to}" if state.round_to > 1 else "not rounded"
-        where = "in ONNX Runtime on this device" if runtime == "onnxruntime" else "on this device"
-        session.reporter.note(f"channels are {in_words}: fastest {where}")
+        session.reporter.note(f"channels are {in_words}: fastest on this device")
     return with_config(gated, round_to=state.round_to)
 
 
