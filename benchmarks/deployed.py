@@ -4,7 +4,8 @@ python benchmarks/deployed.py --runs RUN … --speed resnet50 torchvision:mobile
 python benchmarks/deployed.py --collect docs/results/deployed.json part.json … --out docs/results
 
 RUN is the folder of a finished ``depl0 prune`` that started from trained weights. Networks named with --speed are cut
-untrained, to half of the MACs: only their speed and size mean something. Results of several machines stand side by side, each with its processor.
+untrained, to half of the MACs: only their speed and size mean something. Results of several machines stand side by
+side, each with its processor.
 """
 
 from __future__ import annotations

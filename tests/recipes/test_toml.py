@@ -192,7 +192,7 @@ ERRORS = [
     (
         "zebra = 3\n" + SMALL,
         "recipe has no field or section zebra.\nhint: the sections are model, data, task, gates, penalty, "
-        "search, distill, weight_optimizer, gate_optimizer, finetune, deploy, run.",
+        "search, distill, weight_optimizer, gate_optimizer, finetune, run.",
     ),
     (
         SMALL + "[penalty.zebra]",
