@@ -29,9 +29,9 @@ SIZES: dict[str, Any] = {
     "vocab_size": 40,
     "max_position_embeddings": 32,
 }
-SHARED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "use_cache": False}
+SHARED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
 IMAGES: dict[str, Any] = {**SIZES, "image_size": 16, "patch_size": 8}
-GPT: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 4, "vocab_size": 40, "n_positions": 32, "use_cache": False}
+GPT: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 4, "vocab_size": 40, "n_positions": 32}
 DISTIL: dict[str, Any] = {"dim": 16, "n_layers": 1, "n_heads": 4, "hidden_dim": 24, "vocab_size": 40}
 FAMILIES: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "BertForSequenceClassification": ("BertConfig", SIZES, 4, 0.05),
@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "DistilBertForSequenceClassification": ("DistilBertConfig", {**DISTIL, "max_position_embeddings": 32}, 4, 0.05),
     "GPT2LMHeadModel": ("GPT2Config", GPT, 4, 0.05),
     "LlamaForCausalLM": ("LlamaConfig", SHARED, 2, 0.06),
+    "Qwen2ForCausalLM": ("Qwen2Config", SHARED, 2, 0.06),
     "Qwen3ForCausalLM": ("Qwen3Config", {**SHARED, "head_dim": 4}, 2, 0.06),
     "GemmaForCausalLM": ("GemmaConfig", {**SHARED, "head_dim": 4}, 2, 0.06),
     "ViTForImageClassification": ("ViTConfig", IMAGES, 4, 0.08),
@@ -81,11 +82,48 @@ def test_heads_are_pruned_exactly(name: str, implementation: str, tmp_path: Path
     assert type(compact) is type(host)
 
 
-def test_keys_and_values_that_are_returned_are_kept() -> None:
-    """Llama gives its cache back unless told not to: what is in it is part of the output."""
-    plan = depl0.plan(built("LlamaForCausalLM", "sdpa", use_cache=True), TOKENS)
-    report = {layer.layer: layer for layer in plan.layers}["model.layers.0.self_attn.k_proj"]
-    assert report.prunable == 0 and "reaches the network's output" in report.reasons[0][0]
+def generated(model: Any, use_cache: bool) -> torch.Tensor:
+    """Return the tokens that a network adds to those of an example, each the most likely one."""
+    options = {"max_new_tokens": 6, "do_sample": False, "use_cache": use_cache, "eos_token_id": None, "pad_token_id": 0}
+    tokens: torch.Tensor = model.generate(TOKENS, attention_mask=torch.ones_like(TOKENS), **options)
+    return tokens
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "Qwen2ForCausalLM"])
+def test_generation_with_the_cache_that_is_returned_by_default(name: str, tmp_path: Path) -> None:
+    host = built(name, "sdpa")
+    batch = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS), "labels": TOKENS}
+    gated, compact = pruned(host, transformers.BatchEncoding(batch), seed=1)
+    unprunable = {report.layer for report in gated.plan.layers if report.prunable == 0}
+    assert unprunable <= {"lm_head", "transformer.wte"}, str(gated.plan)
+    loaded = depl0.load(depl0.save(compact, tmp_path), lambda: built(name, "sdpa")).eval()
+    for model in (host, compact, loaded):
+        assert torch.equal(generated(model, use_cache=True), generated(model, use_cache=False))
+    assert torch.equal(generated(loaded, use_cache=True), generated(compact, use_cache=True))
+    with torch.no_grad():
+        caches = [model(TOKENS).past_key_values for model in (gated.eval(), compact)]
+        wanted = gated(TOKENS[:, :1], past_key_values=caches[0]).logits
+        assert distance(wanted, compact(TOKENS[:, :1], past_key_values=caches[1]).logits) < 1e-4
+
+
+def test_a_cache_that_the_pruned_network_cannot_use_is_found() -> None:
+    """Keys are scaled by their number when they come from the cache, which the outputs of one call do not show."""
+
+    class Scaled(transformers.LlamaForCausalLM):  # type: ignore[misc, name-defined]
+        def forward(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
+            if past_key_values is not None:
+                layer = past_key_values.layers[0]
+                layer.keys = layer.keys * layer.keys.shape[1]
+            return super().forward(*args, past_key_values=past_key_values, **kwargs)
+
+    torch.manual_seed(0)
+    host = Scaled(transformers.LlamaConfig(**SHARED)).eval()
+    with torch.no_grad():
+        for parameter in host.parameters():
+            parameter.add_(torch.randn_like(parameter) / 5)
+    report = {layer.layer: layer for layer in depl0.plan(host, TOKENS).layers}
+    assert report["model.layers.0.self_attn.k_proj"].prunable == 0
+    assert report["model.layers.0.mlp.up_proj"].prunable == 24
 
 
 def test_a_mask_of_padding_stays_what_it_is() -> None:

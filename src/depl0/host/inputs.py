@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.defaults import user_defaults
 from depl0.errors import InputError
+from depl0.host.caches import is_cache
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class ExampleInputs:
     def of(cls, inputs: object, name: str = "example_inputs") -> ExampleInputs:
         """Accept a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of such examples.
 
-        NumPy arrays are taken as tensors.
+        NumPy arrays are taken as tensors; any other mapping, such as a tokenizer's BatchEncoding, as a dict.
 
         Raises:
             InputError: if ``inputs``, which the error calls ``name``, is something else, or holds no tensor or example.
@@ -38,7 +39,7 @@ class ExampleInputs:
         if isinstance(inputs, list) and inputs:
             first, *others = [cls.of(example, name) for example in inputs]
             return cls(first.args, first.kwargs, tuple(others))
-        inputs = as_tensors(inputs)
+        inputs = as_tensors(dict(inputs) if isinstance(inputs, Mapping) else inputs)
         if isinstance(inputs, Tensor):
             example = cls((inputs,), {})
         elif isinstance(inputs, tuple):
@@ -132,6 +133,8 @@ def as_tensors(inputs: Any) -> Any:
 def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
     """Return the leaves of a network's outputs and their structure; dataclasses and other objects are opened.
 
+    Caches of keys and values are no outputs (:mod:`depl0.host.caches`).
+
     >>> flatten_outputs({"logits": 1, "state": (2, None)})[0]
     [1, 'tuple', 2, None]
     """
@@ -147,6 +150,8 @@ def _opened(outputs: Any) -> Any:
     kind = type(outputs)
     if isinstance(outputs, (Tensor, str, bytes, int, float, complex, nn.Module)) or outputs is None:
         return outputs
+    if is_cache(outputs):
+        return kind.__name__
     if isinstance(outputs, dict):
         return {str(key): _opened(value) for key, value in outputs.items()}
     if isinstance(outputs, (list, tuple)):

@@ -99,7 +99,8 @@ def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """What goes into an operator that is not understood is unprunable."""
-    return _refused(state, graph, node, f"operator {operator_name(node)} is not understood")
+    name = operator_name(node)
+    return _refused(state, graph, node, "reaches a loss" if "_loss" in name else f"operator {name} is not understood")
 
 
 def _refused(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
