@@ -35,7 +35,7 @@ from depl0.app.weights import load_weights
 from depl0.host.inputs import ExampleInputs
 from depl0.search.one_shot import MIN_SHARE
 from depl0.search.recovery.unlabelled import hold_back, recover_from_answers
-from depl0.search.scores.reconstruction import joint_error, observe, reconstruction_scores, removal_order
+from depl0.search.scores.reconstruction import Look, joint_error, reconstruction_scores, removal_order
 from depl0.select.gates import select_gates
 
 KEY = ("model", "budget", "recover", "arm", "seed")
@@ -49,7 +49,7 @@ class Draw:
         self.inputs, self.held_back = hold_back([x.to(memory_format=torch.channels_last) for x, _ in images])
         self.gated = depl0.attach(self.host, self.inputs[0][:1], generator="independent", groups="inner")
         self.scores = reconstruction_scores(self.gated, self.inputs, "macs").cpu()
-        self.views = observe(self.gated, [ExampleInputs.of(batch) for batch in self.inputs])
+        self.views = Look(self.gated, [ExampleInputs.of(batch) for batch in self.inputs]).views()
         present = ~self.gated.engine.removed
         alone = [removal_order(group, self.views, present, update=False) for group in self.gated.plan.groups]
         self.single = {gate: error for order, errors in alone for gate, error in zip(order, errors, strict=True)}

@@ -20,7 +20,7 @@ from depl0.gates.threshold import BudgetKind
 from depl0.latency.backends import BACKENDS
 from depl0.paper import cli as paper
 from depl0.paper.literature import TABLES
-from depl0.search.recovery.unlabelled import STEPS
+from depl0.search.recovery.self_distillation import STEPS
 from tests.cli.conftest import Type
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")

@@ -12,8 +12,8 @@ from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.lockstep import order_and_added
 from depl0.search.scores.importance import standardise
 from depl0.search.scores.reconstruction import (
+    Look,
     joint_error,
-    observe,
     reconstruction_errors,
     reconstruction_scores,
     removal_order,
@@ -68,7 +68,7 @@ def test_joint_and_single_errors_are_those_of_least_squares() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     batches = inputs(6, count=8)
     gated = gated_of(model, batches)
-    views = observe(gated, [ExampleInputs.of(batch) for batch in batches])
+    views = Look(gated, [ExampleInputs.of(batch) for batch in batches]).views()
 
     hidden = torch.tanh(model[0](torch.cat(batches))).detach()
     wanted = model[2](hidden).detach()
@@ -80,18 +80,6 @@ def test_joint_and_single_errors_are_those_of_least_squares() -> None:
     alone = [refit_error(hidden[:, [k for k in range(5) if k != c]], wanted) / energy for c in order]
     assert single == pytest.approx(alone, rel=1e-4)
     assert single == sorted(single)
-
-
-@pytest.mark.usefixtures("exact")
-def test_a_nearly_closed_channel_is_seen_as_if_it_were_open() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    batches = inputs(6, count=8)
-    gated = gated_of(model, batches)
-    examples = [ExampleInputs.of(batch) for batch in batches]
-    gates = torch.tensor([1.0, 1e-3, 1.0, 1e-3, 1.0])
-    (whole,), (gone,) = observe(gated, examples), observe(gated, examples, gates=gates)
-    torch.testing.assert_close(gone.inverse, whole.inverse, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", READERS)

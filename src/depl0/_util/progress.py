@@ -41,16 +41,18 @@ def told(listener: Listener) -> Iterator[None]:
 
 @final
 class ProgressLine:
-    """A line that is rewritten in place; nothing is written where stderr is not a terminal, or ``quiet`` is set.
+    """The stages of a long call on stderr, unless ``quiet`` is set.
 
-    Use it as a context: inside, it shows what :func:`tell` is told; at the end the line is wiped out.
+    On a terminal it is one line that is rewritten in place, and wiped out at the end; inside the context it shows what
+    :func:`tell` is told. In logs and notebooks every stage has a line of its own, with its seconds.
     """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._shown = not quiet and self._stream.isatty()
+        self._logged = not quiet and not self._stream.isatty()
         self._start = time.monotonic()
-        self._phase, self._last, self._width = "", 0.0, 0
+        self._phase, self._found, self._last, self._width = "", "", 0.0, 0
         self._told = told(self.step)
 
     def __enter__(self) -> ProgressLine:
@@ -59,14 +61,27 @@ class ProgressLine:
 
     def __exit__(self, *_: object) -> None:
         self._told.__exit__(None, None, None)
+        self._end_stage()
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
 
     def phase(self, text: str) -> None:
         """Say what begins now, for instance ``"scoring"``."""
+        self._end_stage()
         self._phase, self._start, self._last = text, time.monotonic(), 0.0
         self._write(f"{text} …")
+
+    def result(self, text: str) -> None:
+        """Add what the current stage found to its line."""
+        self._found = f": {text}"
+
+    def _end_stage(self) -> None:
+        if self._logged and self._phase:
+            seconds = time.monotonic() - self._start
+            self._stream.write(f"depl0: {self._phase} ({seconds:.0f} s){self._found}\n")
+            self._stream.flush()
+        self._phase = self._found = ""
 
     def step(self, done: int, steps: int) -> None:
         """Say how far the phase is; the time left follows from that."""

@@ -85,7 +85,7 @@ class CallRecorder(TorchFunctionMode):
     def __init__(self, network: nn.Module, *, before: Before | None = None, after: After | None = None) -> None:
         super().__init__()
         self._names = {id(parameter): name for name, parameter in network.named_parameters()}
-        self._before, self._after = before, after
+        self.before, self.after = before, after
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -93,9 +93,9 @@ class CallRecorder(TorchFunctionMode):
         call = Call(func, args, kwargs or {})
         if call.name in LAYERS:
             call = Call(func, args, call.kwargs, self._names.get(id(call.arguments.get("weight"))))
-        if self._before is not None:
-            self._before(call)
+        if self.before is not None:
+            self.before(call)
         result = func(*args, **call.kwargs)
-        if self._after is not None:
-            self._after(call, result)
+        if self.after is not None:
+            self.after(call, result)
         return result

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, broadcast_parameters, is_first
 from depl0.config import GateConfig
@@ -45,6 +45,7 @@ def freeze_network(
     calibration: Calibration | None = None,
     compensated: bool = False,
     renewed: bool = True,
+    original: nn.Module | None = None,
 ) -> Freezing:
     """Select the gates, fix them, and make what is left fit where there is data for that.
 
@@ -55,13 +56,14 @@ def freeze_network(
         calibration: the data.
         compensated: whether the layers behind closed channels are fitted anew.
         renewed: whether batch-norm statistics are measured anew, where nothing was fitted.
+        original: with ``scores``, the network whose outputs are to be kept, if the host has other weights by now.
     """
     config = config or gated.config
     broadcast_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
     gated.engine.free_gates()
     before = None if scores is not None else gated.evaluation_gates()
     selection, latency = _selected(gated, config, scores)
-    fitted, renewed = _fit(gated, selection.gates, before, calibration, compensated, renewed)
+    fitted, renewed = _fit(gated, selection.gates, before, calibration, compensated, renewed, original)
     return Freezing(selection.gates, selection.forced, renewed, fitted, latency)
 
 
@@ -80,11 +82,12 @@ def _fit(
     calibration: Calibration | None,
     compensated: bool,
     renewed: bool,
+    original: nn.Module | None = None,
 ) -> tuple[Compensation | None, bool]:
     """Fix these gates and make what is left fit; return what was fitted, and whether statistics were renewed."""
     fitted: Compensation | None = None
     if compensated and calibration is not None:
-        fitted = _fitted_if_better(gated, gates, before, calibration)
+        fitted = _fitted_if_better(gated, gates, before, calibration, original)
     gated.engine.fix_gates(gates)
     renewed = fitted is None and renewed and calibration is not None and renew_statistics(gated, calibration)
     return fitted, renewed
@@ -114,12 +117,16 @@ def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> t
 
 
 def _fitted_if_better(
-    gated: GatedModel, gates: Tensor, before: Tensor | None, calibration: Calibration
+    gated: GatedModel,
+    gates: Tensor,
+    before: Tensor | None,
+    calibration: Calibration,
+    original: nn.Module | None,
 ) -> Compensation | None:
     """Compensate for what freezing closes; after a search that closed most before, only where the loss says so."""
     state = {name: value.clone() for name, value in gated.host.state_dict().items()}
     inputs = calibration.inputs()
-    fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates)
+    fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates, original=original)
     gated.engine.fix_gates(gates)
     settle(gated, inputs)
     if before is None:

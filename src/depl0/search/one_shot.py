@@ -1,13 +1,13 @@
-"""Pruning in one call: score, compensate, cut, certify, and recover from the dense network's answers or from labels."""
+"""Pruning in one call: score, cut and refit in rounds, certify, and recover with the original network as teacher."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,72 +19,27 @@ from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel, attach
-from depl0.gated.attaching import choose_multiple, with_config
+from depl0.gated.attaching import choose_multiple
 from depl0.host.copies import private_copy
 from depl0.host.network import check_host, first_line
 from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call, on_device
 from depl0.search.freezing import freeze_network
-from depl0.search.recovery.distillation import BLOCKS, DistillationLoss
-from depl0.search.recovery.unlabelled import (
-    LR,
-    MOMENTUM,
-    PATIENCE,
-    STEPS,
-    VALUE_BLOCKS,
-    WEIGHT_DECAY,
-    Augment,
-    ClassAxis,
-    check_augment,
-    check_class_axis,
-    hold_back,
-    measure_agreement,
-    output_loss,
-    recover_from_answers,
-    set_rate,
-    state_copy,
-)
+from depl0.search.recovery.descent import LR, WARMUP_STEPS, Recovery, descend
+from depl0.search.recovery.distillation import DistillationLoss, kept_channels
+from depl0.search.recovery.examples import Augment, check_augment, hold_out, is_image_batch
+from depl0.search.recovery.memory import check_memory, needed_memory
+from depl0.search.recovery.outputs import ClassAxis, compare_by, is_hopeless, measure_agreement
+from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
 from depl0.search.scores.reconstruction import reconstruction_scores
-from depl0.select.gates import minimum_share
-from depl0.surgery.record import Agreement, record_of, remember
+from depl0.select.gates import check_budget, minimum_share
+from depl0.surgery.record import Agreement, RecoveryRecord, record_of, remember
 
 MIN_SHARE = 0.1
 """of the channels of every group, which scores alone may close nearly all of: those of a gated MLP, say"""
-
-
-@overload
-def prune(
-    model: nn.Module,
-    example_inputs: Any,
-    *,
-    data: Iterable[Any],
-    budget: float = 0.5,
-    recover: int | Literal["auto"] | None = "auto",
-    steps: int | None = None,
-    loss: Loss | None = None,
-    lr: float = LR,
-    class_axis: ClassAxis = "auto",
-    augment: Augment = False,
-    quiet: bool = False,
-    **changes: Unpack[OtherGateChanges],
-) -> nn.Module: ...
-
-
-@overload
-def prune(
-    model: nn.Module,
-    example_inputs: Any,
-    *,
-    data: Iterable[Any],
-    budget: Sequence[float],
-    recover: int | Literal["auto"] | None = "auto",
-    steps: int | None = None,
-    loss: Loss | None = None,
-    lr: float = LR,
-    class_axis: ClassAxis = "auto",
-    augment: Augment = False,
-    quiet: bool = False,
-    **changes: Unpack[OtherGateChanges],
-) -> list[nn.Module]: ...
+ROUND = 0.75
+"""A round keeps about this share of the cost that the one before it kept."""
+LEAST_GAIN = 0.01
+"""share of the held-out loss at the cut below which a recovery gained nothing"""
 
 
 @own_defaults()
@@ -99,19 +54,22 @@ def prune(
     loss: Loss | None = None,
     lr: float = LR,
     class_axis: ClassAxis = "auto",
-    augment: Augment = False,
+    augment: Augment | Literal["auto"] = "auto",
+    on_ready: Callable[[nn.Module], None] | None = None,
     quiet: bool = False,
     **changes: Unpack[OtherGateChanges],
-) -> nn.Module | list[nn.Module]:
-    """Return a compact network within a budget, or one for each of several. The model is not modified.
+) -> Any:
+    """Return a pruned network within a budget, or a list of networks for several budgets. The model is not modified.
 
-    Channels are scored by the error that is left when the layers that read them are refitted without them; those layers
-    are then refitted in closed form. After that the compact network learns from the given network's answers for the
-    same inputs, without labels (``recover``), or from labels (``steps``). Every eighth example is held back: the
-    recovery is judged by it, and ``depl0.info(compact).agreement`` says how far both networks agree on it.
+    Channels are scored by the error that is left when their consumer layers are refitted without them; the channels
+    with the lowest scores are cut, and those layers are refitted by least squares. This is repeated in rounds, each of
+    which keeps about three quarters of the cost of the one before. After that the pruned network learns from the
+    outputs of the given network for the same inputs, without labels (``recover``), or from labels (``steps``). Every
+    eighth example is held out: it judges the recovery, and ``depl0.info(pruned).agreement`` compares both networks on
+    these examples.
 
-    Ctrl-C during the recovery ends it: the best weights so far are returned, of several budgets those networks that
-    have been begun. Earlier it raises KeyboardInterrupt as usual.
+    Ctrl-C during the recovery ends it: the best weights so far are returned, and of several budgets the networks that
+    were begun. Earlier it raises KeyboardInterrupt as usual.
 
     To prune while training, or a network that is not trained yet, use :class:`depl0.Search`.
 
@@ -120,149 +78,221 @@ def prune(
             evaluation mode, batch norms alone are in training mode during the recovery. Frozen parameters are not
             trained.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
-        data: batches, as a data loader gives them: inputs alone, or pairs (inputs, targets) whose targets are not used;
-            1,024 examples are enough. With ``steps``: pairs, one for each step, from the beginning again if there are
-            fewer.
-        budget: the share of the cost to keep. Several give a list of networks; the network is analysed and scored once.
-        recover: steps of the label-free recovery. "auto": at most 600, fewer if the inputs held back no longer improve;
-            a network that cannot be trained is returned as it was cut, with a warning. None or 0: the cut alone.
+        data: batches, as a data loader gives them: inputs alone, or pairs (inputs, targets) whose targets are not used.
+            1,024 examples are used, drawn over the whole data set if it has a length; of a stream, the first ones. With
+            ``steps``: pairs, one for each step, from the beginning again if there are fewer.
+        budget: the share of the cost to keep. Several give a list of networks in their order; they are made from the
+            largest to the smallest, each on the way to the next.
+        recover: steps of the label-free recovery. "auto": at most 600, fewer if the held-out loss no longer improves;
+            a network that cannot be trained is returned as it was cut, with a warning. None or 0: no recovery.
         steps: training steps with labels after the cut, instead of ``recover``; None: none.
-        loss: with ``steps``, the loss of the task, ``loss(outputs, targets)``; None: cross entropy, and distillation
-            from the given network.
+        loss: with ``steps``, the loss of the task, ``loss(outputs, targets)``; None: cross entropy with integer
+            targets, and distillation from the given network.
         lr: the learning rate after the cut.
         class_axis: the axis of the outputs that holds class scores, 1 for pixels (batch, classes, h, w), -1 for tokens
             (batch, tokens, classes); None: outputs are values, compared by their relative squared error. "auto": 1 for
-            one matrix (batch, classes) that is not of probabilities, else None.
-        augment: True: random flips and shifts of images while recovering; or a function of a batch of inputs.
-        quiet: show no progress line on stderr (it is shown on terminals only).
+            a matrix (batch, classes) that is not of probabilities, else None; a guessed axis counts together with the
+            relative error. For several outputs a sequence with one entry each, or a dict by their names.
+        augment: True: random flips and shifts of images while recovering; False: none; or a function of a batch of
+            inputs. "auto": True for batches of images if the outputs are one matrix of class scores, else False.
+        on_ready: called with every network as soon as it is ready, for instance to save it before the next one.
+        quiet: print no line for each stage on stderr.
         changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, … Unless ``min_share``
-            or ``remove_blocks`` is given, every group keeps a tenth of its channels; where the budget does not allow
+            or ``remove_blocks`` is given, every group keeps a tenth of its channels; if the budget does not allow
             that, a warning names the layers that keep fewer.
 
     Raises:
-        InputError: an argument is invalid, or a budget cannot be reached.
+        InputError: an argument is invalid, a budget cannot be reached, or there is too little memory.
         DivergedError: the loss became non-finite while training with labels.
 
     Example:
         >>> import depl0
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-        >>> compact = depl0.prune(model, torch.randn(1, 8), data=[torch.randn(64, 8)], budget=0.5)
-        >>> depl0.info(compact).macs_left <= 0.5
+        >>> pruned = depl0.prune(model, torch.randn(1, 8), data=[torch.randn(64, 8)], budget=0.5, quiet=True)
+        >>> depl0.info(pruned).macs_left <= 0.5
         True
         >>> data = [torch.randn(64, 8)]
-        >>> larger, smaller = depl0.prune(model, data[0][:1], data=data, budget=[0.5, 0.25], recover=None)
+        >>> larger, smaller = depl0.prune(
+        ...     model, data[0][:1], data=data, budget=[0.5, 0.25], recover=None, quiet=True
+        ... )
         >>> depl0.info(smaller).agreement.inputs
         8
     """
-    budgets = list(budget) if isinstance(budget, Sequence) else [budget]
-    if not budgets:
-        raise InputError("budget must be a share or several, got none.", hint="budget=[0.75, 0.5] makes two networks.")
+    budgets = _checked_budgets(budget)
     recovery_steps = _recovery_steps(recover, labelled=steps is not None)
     if steps is not None or recovery_steps:
         _check_training(steps, lr)
-    config = GateConfig(budget=budgets[0]).changed(**changes).changed(generator="independent")
+    config = GateConfig(budget=max(budgets)).changed(**changes).changed(generator="independent")
     if steps is not None:
         data = list(islice(data, max(steps, MOST_BATCHES))) if isinstance(data, Iterator) else data
         for batch in islice(data, 1):
-            _pair(batch)
-    dense = private_copy(check_host(model))
-    compacts: list[nn.Module] = []
+            _check_targets(_pair(batch)[1], loss)
+    original = private_copy(check_host(model))
+    networks: dict[float, nn.Module] = {}
     with ProgressLine(quiet=quiet) as progress:
         progress.phase("analysing")
-        networks = _gated_for(private_copy(model), example_inputs, config, budgets)
+        gated = attach(private_copy(model), example_inputs, config)
+        for share in budgets:
+            check_budget(gated.engine.snapshot(), gated.config.changed(budget=share))
         task_loss = None if steps is None else loss or functional.cross_entropy
-        calibration = Calibration.of(() if data is None else data, task_loss, networks[0], "data")
+        calibration = Calibration.of(() if data is None else data, task_loss, gated, "data")
         assert calibration is not None, "data are batches"
-        inputs, held_back = hold_back(calibration.inputs()) if steps is None else (calibration.inputs(), [])
-        axis = check_class_axis(dense, held_back[0], class_axis) if held_back else None
-        if inputs:
-            check_augment(augment, inputs[0])
-        progress.phase("scoring")
-        scores = reconstruction_scores(networks[0], inputs, config.of)
-        once = Calibration(inputs, inputs, inputs)
-        host = networks[0].host
-        state = state_copy(host)
+        inputs, held_out = hold_out(calibration.inputs()) if steps is None else (calibration.inputs(), [])
+        check_memory(needed_memory(gated, inputs, trained=steps is not None or recovery_steps > 0), gated.engine.device)
+        comparison = compare_by(original, held_out[0], class_axis) if held_out else None
+        if augment == "auto":
+            augment = is_image_batch(inputs[0]) and comparison is not None and comparison.axes == (1,)
+        check_augment(augment, inputs[0])
         modes = {name: module.training for name, module in model.named_modules()}
         fixed = {name for name, training in modes.items() if model.training and not training}
-        for number, gated in enumerate(networks, 1):
-            name = f" {number} of {len(networks)}" if len(networks) > 1 else ""
-            progress.phase(f"fitting{name}")
-            host.load_state_dict(state)
-            chosen = gated.config if "min_share" in changes else _with_floor(gated)
-            freezing = freeze_network(gated, chosen, scores=scores, calibration=once, compensated=True)
-            if "min_share" not in changes and not chosen.remove_blocks:
-                _warn_of_narrow_groups(gated, freezing.gates)
-            compact = gated.extract()
-            compacts.append(compact)
-            progress.phase(f"recovering{name}")
-            interrupted = False
+
+        def recovered(pruned: nn.Module) -> Recovery | None:
             if steps is not None:
-                finetune(compact, data, steps, lr, loss=loss, dense=dense, fixed=fixed)
-            elif recovery_steps:
-                try:
-                    interrupted = recover_from_answers(
-                        compact,
-                        dense,
-                        inputs,
-                        held_back,
-                        steps=recovery_steps,
-                        patience=PATIENCE if recover == "auto" else None,
-                        lr=lr,
-                        soft=output_loss(axis),
-                        blocks=VALUE_BLOCKS if axis is None else BLOCKS,
-                        augment=augment,
-                        fixed=fixed if model.training else None,
-                    ).interrupted
-                except RuntimeError as error:  # no derivative, or no memory for it; the cut itself is sound
-                    if recover != "auto":
-                        raise
-                    warnings.warn(
-                        f"the network was cut but not recovered: {first_line(error)} (recover=None: the cut alone).",
-                        stacklevel=2,
-                    )
-            note_agreement(compact, measure_agreement(compact, dense, held_back, axis))
-            if interrupted:
+                return finetune(pruned, data, steps, lr, loss=loss, dense=original, fixed=fixed)
+            if not recovery_steps:
+                return None
+            try:
+                return distill(
+                    pruned,
+                    original,
+                    inputs,
+                    held_out,
+                    steps=recovery_steps,
+                    patience=PATIENCE if recover == "auto" else None,
+                    lr=lr,
+                    comparison=comparison,
+                    augment=augment,
+                    fixed=fixed if model.training else None,
+                    kept=kept_channels(gated, pruned, inputs[0]),
+                )
+            except RuntimeError as error:  # no derivative, or no memory for it; the cut itself is sound
+                if recover != "auto":
+                    raise
+                warnings.warn(
+                    f"the network was cut but not recovered: {first_line(error)} (recover=None: the cut alone).",
+                    stacklevel=2,
+                )
+                return None
+
+        for share, pruned in _cut_in_rounds(gated, original, inputs, budgets, "min_share" in changes, progress):
+            progress.phase(f"recovering {share:g}" if len(budgets) > 1 else "recovering")
+            done = recovered(pruned)
+            agreement = None if comparison is None else measure_agreement(pruned, original, held_out, comparison)
+            note_agreement(pruned, agreement, done)
+            progress.result(_outcome(done, agreement))
+            _warn_of_little_gain(done, agreement)
+            networks[share] = pruned
+            if on_ready is not None:
+                call_as_user(on_ready, pruned)
+            if done is not None and done.interrupted:
                 break
-    return compacts if isinstance(budget, Sequence) else compacts[0]
+    return [networks[share] for share in budgets if share in networks] if isinstance(budget, Sequence) else pruned
 
 
-def _gated_for(host: nn.Module, example_inputs: Any, config: GateConfig, budgets: list[float]) -> list[GatedModel]:
-    """Return a gated network for every budget, around one host that is analysed once."""
-    first = attach(host, example_inputs, config)
-    found = [first]
-    for budget in budgets[1:]:
-        is_auto = config.round_to == "auto"
-        round_to = choose_multiple(first, budget, config.of) if is_auto else first.config.round_to
-        found.append(with_config(first, budget=budget, round_to=round_to))
-    return found
+def _cut_in_rounds(
+    gated: GatedModel,
+    original: nn.Module,
+    inputs: list[Any],
+    budgets: list[float],
+    has_floor: bool,
+    progress: ProgressLine,
+) -> Iterator[tuple[float, nn.Module]]:
+    """Score, cut and refit in rounds; yield a network for every budget, from the largest to the smallest."""
+    once = Calibration(inputs, inputs, inputs)
+    rounds = round_shares(budgets) if gated.config.of != "latency" else sorted(set(budgets), reverse=True)
+    for number, share in enumerate(rounds, 1):
+        name = f", round {number} of {len(rounds)}" if len(rounds) > 1 else ""
+        progress.phase(f"scoring{name}")
+        target = max(budget for budget in budgets if budget <= share)
+        config, wanted = (_config_for(gated, budget, has_floor) for budget in (share, target))
+        scores = reconstruction_scores(gated, inputs, config.of, wanted)
+        progress.phase(f"fitting{name}")
+        freezing = freeze_network(gated, config, scores=scores, calibration=once, compensated=True, original=original)
+        if share in budgets:
+            if not has_floor and not config.remove_blocks:
+                _warn_of_narrow_groups(gated, freezing.gates, share)
+            yield share, gated.extract()
+        if number < len(rounds):
+            gated.engine.free_gates()
+            gated.engine.close(freezing.gates == 0)
 
 
-def _with_floor(gated: GatedModel) -> GateConfig:
+def round_shares(budgets: Sequence[float]) -> list[float]:
+    """Return the shares of the cost that are kept after every round; all budgets are among them.
+
+    >>> [round(share, 2) for share in round_shares([0.25, 0.5])]
+    [0.71, 0.5, 0.35, 0.25]
+    """
+    shares, last = [], 1.0
+    for budget in sorted(set(budgets), reverse=True):
+        count = max(1, round(math.log(budget / last) / math.log(ROUND)))
+        shares += [last * (budget / last) ** (number / count) for number in range(1, count)] + [budget]
+        last = budget
+    return shares
+
+
+def _config_for(gated: GatedModel, budget: float, has_floor: bool) -> GateConfig:
+    """Return the rules for one budget."""
+    config = gated.config.changed(budget=budget)
+    if config.round_to == "auto":
+        config = config.changed(round_to=choose_multiple(gated, budget, config.of))
+    return config if has_floor else _with_floor(gated, config)
+
+
+def _with_floor(gated: GatedModel, config: GateConfig) -> GateConfig:
     """Return the configuration with a floor for every group, if the budget allows one and no blocks are to go."""
-    config, budget = gated.config.changed(min_share=MIN_SHARE), gated.config.budget
-    assert budget is not None, "prune has one"
-    can_be_met = minimum_share(gated.engine.snapshot(), config) <= budget
-    return config if can_be_met and not config.remove_blocks else gated.config
+    floored = config.changed(min_share=MIN_SHARE)
+    assert config.budget is not None, "prune has one"
+    can_be_met = minimum_share(gated.engine.snapshot(), floored) <= config.budget
+    return floored if can_be_met and not config.remove_blocks else config
 
 
-def _warn_of_narrow_groups(gated: GatedModel, gates: Tensor) -> None:
-    """Say which groups keep less than :data:`MIN_SHARE` of their channels."""
+def _warn_of_narrow_groups(gated: GatedModel, gates: Tensor, budget: float) -> None:
+    """Name the groups that keep less than :data:`MIN_SHARE` of their channels."""
     kept = {group: int((gates[group.gates] > 0).sum()) or 1 for group in gated.plan.groups}
     narrow = [f"{g.name} ({n} of {g.size})" for g, n in kept.items() if n < math.ceil(MIN_SHARE * g.size)]
     if narrow:
         more = f" and {len(narrow) - 5} more" if len(narrow) > 5 else ""
         warnings.warn(
-            f"the budget of {gated.config.budget:g} leaves less than {MIN_SHARE:.0%} of the channels of "
+            f"the budget of {budget:g} leaves less than {MIN_SHARE:.0%} of the channels of "
             f"{', '.join(narrow[:5])}{more}; ask for a larger one, or give min_share to choose what every group keeps.",
+            stacklevel=4,
+        )
+
+
+def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Recovery | None = None) -> None:
+    """Keep with a pruned network how far it agrees with the original one, and what the recovery gained."""
+    record = record_of(compact)
+    assert record is not None, "it was extracted"
+    trained = None if recovery is None else RecoveryRecord(recovery.steps, recovery.before, recovery.after)
+    remember(compact, replace(record, agreement=agreement, recovery=trained or record.recovery))
+
+
+def _outcome(recovery: Recovery | None, agreement: Agreement | None) -> str:
+    """Return the last line of a network's progress."""
+    steps = "" if recovery is None else f"{recovery.steps} steps, "
+    return f"{steps}{agreement or 'not compared with the original network'}"
+
+
+def _warn_of_little_gain(recovery: Recovery | None, agreement: Agreement | None) -> None:
+    if recovery is not None and _gained_nothing(recovery):
+        warnings.warn(
+            f"the recovery of {recovery.steps} steps gained nothing: the held-out loss went from "
+            f"{recovery.before:.3g} to {recovery.after:.3g}. Try another lr, or recover=None to save the time.",
+            stacklevel=3,
+        )
+    if agreement is not None and is_hopeless(agreement):
+        warnings.warn(
+            f"the pruned network has little in common with the original one: {agreement}. Ask for a larger budget, "
+            "recover longer (recover=2000) or train it with labels (steps=…).",
             stacklevel=3,
         )
 
 
-def note_agreement(compact: nn.Module, agreement: Agreement | None) -> None:
-    """Keep with a compact network how far it agrees with the dense one."""
-    record = record_of(compact)
-    assert record is not None, "it was extracted"
-    remember(compact, replace(record, agreement=agreement))
+def _gained_nothing(recovery: Recovery) -> bool:
+    if recovery.before is None or recovery.after is None or recovery.interrupted or recovery.steps < WARMUP_STEPS:
+        return False
+    return recovery.after > (1 - LEAST_GAIN) * recovery.before
 
 
 def finetune(
@@ -273,39 +303,52 @@ def finetune(
     *,
     loss: Loss | None,
     dense: nn.Module,
-    fixed: Collection[str] = (),
-) -> None:
-    """Take ``steps`` steps of SGD: a warm-up, then half a cosine to 0. The network is left in evaluation mode.
+    fixed: Iterable[str] = (),
+) -> Recovery:
+    """Train a pruned network on labelled batches, in place. It is left in evaluation mode.
 
-    Without a loss it is cross entropy, with distillation from the dense network. The modules in ``fixed`` stay in
+    Without a loss it is cross entropy, with distillation from the original network. The modules in ``fixed`` stay in
     evaluation mode.
     """
     task_loss = loss or functional.cross_entropy
     distillation = DistillationLoss(dense) if loss is None else None
-    parameters = list(compact.parameters())
-    sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
-    batches = _endless(data, parameters[0].device)
-    compact.train()
-    for name, module in compact.named_modules():
-        if name in fixed:
-            module.training = False
-    total = torch.zeros((), device=parameters[0].device)
-    for step in range(steps):
-        set_rate(sgd, lr, step, steps)
-        inputs, targets = next(batches)
+    device, names = next(compact.parameters()).device, set(fixed)
+    total = torch.zeros((), device=device)
+
+    def objective(batch: tuple[Any, Any]) -> Tensor:
+        inputs, targets = batch
         if distillation is None:
             value = call_as_user(task_loss, call(compact, inputs), targets)
         else:
             with distillation.watch(compact) as blocks:
                 outputs = call(compact, inputs)
             value = distillation(call_as_user(task_loss, outputs, targets), outputs, inputs, blocks)
-        value.backward()
-        sgd.step()
-        sgd.zero_grad()
-        total += value.detach()
+        total.add_(value.detach())
+        return value
+
+    trained = [module for name, module in compact.named_modules() if name not in names]
+    done = descend(compact, objective, _endless_pairs(data, device), steps=steps, lr=lr, trained=trained)
     if not bool(total.isfinite()):
         raise DivergedError("the loss became non-finite while the network was fine-tuned.", hint="pass a lower lr.")
-    compact.eval()
+    return done
+
+
+# -- arguments ------------------------------------------------------------------------------------------------------
+
+
+def _checked_budgets(budget: Any) -> list[float]:
+    """Return one or several budgets as a list."""
+    if isinstance(budget, str):
+        raise InputError(
+            f"budget must be a number or a list of numbers, got {budget!r} instead.",
+            hint="budget=0.5 keeps half of the cost.",
+        )
+    budgets = list(budget) if isinstance(budget, Sequence) else [budget]
+    if not budgets:
+        raise InputError("budget must be a share or several, got none.", hint="budget=[0.75, 0.5] makes two networks.")
+    for share in budgets:
+        GateConfig(budget=share)
+    return budgets
 
 
 def _recovery_steps(recover: int | Literal["auto"] | None, *, labelled: bool) -> int:
@@ -328,6 +371,17 @@ def _check_training(steps: int | None, lr: float) -> None:
         raise InputError(f"lr must be a number above 0, got {lr!r} instead.")
 
 
+def _check_targets(targets: Any, loss: Loss | None) -> None:
+    """Raise InputError if targets need a loss that was not given."""
+    is_classes = isinstance(targets, Tensor) and not (targets.is_floating_point() or targets.is_complex())
+    if loss is None and not is_classes:
+        kind = str(targets.dtype) if isinstance(targets, Tensor) else type(targets).__name__
+        raise InputError(
+            f"without a loss, the targets must be a tensor of integer class indices, got {kind} instead.",
+            hint="pass loss=…, a function of (outputs, targets), for instance torch.nn.functional.mse_loss.",
+        )
+
+
 def _pair(batch: Any) -> tuple[Any, Any]:
     """Return inputs and targets of a batch to train on."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -338,8 +392,8 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     return batch[0], batch[1]
 
 
-def _endless(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
-    """Give pairs (inputs, targets) again and again, where the network is."""
+def _endless_pairs(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs (inputs, targets) for ever, on the network's device."""
     while True:
         found = False
         for batch in read_as_user(data):

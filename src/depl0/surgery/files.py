@@ -28,7 +28,15 @@ from depl0.equivalence.probe import check_description, outputs_on, probe_error
 from depl0.errors import FormatError, InputError
 from depl0.host.network import canonical_names, first_line
 from depl0.replacements.base import Replacement, replacement_from
-from depl0.surgery.record import Agreement, CompactRecord, apply_record, record_of, remember, state_shapes
+from depl0.surgery.record import (
+    Agreement,
+    CompactRecord,
+    RecoveryRecord,
+    apply_record,
+    record_of,
+    remember,
+    state_shapes,
+)
 
 FORMAT = "depl0-compact"
 VERSION = 1
@@ -273,7 +281,8 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
         "numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)},
         "replaced": {path: replacement.to_dict() for path, replacement in sorted(record.replacements.items())},
-        **({} if record.agreement is None else {"agreement": dict(vars(record.agreement))}),
+        **({} if record.agreement is None else {"agreement": _agreement_json(record.agreement)}),
+        **({} if record.recovery is None else {"recovery": dict(vars(record.recovery))}),
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
 
@@ -310,6 +319,7 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             inputs=tuple(tuple(_whole(size) for size in shape) for shape in header["inputs"]),
             probe=_probe(header.get("proof")),
             agreement=_agreement(header.get("agreement")),
+            recovery=_recovery(header.get("recovery")),
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
@@ -318,11 +328,30 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
         ) from error
 
 
+def _agreement_json(agreement: Agreement) -> dict[str, Any]:
+    figures = {name: value for name, value in vars(agreement).items() if name != "outputs"}
+    if agreement.outputs is not None:
+        figures["outputs"] = {name: _agreement_json(found) for name, found in agreement.outputs.items()}
+    return figures
+
+
 def _agreement(found: Any) -> Agreement | None:
     if found is None:
         return None
-    equal, kl = (None if found[key] is None else float(found[key]) for key in ("equal", "kl"))
-    return Agreement(_whole(found["inputs"]), float(found["error"]), equal, kl)
+    equal, kl = (_number_or_none(found[key]) for key in ("equal", "kl"))
+    single = {str(name): _agreement(entry) for name, entry in found.get("outputs", {}).items()}
+    outputs = {name: agreement for name, agreement in single.items() if agreement is not None}
+    return Agreement(_whole(found["inputs"]), float(found["error"]), equal, kl, outputs or None)
+
+
+def _recovery(found: Any) -> RecoveryRecord | None:
+    if found is None:
+        return None
+    return RecoveryRecord(_whole(found["steps"]), *(_number_or_none(found[key]) for key in ("before", "after")))
+
+
+def _number_or_none(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _probe(proof: Any) -> Any:

@@ -38,12 +38,31 @@ class Agreement:
     """share of equal answers (the class with the highest score); None where outputs are not class scores"""
     kl: float | None = None
     """KL(dense ‖ compact) in nats, the mean over answers"""
+    outputs: Mapping[str, Agreement] | None = None
+    """of each output, by name, if there are several; the figures above are their means"""
 
     def __str__(self) -> str:
         words = f"on {self.inputs} inputs held back"
         if self.equal is None or self.kl is None:
             return f"relative squared error {self.error:.3g} {words}"
         return f"{self.equal:.1%} equal answers, KL {self.kl:.3g} {words}"
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """What a training after the cut did."""
+
+    steps: int
+    """that were taken"""
+    before: float | None
+    """loss on held-out inputs at the cut; None if it was not measured"""
+    after: float | None
+    """loss on held-out inputs in the end"""
+
+    def __str__(self) -> str:
+        if self.before is None or self.after is None:
+            return f"{self.steps} steps with labels"
+        return f"{self.steps} steps, held-out loss {self.before:.3g} -> {self.after:.3g}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +86,8 @@ class CompactRecord:
     """a description of inputs on which a loaded network is verified; None where there is none"""
     agreement: Agreement | None = None
     """with the dense network, where inputs were held back to measure it"""
+    recovery: RecoveryRecord | None = None
+    """what a training after the cut did, if :func:`depl0.prune` made one"""
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -190,6 +211,8 @@ class CompactInfo:
     """shapes of the example inputs, where they were tensors alone"""
     agreement: Agreement | None = None
     """with the dense network, where :func:`depl0.prune` held inputs back to measure it"""
+    recovery: RecoveryRecord | None = None
+    """what the training after the cut did, if :func:`depl0.prune` made one"""
 
     @property
     def macs_left(self) -> float:
@@ -214,6 +237,9 @@ class CompactInfo:
         lines += [f"  not verified {what}" for what in proof.refused]
         if self.agreement is not None:
             lines.append(f"  agreement    {self.agreement}")
+            lines += [f"    {name}: {found}" for name, found in (self.agreement.outputs or {}).items()]
+        if self.recovery is not None:
+            lines.append(f"  recovery     {self.recovery}")
         if self.removed:
             lines.append(f"  removed      {', '.join(self.removed)}")
         width = max([len(layer) for layer in self.channels] + [0])
@@ -255,6 +281,7 @@ def info(compact: nn.Module) -> CompactInfo:
         removed=record.removed,
         inputs=record.inputs,
         agreement=record.agreement,
+        recovery=record.recovery,
     )
 
 

@@ -18,12 +18,8 @@ from depl0.app.training.session import Session
 from depl0.search.calibration import MOST_INPUTS, Calibration
 from depl0.search.one_shot import note_agreement
 from depl0.search.recovery.distillation import BLOCKS
-from depl0.search.recovery.unlabelled import (
-    VALUE_BLOCKS,
-    class_axis_of,
-    measure_agreement,
-    recover_from_answers,
-)
+from depl0.search.recovery.outputs import compare_by, measure_agreement
+from depl0.search.recovery.self_distillation import VALUE_BLOCKS, distill
 
 JUDGING_INPUTS = 256
 _FIRST_EPOCH = 2_000_000
@@ -43,7 +39,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
         )
         judging = calibration(session).judge if data.validation is None else data.validation.epoch(0)
         with shown_as(reporter, "recovery"):
-            done = recover_from_answers(
+            done = distill(
                 compact,
                 dense,
                 _TrainingInputs(session),
@@ -59,11 +55,11 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
         figures: dict[str, Any] = {"steps": done.steps, **losses, session.task.metric.name: score}
         session.log_event("recovery", session.epoch, **figures)
         shown = f"{session.task.metric.label} {session.task.metric.show(score)}"
-        reporter.note(f"recovered in {done.steps} steps: loss {done.before:.3g} -> {done.after:.3g}, {shown}")
+        reporter.note(f"recovered in {done.steps} steps: loss {done.before or 0:.3g} -> {done.after or 0:.3g}, {shown}")
     inputs = Calibration(data.for_choices.epoch(0), (), (), session.task.loss).inputs(MOST_INPUTS)
     has_classes = isinstance(session.task, (Classification, Segmentation))
-    axis = 1 if has_classes else class_axis_of(dense, inputs[0])
-    note_agreement(compact, measure_agreement(compact, dense, inputs, axis))
+    comparison = compare_by(dense, inputs[0], 1 if has_classes else "auto")
+    note_agreement(compact, measure_agreement(compact, dense, inputs, comparison))
 
 
 @final

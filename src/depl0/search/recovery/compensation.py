@@ -31,6 +31,7 @@ from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
+from depl0.search.recovery.memory import pieces, profile
 from depl0.search.recovery.readers import (
     Reader,
     Refused,
@@ -84,11 +85,12 @@ def compensate(
     *,
     before: Tensor | None = None,
     after: Tensor | None = None,
+    original: nn.Module | None = None,
 ) -> Compensation:
     """Fit the layers of the host to the closing of gates, in place; then close the gates, and extract as usual.
 
-    Nothing is trained and no labels are needed. Two copies of the host run side by side, and what they hold for all
-    batches at one layer is in memory at the same time. Do not measure the batch norms' statistics anew afterwards: the
+    Nothing is trained and no labels are needed. Two copies of the host run side by side, on as many examples at a time
+    as their activations allow (:mod:`.memory`). Do not measure the batch norms' statistics anew afterwards: the
     constants are already in them, and a fit has less variance than what it is fitted to.
 
     Args:
@@ -98,18 +100,21 @@ def compensate(
             plenty.
         before: the gates of the network whose outputs are to be kept; by default every gate that is not gone is 1.
         after: the gates of the network that is fitted, where more changes than that gates are closed.
+        original: the network whose outputs are to be kept, with all its channels, if the host has other weights by now.
     """
     plan, host = gated.engine.host_plan, gated.host
     before, without = _gates_around(gated, closed, before)
+    if original is not None:
+        before = torch.ones_like(before)
     after = without if after is None else after.detach().cpu().float()
     inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
     readers, refused = find_readers(plan, host)
-    if torch.equal(before, after):
+    if torch.equal(before, after) and original is None:
         return Compensation((), ())
     with evaluation_mode(host):
-        run = _Run(plan, host, (before, after), inputs, readers)
+        run = _Run(plan, (host, original or host), (before, after), inputs, readers)
         run.to_end()
     seen = set(run.order)
     refused += [
@@ -155,43 +160,66 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        host: nn.Module,
+        hosts: tuple[nn.Module, nn.Module],
         gates: tuple[Tensor, Tensor],
         inputs: list[ExampleInputs],
         readers: dict[str, Reader],
     ) -> None:
-        self.plan, self.host, self.readers = plan, host, readers
+        self.plan, self.readers = plan, readers
+        self.host, self.original = hosts
         self.before, self.after = gates
-        self.dense, self.cut = folded(plan, host, self.before), folded(plan, host, self.after)
+        self.dense, self.cut = folded(plan, self.original, self.before), folded(plan, self.host, self.after)
         self.order, added = order_and_added(self.dense, inputs[0])
-        self.added = added_readers(host, readers, added)
-        self.inputs = inputs
+        self.added = added_readers(self.host, readers, added)
+        self.profile = profile(self.dense, inputs[0], self.added)
+        self.pieces = pieces(inputs, self.profile.piece())
         self.pending: dict[str, _CallPairs] = {}
         self.changed: dict[str, Tensor] = {}
         self.fitted: list[Fitted] = []
 
     def to_end(self) -> None:
-        """Run both networks and fit every layer that has to be."""
-        done, steps = 0, len(self.order) + len(self.added)
-        dense = [Stepper(self.dense, batch, self.added) for batch in self.inputs]
-        cut = [Stepper(self.cut, batch, self.added, renew=True) for batch in self.inputs]
+        """Run both networks from event to event, and fit every layer that has to be."""
+        running: list[Any] = []
+        count = len(self.profile.events)
         try:
-            while True:
-                events = [(a.advance(), b.advance()) for a, b in zip(dense, cut, strict=True)]
-                kinds = {(type(event), event.weight if event else "") for pair in events for event in pair}
-                if len(kinds) > 1:
-                    raise InputError(
-                        "the network calls its layers in another order for other inputs, so it cannot be compensated.",
-                        hint="leave compensation out for this network.",
-                    )
-                if events[0][0] is None:
-                    return
-                self._look([(a, b) for a, b in events if a is not None and b is not None])
-                done += 1
-                tell(done, steps)
+            for number in range(count):
+                held = self.profile.held(number, self.pieces)
+                for pair in running[held:]:
+                    _close(pair)
+                for waiting in (running, *self.pending.values()):
+                    del waiting[held:]
+                events = [self._advance(pair, number) for pair in running]
+                for piece in self.pieces[len(running) : held]:
+                    running.append(self._start(piece))
+                    events.append(self._catch_up(running[-1], number))
+                self._look(events)
+                del events
+                tell(number + 1, count)
         finally:
-            for stepper in (*dense, *cut):
-                stepper.close()
+            for pair in running:
+                _close(pair)
+
+    def _start(self, piece: ExampleInputs) -> tuple[Stepper, Stepper]:
+        return Stepper(self.dense, piece, self.added), Stepper(self.cut, piece, self.added, renew=True)
+
+    def _catch_up(self, pair: tuple[Stepper, Stepper], number: int) -> tuple[Event, Event]:
+        """Run a new piece to this event, past layers that have been fitted already."""
+        for past in range(number):
+            event = self._advance(pair, past)
+            if isinstance(event[0], LayerCall) and isinstance(event[1], LayerCall) and event[0].weight in self.pending:
+                self.pending[event[0].weight].append((event[0], event[1]))
+        return self._advance(pair, number)
+
+    def _advance(self, pair: tuple[Stepper, Stepper], number: int) -> tuple[Event, Event]:
+        """Run a piece to its next event in both networks, which must be this one."""
+        found = pair[0].advance(), pair[1].advance()
+        if any(event is None or (type(event), event.weight) != self.profile.events[number] for event in found):
+            raise InputError(
+                "the network calls its layers in another order for other inputs, so it cannot be compensated.",
+                hint="leave compensation out for this network.",
+            )
+        assert found[0] is not None and found[1] is not None
+        return found[0], found[1]
 
     def _look(self, events: list[tuple[Event, Event]]) -> None:
         """Fit a layer at its call, or at the sum that it goes into: only there it is known what it is added to."""
@@ -214,14 +242,15 @@ class _Run:
         read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
         if torch.equal(was_open, is_open) and all(torch.equal(a, b) for a, b in read):
             return
-        weight = self.host.get_parameter(reader.weight).detach().double().cpu()
+        hosts = self.original, self.host
+        wanted, weight = (host.get_parameter(reader.weight).detach().double().cpu() for host in hosts)
         # What was closed until now is not known to the layer: it starts from nothing.
         weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
         if is_wide(weight):
-            seen = self._moments(reader, calls, None, weight, by_channel=True)
-            fit = fit_channels(weight, seen, is_open)
+            seen = self._moments(reader, calls, None, wanted, by_channel=True)
+            fit = fit_channels(wanted, seen, is_open)
         else:
-            seen = self._moments(reader, calls, sums, weight, by_channel=False)
+            seen = self._moments(reader, calls, sums, wanted, by_channel=False)
             fit = fit_patches(weight, seen, is_open, _are_open(self.after, reader.out_gates))
         self.fitted.append(Fitted(reader.layer, fit.before, fit.after))
         self._write(reader, fit, is_open)
@@ -283,6 +312,11 @@ class _Run:
         self.changed[name] = value
         with torch.no_grad():
             _tensor(self.cut, name).copy_(gated)
+
+
+def _close(pair: tuple[Stepper, Stepper]) -> None:
+    for stepper in pair:
+        stepper.close()
 
 
 def _are_open(gates: Tensor, places: Tensor) -> Tensor:

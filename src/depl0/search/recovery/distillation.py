@@ -4,12 +4,12 @@
 
 (Hinton et al., 2015, arXiv:1503.02531.) Everything is a mean over all positions (batch, pixels, tokens), as the task's
 loss is. A block is a module that computes with layers of its own: a residual block, an inverted bottleneck, a
-transformer block. Where pruning leaves the shape of its output, as with inner groups, the two outputs are compared.
+transformer block. Its output is compared with the original one; if it lost channels, on the channels that were kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from depl0.gated import GatedModel
+from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call
+from depl0.surgery.record import record_of
 
 WEIGHT, TEMPERATURE = 0.9, 4.0
 BLOCKS = 80.0
@@ -27,6 +29,9 @@ BLOCKS = 80.0
 
 SoftLoss: TypeAlias = Callable[[Any, Any, float], Tensor]
 """(outputs, the dense network's outputs, temperature) -> loss"""
+
+KeptChannels: TypeAlias = "Mapping[str, tuple[int, Tensor]]"
+"""by the name of a block: the axis of channels in its output, and the positions of those that were kept"""
 
 _SEQUENCES = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -49,6 +54,8 @@ class DistillationLoss:
         blocks: b, the weight of the error of block outputs; 0: they are not compared.
         soft: how answers are compared, ``soft(outputs, dense_outputs, temperature)``; by default :func:`soft_loss`,
             for class scores.
+        kept: the channels that the network kept of those blocks whose output lost some (:func:`kept_channels`); without
+            it, such blocks are not compared.
     """
 
     def __init__(
@@ -59,11 +66,13 @@ class DistillationLoss:
         temperature: float = TEMPERATURE,
         blocks: float = BLOCKS,
         soft: SoftLoss | None = None,
+        kept: KeptChannels | None = None,
     ) -> None:
         self._dense = dense.eval().requires_grad_(False)
         self._weight, self._temperature, self._blocks = weight, temperature, blocks
         self._soft = soft or soft_loss
         self._names = block_names(dense) if blocks > 0 else ()
+        self._kept = kept or {}
 
     def watch(self, network: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
         """Surround the network's forward pass; gives the outputs of its blocks."""
@@ -82,6 +91,9 @@ class DistillationLoss:
             answers = call(self._dense, inputs)
         soft = self._soft(outputs, answers, self._temperature)
         total = (1 - self._weight) * task + self._weight * soft
+        for name, (axis, positions) in self._kept.items():
+            if name in wanted:
+                wanted[name] = wanted[name].index_select(axis, positions.to(wanted[name].device))
         error = relative_error(blocks, wanted)
         return total if error is None else total + self._blocks * error
 
@@ -135,6 +147,37 @@ def block_outputs(network: nn.Module, names: Iterable[str]) -> Iterator[dict[str
         for handle in handles:
             handle.remove()
         found.update({name: value for name, value in outputs.items() if value is not None})
+
+
+@torch.no_grad()
+def kept_channels(gated: GatedModel, pruned: nn.Module, inputs: Any) -> dict[str, tuple[int, Tensor]]:
+    """Return which channels a pruned network kept of the outputs of its blocks, where they lost some.
+
+    The last tensor of the block that was cut from the same size to the same size says which; that it is the right one
+    is verified, because the gated network still has all channels and computes the same.
+    """
+    record = record_of(pruned)
+    if record is None:
+        return {}
+    names = block_names(gated.host)
+    with evaluation_mode(gated, pruned):
+        with block_outputs(gated.host, names) as whole:
+            call(gated, inputs)
+        with block_outputs(pruned, names) as cut:
+            call(pruned, inputs)
+    found: dict[str, tuple[int, Tensor]] = {}
+    for name, own in cut.items():
+        changed = [axis for axis in range(own.dim()) if own.shape[axis] != whole[name].shape[axis]]
+        if own.dim() != whole[name].dim() or len(changed) != 1:
+            continue
+        (axis,) = changed
+        for (tensor, _), positions in record.positions.items():
+            same = whole[name].shape[axis] == record.dense_shapes.get(tensor, (0,))[0]
+            if not (tensor.startswith(f"{name}.") and same and len(positions) == own.shape[axis]):
+                continue
+            if torch.allclose(whole[name].index_select(axis, positions.to(own.device)), own, rtol=1e-3, atol=1e-4):
+                found[name] = (axis, positions)
+    return found
 
 
 def relative_error(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> Tensor | None:

@@ -10,7 +10,7 @@ G⁻¹ are brought up to date (Schur complement), and so on to the last one: so 
 not all judged worthless. The errors compare layers when each is taken relative to the variance of what the layer's
 output becomes part of: the sum with a shortcut where it is added to one, its own output elsewhere. Of tokens, each
 error is relative to the size of its own sum. The score of a gate is the logarithm of its error against that of what it
-costs. No labels are needed.
+costs in the network that is left. No labels are needed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from torch import Tensor, nn
 
 from depl0._util.progress import tell
 from depl0.analysis.plan import Group, Plan
+from depl0.config import GateConfig
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.compensation import folded
 from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
+from depl0.search.recovery.memory import GRAMS, pieces, profile
 from depl0.search.recovery.readers import (
     Reader,
     added_readers,
@@ -46,32 +48,65 @@ from depl0.search.recovery.readers import (
 )
 from depl0.search.recovery.regression import Moments, damping, is_wide
 from depl0.search.scores.importance import standardise
+from depl0.select.gates import select_gates
 
 EXPONENT = 0.8
 """of relative errors; below 1, differences in error count less against differences in cost"""
+PRICE_ROUNDS = 4
+"""times that costs are determined in the network that they choose"""
 
 
 @torch.no_grad()
-def reconstruction_scores(gated: GatedModel, batches: Iterable[Any], of: BudgetKind) -> Tensor:
+def reconstruction_scores(
+    gated: GatedModel, batches: Iterable[Any], of: BudgetKind, config: GateConfig | None = None
+) -> Tensor:
     """Return a standardised score for every gate; high is worth keeping. The network is left as it is.
 
     Args:
         gated: the network to judge.
         batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts, without labels.
         of: the cost that a gate's error is set against: "macs", "params" or "latency".
+        config: the budget and rules of the network that is wanted in the end; None: costs are those of the network as
+            it is.
     """
-    return scores_of_errors(gated, reconstruction_errors(gated, batches), of)
+    return scores_of_errors(gated, reconstruction_errors(gated, batches), of, config)
 
 
-def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind) -> Tensor:
-    """Return a standardised score for every gate: its error against what it costs, both as logarithms."""
+def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: GateConfig | None = None) -> Tensor:
+    """Return a standardised score for every gate: its error against what it costs, both as logarithms.
+
+    Errors are compared per consumer layer, e = k·(error/k)^0.8 for k layers: a channel of a residual stream is read by
+    many layers, and its cost grows with them too.
+
+    A channel costs less the narrower its neighbours are, and a channel of a residual stream, all of whose neighbours
+    are cut, loses most of its cost. So with a budget, costs are those in the network that is left: the channels that
+    the scores choose are determined again with the costs among them, some times.
+    """
     present = ~gated.engine.removed
-    _, price = gated.engine.expected.value_and_gradient(present.float().to(_device(gated)), of)
-    least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
-    scores = EXPONENT * errors.log() - price.double().cpu().clamp_min(least).log()
-    scores[present] = standardise(scores[present])
-    scores[~present] = -4.0
+    layers = consumer_counts(gated).clamp_min(1)
+    worth = EXPONENT * (errors / layers).log() + layers.log()
+    gates, price = present.float(), None
+    for _ in range(1 if config is None or config.budget is None else PRICE_ROUNDS):
+        at_gates = gated.engine.expected.value_and_gradient(gates.to(_device(gated)), of)[1].double().cpu()
+        least = 0.01 * float(at_gates.mean()) if of == "latency" else 1.0  # measured tables have flat parts
+        price = at_gates.clamp_min(least) if price is None else (price * at_gates.clamp_min(least)).sqrt()
+        scores = worth - price.log()
+        scores[present] = standardise(scores[present])
+        scores[~present] = -4.0
+        if config is not None and config.budget is not None:
+            gates = select_gates(gated.engine.snapshot(), config, scores.float()).gates
     return scores.float().to(_device(gated))
+
+
+def consumer_counts(gated: GatedModel) -> Tensor:
+    """Return for every gate how many layers read its group and can be refitted."""
+    readers, _ = find_readers(gated.engine.host_plan, gated.host)
+    counts = torch.zeros(gated.plan.num_gates, dtype=torch.float64)
+    for reader in readers.values():
+        read = torch.isin(torch.arange(gated.plan.num_gates), reader.gates)
+        for group in gated.plan.groups:
+            counts[group.gates] += float(read[group.gates].any())
+    return counts
 
 
 @torch.no_grad()
@@ -82,18 +117,22 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     fitted get the mean error of their group; a group without any, that of the network.
     """
     inputs = [ExampleInputs.of(batch).on_device_of(gated.host) for batch in batches]
-    steps = len(inputs) + len(gated.plan.groups)
-    views = observe(gated, inputs, steps)
+    look = Look(gated, inputs)
     is_there = ~gated.engine.removed
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
-    for done, group in enumerate(gated.plan.groups, len(inputs) + 1):
-        order, increments = removal_order(group, views, is_there)
-        tell(done, steps)
-        if not order:
-            continue
-        rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
-        ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
-        errors[torch.tensor(order)] = rising * ties
+    parts = look.parts()
+    steps, done = len(parts) * len(look.pieces) + len(gated.plan.groups), 0
+    for groups, weights in parts:
+        views = look.views(weights, done, steps)
+        done += len(look.pieces)
+        for group in groups:
+            order, increments = removal_order(group, views, is_there)
+            done += 1
+            tell(done, steps)
+            if order:
+                rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
+                ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
+                errors[torch.tensor(order)] = rising * ties
     known = errors.isfinite()
     return torch.where(known, errors, errors[known].log().mean().exp() if bool(known.any()) else 1.0)
 
@@ -105,50 +144,108 @@ def _device(gated: GatedModel) -> torch.device:
 @final
 @dataclass
 class View:
-    """One reader while channels are taken from it."""
+    """A consumer layer while channels are taken from it; its matrices shrink with every removed channel."""
 
     gates: Tensor
-    """the gate of every input channel"""
-    block: int
-    """columns of one input channel"""
+    """(columns,) the gate of every column, -1 for none"""
     weight: Tensor
-    """(outputs, columns), scaled so that its error is relative"""
+    """(rows, columns), scaled so that its error is relative"""
     inverse: Tensor
-    """of the damped Gram matrix"""
+    """(columns, columns), of the damped Gram matrix"""
 
-    def columns(self, gate: int) -> Tensor:
-        """Return the columns that a gate closes."""
-        places = (self.gates == gate).nonzero().flatten()
-        return (places[:, None] * self.block + torch.arange(self.block)).flatten()
+    def columns(self, gates: Tensor) -> Tensor:
+        """Return the columns that these gates close."""
+        return torch.isin(self.gates, gates).nonzero().flatten()
+
+    def without(self, columns: Tensor) -> View:
+        """Return the view without some columns; the other weights make up for them (Schur complement)."""
+        stays = torch.ones(len(self.gates), dtype=torch.bool)
+        stays[columns] = False
+        block, cross = self.inverse[columns][:, columns], self.inverse[columns][:, stays]
+        gain = torch.linalg.solve(block, cross)  # (removed, remaining)
+        weight = self.weight[:, stays].addmm_(self.weight[:, columns], gain, alpha=-1)
+        inverse = self.inverse[stays][:, stays].addmm_(cross.T, gain, alpha=-1)
+        return View(self.gates[stays], weight, inverse)
+
+    def errors(self, gates: Tensor) -> Tensor:
+        """Return e_c of every one of these gates; 0 for those that the layer does not read."""
+        errors = torch.zeros(len(gates), dtype=torch.float64)
+        place_of = torch.full((int(max(gates.max(), self.gates.max())) + 2,), -1)
+        place_of[gates] = torch.arange(len(gates))
+        place = place_of[self.gates]  # a gate of -1 picks the last entry
+        order = place.argsort(stable=True)[int((place < 0).sum()) :]
+        widths = torch.bincount(place[order], minlength=len(gates))
+        starts = widths.cumsum(0) - widths
+        for width in widths.unique().tolist():
+            if width == 0:
+                continue
+            places = (widths == width).nonzero().flatten()
+            columns = order[starts[places, None] + torch.arange(width)]  # (gates, width)
+            weights = self.weight[:, columns]  # (rows, gates, width)
+            if width == 1:
+                errors[places] = weights[..., 0].square().sum(0) / self.inverse[columns, columns][:, 0]
+                continue
+            blocks = self.inverse[columns[:, :, None], columns[:, None, :]]
+            weights = weights.permute(1, 2, 0)  # (gates, width, rows)
+            errors[places] = (weights * torch.linalg.solve(blocks, weights)).sum((1, 2))
+        return errors.clamp_min(0)
 
 
-@torch.no_grad()
-def observe(gated: GatedModel, inputs: list[ExampleInputs], steps: int = 0, gates: Tensor | None = None) -> list[View]:
-    """Run the network over all batches, the first of so many steps, and return its readers with what they see.
+@final
+class Look:
+    """A network with its open gates, and what its consumer layers see of calibration inputs.
 
-    By default all gates are open. Given gates must be above 0; every channel is scaled back to an open gate, so that a
-    channel that is nearly closed is seen in a network that does without it.
+    Args:
+        gated: the network; its host is left as it is.
+        inputs: batches where the host is.
     """
-    plan, host = gated.engine.host_plan, gated.host
-    gates = (~gated.engine.removed).float() if gates is None else gates
-    network = folded(plan, host, gates)
-    if not inputs:
-        raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
-    every, _ = find_readers(plan, host)
-    _, added = order_and_added(network, inputs[0])
-    readers = {weight: reader for weight, reader in every.items() if bool((reader.gates >= 0).any())}
-    sums = added_readers(host, every, added)
-    observer = _Observer(plan, host, readers, gates, len(inputs), sums)
-    for number, batch in enumerate(inputs):
-        observer.batch = number
-        with layer_events(network, observer, sums):
-            batch.run(network)
-        tell(number + 1, steps)
-    return [
-        _view(host.get_parameter(weight).detach(), reader, observer, output_scale(network, reader))
-        for weight, reader in readers.items()
-        if observer.seen[weight].count
-    ]
+
+    def __init__(self, gated: GatedModel, inputs: list[ExampleInputs]) -> None:
+        if not inputs:
+            raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
+        self._plan, self._host, self._groups = gated.engine.host_plan, gated.host, gated.plan.groups
+        self._gates = (~gated.engine.removed).float()
+        self._network = folded(self._plan, self._host, self._gates)
+        every, _ = find_readers(self._plan, self._host)
+        _, added = order_and_added(self._network, inputs[0])
+        self._added = added_readers(self._host, every, added)
+        self._readers = {weight: reader for weight, reader in every.items() if bool((reader.gates >= 0).any())}
+        self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece())
+
+    def parts(self, limit: int = GRAMS) -> list[tuple[list[Group], list[str]]]:
+        """Return groups with the layers that read them, in parts whose matrices are held in memory together."""
+        found: list[tuple[list[Group], list[str]]] = []
+        for group in self._groups:
+            gates = torch.arange(group.offset, group.offset + group.size)
+            reading = [w for w, reader in self._readers.items() if bool(torch.isin(gates, reader.gates).any())]
+            if found and sum(map(self._bytes, {*found[-1][1], *reading})) <= limit:
+                found[-1][0].append(group)
+                found[-1][1].extend(weight for weight in reading if weight not in found[-1][1])
+            else:
+                found.append(([group], reading))
+        return found
+
+    def _bytes(self, weight: str) -> int:
+        """Return the memory of a layer's Gram matrix and of its inverse."""
+        tensor = self._host.get_parameter(weight)
+        columns = tensor.shape[1] if is_wide(tensor) else tensor[0].numel()
+        return 16 * columns**2
+
+    @torch.no_grad()
+    def views(self, weights: Iterable[str] | None = None, done: int = 0, steps: int = 0) -> list[View]:
+        """Run the network over all inputs, and return these layers, or all, with what they see."""
+        readers = self._readers if weights is None else {weight: self._readers[weight] for weight in weights}
+        observer = _Observer(self._plan, self._host, readers, self._gates, len(self.pieces), self._added)
+        for number, piece in enumerate(self.pieces):
+            observer.batch = number
+            with layer_events(self._network, observer, self._added):
+                piece.run(self._network)
+            tell(done + number + 1, steps)
+        return [
+            _view(self._host.get_parameter(weight).detach(), reader, observer, output_scale(self._network, reader))
+            for weight, reader in readers.items()
+            if observer.seen[weight].count
+        ]
 
 
 @final
@@ -170,13 +267,10 @@ class _Observer:
         self.tokens = dict.fromkeys(readers, 0)
         """of every layer whose tokens have weights, their number"""
         self._held: dict[str, tuple[LayerCall, Tensor, Tensor]] = {}
-        self.batch, self._batches = 0, batches
+        self.batch, self._batches, self.gates = 0, batches, gates
         self._readers, self._added = readers, added
         self._weights = {weight: host.get_parameter(weight) for weight in readers}
         self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
-        for weight, reader in readers.items():
-            values = gate_values(reader.gates, gates)
-            self._factors[weight] /= values.masked_fill(values == 0, 1.0)
 
     def __call__(self, event: Event) -> None:
         """Look at a layer's call, or at the sum behind it."""
@@ -216,9 +310,14 @@ def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) ->
         energy = observer.tokens[reader.weight] / observer.seen[reader.weight].count
     else:
         energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
+    gates = reader.gates.repeat_interleave(block)
+    is_open = gate_values(gates, observer.gates) > 0
+    gram, flat = gram[is_open][:, is_open], flat[:, is_open] / max(energy, 1e-30) ** 0.5
     strength = damping(gram) or 1.0
     inverse = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=gram.dtype))
-    return View(reader.gates, block, flat / max(energy, 1e-30) ** 0.5, inverse)
+    if len(flat) > len(gram):  # the error only depends on WᵀW
+        flat = torch.linalg.qr(flat, mode="r").R
+    return View(gates[is_open], flat, inverse)
 
 
 # -- greedy removal -------------------------------------------------------------------------------------------------
@@ -229,71 +328,34 @@ def removal_order(
 ) -> tuple[list[int], list[float]]:
     """Return the gates of a group in the order in which they go, and the error that each adds.
 
-    Without the update every channel is judged as the first to go: what is left if channels do not depend on each other.
+    Without the update every channel is judged as the first to go, as if channels did not depend on each other.
     """
-    members = [gate for gate in range(group.offset, group.offset + group.size) if bool(is_there[gate])]
-    reading = []
-    for view in views:
-        of_gate = {gate: columns for gate in members if len(columns := view.columns(gate))}
-        if of_gate:
-            reading.append((View(view.gates, view.block, view.weight.clone(), view.inverse.clone()), of_gate))
-    left = torch.tensor([gate for gate in members if any(gate in of_gate for _, of_gate in reading)], dtype=torch.long)
+    members = torch.arange(group.offset, group.offset + group.size)
+    members = members[is_there[members]]
+    reading = [view for view in views if len(view.columns(members))]
+    left = members[torch.isin(members, torch.cat([view.gates for view in reading]))] if reading else members[:0]
     order: list[int] = []
     increments: list[float] = []
     while len(left):
-        errors = torch.zeros(len(left), dtype=torch.float64)
-        for view, of_gate in reading:
-            errors += _errors(view, of_gate, left)
+        errors = torch.stack([view.errors(left) for view in reading]).sum(0)
         at_once = max(1, len(left) // 64) if update else len(left)  # wide groups lose several between two updates
         lowest = errors.argsort(stable=True)[:at_once]
         order += left[lowest].tolist()
         increments += errors[lowest].tolist()
-        for view, of_gate in reading:
-            gone = [of_gate[gate] for gate in left[lowest].tolist() if gate in of_gate]
-            if gone:
-                _remove(view, torch.cat(gone))
+        gone = left[lowest]
         stays = torch.ones(len(left), dtype=torch.bool)
         stays[lowest] = False
         left = left[stays]
+        if len(left):
+            reading = [view.without(columns) if len(columns := view.columns(gone)) else view for view in reading]
     return order, increments
-
-
-def view_errors(view: View, gates: Tensor) -> Tensor:
-    """Return e_c in one layer of every one of these gates."""
-    return _errors(view, {gate: columns for gate in gates.tolist() if len(columns := view.columns(gate))}, gates)
-
-
-def _errors(view: View, of_gate: dict[int, Tensor], left: Tensor) -> Tensor:
-    """Return e_c of every gate that is left; 0 for those that this layer does not read."""
-    errors = torch.zeros(len(left), dtype=torch.float64)
-    by_width: dict[int, list[int]] = {}
-    for place, gate in enumerate(left.tolist()):
-        if gate in of_gate:
-            by_width.setdefault(len(of_gate[gate]), []).append(place)
-    for places in by_width.values():
-        columns = torch.stack([of_gate[int(left[place])] for place in places])  # (gates, width)
-        blocks = view.inverse[columns[:, :, None], columns[:, None, :]]
-        weights = view.weight[:, columns].permute(1, 2, 0)  # (gates, width, outputs)
-        errors[torch.tensor(places)] = (weights * torch.linalg.solve(blocks, weights)).sum((1, 2))
-    return errors.clamp_min(0)
-
-
-def _remove(view: View, columns: Tensor) -> None:
-    """Take columns out of a view, in place; the other weights make up for them."""
-    block = view.inverse[columns][:, columns]
-    gain = torch.linalg.solve(block, view.inverse[columns])  # (columns, all)
-    view.weight -= view.weight[:, columns] @ gain
-    view.inverse -= view.inverse[:, columns] @ gain
-    view.weight[:, columns] = 0
-    view.inverse[columns], view.inverse[:, columns] = 0, 0
-    view.inverse[columns, columns] = 1  # alone from now on
 
 
 def joint_error(views: list[View], gates: Tensor) -> float:
     """Return the error of closing all these gates at once, the other channels of their readers making up for it."""
     error = 0.0
     for view in views:
-        columns = torch.cat([view.columns(gate) for gate in gates.tolist()])
+        columns = view.columns(gates)
         if len(columns):
             blocks, weights = view.inverse[columns][:, columns], view.weight[:, columns].T
             error += float((weights * torch.linalg.solve(blocks, weights)).sum())

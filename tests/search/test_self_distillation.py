@@ -15,7 +15,10 @@ import depl0
 from depl0._util import progress
 from depl0.errors import InputError
 from depl0.search import one_shot
-from depl0.search.recovery import unlabelled
+from depl0.search.recovery import self_distillation
+from depl0.search.recovery.distillation import block_outputs, kept_channels
+from depl0.search.recovery.examples import flip_and_shift, hold_out
+from depl0.search.recovery.outputs import Comparison, compare_by, measure_agreement
 from tests.networks.loops import BATCHES, Net, batch, trained_net
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -36,7 +39,8 @@ def unequal(a: nn.Module, b: nn.Module) -> list[str]:
 
 def divergence(network: nn.Module, dense: nn.Module) -> float:
     """On inputs that nobody has seen."""
-    found = unlabelled.measure_agreement(network, dense, [batch(n)[0] for n in range(6000, 6010)], 1)
+    batches = [batch(n)[0] for n in range(6000, 6010)]
+    found = measure_agreement(network, dense, batches, compare_by(dense, batches[0], 1))
     assert found is not None and found.kl is not None
     return found.kl
 
@@ -81,21 +85,79 @@ def test_nothing_is_fitted_to_what_is_held_back(trained: nn.Module) -> None:
     assert unequal(cut, depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.5, recover=None)) == []
 
 
-def test_every_budget_from_one_look(trained: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
-    scores = one_shot.reconstruction_scores
-    monkeypatch.setattr(one_shot, "reconstruction_scores", lambda *a: looks.append(1) or scores(*a))
-    budgets = [0.75, 0.25, 0.5]
-    found = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=budgets, recover=5)
-    assert len(found) == 3 and len(looks) == 1
+def test_every_budget_on_the_way_from_the_largest(trained: nn.Module, tmp_path: Path) -> None:
+    budgets, ready = [0.75, 0.25, 0.5], []
+    options: Any = {"data": INPUTS, "recover": 5}
+    found = depl0.prune(trained, EXAMPLE, budget=budgets, on_ready=ready.append, **options)
+    assert [id(network) for network in ready] == [id(found[0]), id(found[2]), id(found[1])]
     for budget, network in zip(budgets, found, strict=True):
-        alone = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=budget, recover=5)
-        assert depl0.info(network).macs_left <= budget
-        assert unequal(network, alone) == [] and depl0.info(network) == depl0.info(alone)
+        assert budget - 0.1 < depl0.info(network).macs_left <= budget
+    alone = depl0.prune(trained, EXAMPLE, budget=0.75, **options)
+    assert unequal(found[0], alone) == [] and depl0.info(found[0]) == depl0.info(alone)
+    assert all(a is not b for a in found[0].parameters() for b in found[2].parameters())
     with pytest.raises(InputError, match="is infeasible"):
-        depl0.prune(trained, EXAMPLE, data=INPUTS, budget=[0.5, 0.001])
+        depl0.prune(trained, EXAMPLE, budget=[0.5, 0.001], **options)
     with pytest.raises(InputError, match="a share or several, got none"):
-        depl0.prune(trained, EXAMPLE, data=INPUTS, budget=[])
+        depl0.prune(trained, EXAMPLE, budget=[], **options)
+    with pytest.raises(InputError, match="budget must be a number or a list of numbers, got '50%'"):
+        depl0.prune(trained, EXAMPLE, budget="50%", **options)
+
+
+def test_a_crash_loses_only_the_network_in_work(trained: nn.Module, tmp_path: Path) -> None:
+    def save_or_fail(network: nn.Module) -> None:
+        if (tmp_path / "0").exists():
+            raise MemoryError
+        depl0.save(network, tmp_path / "0")
+
+    with pytest.raises(MemoryError):
+        depl0.prune(trained, EXAMPLE, data=INPUTS, budget=[0.3, 0.6], recover=None, on_ready=save_or_fail)
+    assert 0.5 < depl0.info(depl0.load(tmp_path / "0", Net)).macs_left <= 0.6
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 24, 3, padding=1)
+        self.blocks = nn.Sequential(*(Branch() for _ in range(3)))
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)).relu().mean((2, 3)))
+
+
+class Branch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.out = nn.Conv2d(24, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Conv2d(16, 24, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.out(self.norm(self.inner(x)).relu())
+
+
+def test_kept_channels_of_a_residual_stream_are_compared() -> None:
+    torch.manual_seed(0)
+    network, inputs = Residual().eval(), torch.randn(32, 1, 8, 8)
+    gated = depl0.attach(copy.deepcopy(network), inputs[:1], generator="independent")
+    gates = torch.ones(gated.plan.num_gates)
+    stream = next(group for group in gated.plan.groups if group.size == 24)
+    gates[stream.offset + 1 : stream.offset + 20 : 3] = 0
+    gated.engine.fix_gates(gates)
+    pruned = gated.extract()
+    kept = kept_channels(gated, pruned, inputs)
+    assert set(kept) == {f"blocks.{n}" for n in range(3)}
+    assert all(
+        axis == 1 and places.tolist() == gates[stream.gates].nonzero().flatten().tolist()
+        for axis, places in kept.values()
+    )
+    options: Any = {"steps": 40, "lr": 1e-2}
+    errors = {}
+    for name, channels in (("with", kept), ("without", None)):
+        own = copy.deepcopy(pruned)
+        self_distillation.distill(own, copy.deepcopy(network), [inputs], [inputs], kept=channels, **options)
+        with torch.no_grad(), block_outputs(own, kept) as found, block_outputs(network, kept) as wanted:
+            own(inputs), network(inputs)
+        errors[name] = sum(float((found[n] - wanted[n][:, places]).square().mean()) for n, (_, places) in kept.items())
+    assert errors["with"] < 0.8 * errors["without"]
 
 
 def test_latency_budgets_are_compensated_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,17 +190,17 @@ def test_modes_and_frozen_parameters(trained: nn.Module) -> None:
         own = copy.deepcopy(cut)
         start = {name: int(own.get_submodule(name).num_batches_tracked) for name in counted}
         # judged by what the last step was trained on, its weights are the best and stay
-        unlabelled.recover_from_answers(own, copy.deepcopy(trained), inputs, inputs, steps=4, fixed=fixed, lr=1e-3)
+        self_distillation.distill(own, copy.deepcopy(trained), inputs, inputs, steps=4, fixed=fixed, lr=1e-3)
         found = {name: int(own.get_submodule(name).num_batches_tracked) - start[name] for name in counted}
         assert found == counted
 
 
 def test_dropout_is_off_where_the_network_is_given_in_evaluation_mode() -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
-    trained = unlabelled._training_modules(net, None, 32)
+    trained = self_distillation.training_modules(net, None, 32)
     assert trained == [net[1]]
-    assert unlabelled._training_modules(net, None, 4) == []
-    assert set(unlabelled._training_modules(net, {"2"}, 32)) == set(net.modules()) - {net[2]}
+    assert self_distillation.training_modules(net, None, 4) == []
+    assert set(self_distillation.training_modules(net, {"2"}, 32)) == set(net.modules()) - {net[2]}
 
 
 def test_weights_learn_inside_the_callers_autocast(trained: nn.Module) -> None:
@@ -168,21 +230,21 @@ def test_interrupted_recovery_gives_back_the_best_so_far(trained: nn.Module) -> 
 
 def test_auto_stops_when_it_no_longer_pays(trained: nn.Module) -> None:
     cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.4, recover=None)
-    inputs, held_back = unlabelled.hold_back(INPUTS)
+    inputs, held_back = hold_out(INPUTS)
     options: Any = {"fixed": None, "lr": 100.0}  # every step makes it worse
     worse = copy.deepcopy(cut)
-    done = unlabelled.recover_from_answers(worse, copy.deepcopy(trained), inputs, held_back, **options)
-    assert done.steps <= unlabelled.PATIENCE and done.after == done.before
+    done = self_distillation.distill(worse, copy.deepcopy(trained), inputs, held_back, **options)
+    assert done.steps <= self_distillation.PATIENCE and done.after == done.before
     assert unequal(worse, cut) == [], "never worse than the cut"
-    same = unlabelled.recover_from_answers(copy.deepcopy(trained), copy.deepcopy(trained), inputs, held_back)
+    same = self_distillation.distill(copy.deepcopy(trained), copy.deepcopy(trained), inputs, held_back)
     assert same.steps == 0, "nothing was lost"
 
 
 def test_a_rate_that_is_too_high_is_lowered(trained: nn.Module) -> None:
     """Networks without norms stand a far lower one than those with them."""
     cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.2, recover=None)
-    inputs, held_back = unlabelled.hold_back(INPUTS)
-    done = unlabelled.recover_from_answers(cut, copy.deepcopy(trained), inputs, held_back, lr=10.0)
+    inputs, held_back = hold_out(INPUTS)
+    done = self_distillation.distill(cut, copy.deepcopy(trained), inputs, held_back, lr=10.0)
     assert done.after < 0.7 * done.before
 
 
@@ -239,32 +301,64 @@ class Numbers(nn.Module):
 
 def test_recurrent_layers_and_numbers_of_classes() -> None:
     net = nn.Sequential(nn.LSTM(4, 3), nn.Dropout())
-    assert unlabelled._training_modules(net, None, 32) == [net[0]]
+    assert self_distillation.training_modules(net, None, 32) == [net[0]]
     inputs = [torch.randn(8, 6)]
-    assert unlabelled.measure_agreement(Numbers(), Numbers(), inputs, None) is None
-    assert unlabelled.recover_from_answers(Numbers(), Numbers(), inputs, inputs).steps == 0
+    assert measure_agreement(Numbers(), Numbers(), inputs, compare_by(Numbers(), inputs[0])) is None
+    assert self_distillation.distill(Numbers(), Numbers(), inputs, inputs).steps == 0
 
 
 def test_sums_over_positions_would_not_be_means() -> None:
     scores, wanted = torch.randn(4, 3, 8, 8), torch.randn(4, 3, 8, 8)
-    loss = unlabelled.output_loss(1)
+    loss, last = Comparison((1,)).loss(), Comparison((3,)).loss()
     assert float(loss(scores.repeat(1, 1, 2, 2), wanted.repeat(1, 1, 2, 2), 4.0)) == pytest.approx(
         float(loss(scores, wanted, 4.0)), rel=1e-5
     )
-    moved = unlabelled.output_loss(-1)(scores.movedim(1, -1), wanted.movedim(1, -1), 4.0)
+    moved = last(scores.movedim(1, -1), wanted.movedim(1, -1), 4.0)
     assert float(moved) == pytest.approx(float(loss(scores, wanted, 4.0)), rel=1e-5)
 
 
 def test_probabilities_are_no_scores() -> None:
     net = nn.Linear(3, 4)
-    assert unlabelled.class_axis_of(net, 10 * torch.randn(8, 3)) == 1
-    assert unlabelled.class_axis_of(nn.Sequential(net, nn.Softmax(1)), torch.randn(8, 3)) is None
-    assert unlabelled.class_axis_of(nn.Linear(3, 1), torch.randn(8, 3)) is None
+    assert compare_by(net, 10 * torch.randn(8, 3)).axes == (1,)
+    assert compare_by(nn.Sequential(net, nn.Softmax(1)), torch.randn(8, 3)).axes == (None,)
+    assert compare_by(nn.Linear(3, 1), torch.randn(8, 3)).axes == (None,)
+
+
+class TwoHeads(nn.Module):
+    """Class scores of every pixel, and one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.scores, self.value = nn.Conv2d(1, 16, 3), nn.Conv2d(16, 4, 1), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        inner = self.stem(x).relu()
+        return {"scores": 5 * self.scores(inner), "value": self.value(inner.mean((2, 3)))}
+
+
+@pytest.mark.parametrize("axes", [{"scores": 1}, (1, None), 1], ids=["by name", "in order", "of the first"])
+def test_every_output_has_an_axis_and_an_agreement_of_its_own(axes: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, data = TwoHeads(), [torch.randn(16, 1, 8, 8) for _ in range(3)]
+    pruned = depl0.prune(network, data[0][:1], data=data, budget=0.5, recover=30, class_axis=axes)
+    found = depl0.info(pruned).agreement
+    assert found is not None and found.outputs is not None and list(found.outputs) == ["scores", "value"]
+    assert found.outputs["scores"].equal == found.equal and found.outputs["value"].equal is None
+    assert found.error == pytest.approx(sum(single.error for single in found.outputs.values()) / 2)
+    assert "value: relative squared error" in str(depl0.info(pruned))
+    again = depl0.info(depl0.load(depl0.save(pruned, tmp_path), TwoHeads))
+    assert again.agreement == found and again.recovery == depl0.info(pruned).recovery is not None
+    for wrong, words in (
+        (("auto",), "has 1 entries, but the network has 2"),
+        ({"box": 1}, "has 'box', but the outputs"),
+    ):
+        with pytest.raises(InputError, match=words):
+            depl0.prune(network, data[0][:1], data=data, class_axis=wrong)
 
 
 def test_flips_and_shifts() -> None:
     images = torch.arange(1.0, 65).view(1, 1, 8, 8).repeat(64, 1, 1, 1)
-    changed = unlabelled.flip_and_shift(images)
+    changed = flip_and_shift(images)
     assert changed.shape == images.shape and len({tuple(image.flatten().tolist()) for image in changed}) > 9
     assert all(set(image.unique().tolist()) <= {0.0, *map(float, range(1, 65))} for image in changed)
 
@@ -277,7 +371,7 @@ def test_wrong_arguments(trained: nn.Module) -> None:
     with pytest.raises(InputError, match="steps and recover are both given"):
         depl0.prune(trained, EXAMPLE, data=BATCHES, recover=3, steps=3)
     for wrong in (0, 2, "rows"):
-        with pytest.raises(InputError, match="class_axis must be an axis of the outputs"):
+        with pytest.raises(InputError, match="class_axis must be an axis of output"):
             depl0.prune(trained, EXAMPLE, data=INPUTS, class_axis=wrong)
     with pytest.raises(InputError, match="augment must be False"):
         depl0.prune(Tokens(), torch.zeros(1, 7).long(), data=[torch.zeros(8, 7).long()], augment=True)
@@ -298,10 +392,30 @@ def test_one_line_of_progress_on_a_terminal(trained: nn.Module, monkeypatch: pyt
         if quiet:
             assert shown == ""
             continue
-        phases = ("analysing", "scoring 1/", "fitting 1/", "recovering 1/3", "recovering 3/3")
+        phases = (
+            "analysing",
+            "scoring, round 1 of 2 1/",
+            "fitting, round 2 of 2 1/",
+            "recovering 1/3",
+            "recovering 3/3",
+        )
         places = [shown.index(word) for word in phases]
         assert places == sorted(places)
-        for phase in ("scoring", "fitting"):  # to the last step, with the time left
+        for phase in ("scoring, round 1 of 2", "fitting, round 2 of 2"):  # to the last step, with the time left
             steps = int(shown.partition(f"{phase} 1/")[2].partition(",")[0])
             assert f"{phase} {steps}/{steps}, 0 s left" in shown
         assert "\n" not in shown and shown.endswith("\r") and shown.rstrip().endswith("left at most")
+
+
+def test_a_line_for_every_stage_in_a_log(trained: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
+    depl0.prune(trained, EXAMPLE, data=INPUTS, budget=[0.75, 0.5], recover=20)
+    lines = capsys.readouterr().err.splitlines()
+    stages = [line.removeprefix("depl0: ").partition(" (")[0] for line in lines]
+    assert stages == ["analysing"] + [
+        stage
+        for n, budget in ((1, 0.75), (2, 0.5))
+        for stage in (f"scoring, round {n} of 2", f"fitting, round {n} of 2", f"recovering {budget:g}")
+    ]
+    assert ": 20 steps, " in lines[-1] and "equal answers" in lines[-1]
+    depl0.prune(trained, EXAMPLE, data=INPUTS, recover=None, quiet=True)
+    assert capsys.readouterr().err == ""

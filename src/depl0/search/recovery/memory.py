@@ -1,0 +1,194 @@
+"""How much memory pruning needs: examples are taken in pieces, and as many at a time as their activations allow.
+
+A profile of one example, taken once, has the bytes of all tensors that are alive at every event of the forward pass
+(:mod:`.lockstep`). Early layers of an image network have large feature maps and many rows in each, so few examples are
+enough for them; late ones have small maps, and take all examples in the same memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from depl0.errors import InputError
+from depl0.gated import GatedModel
+from depl0.host.calls import Call
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import evaluation_mode
+from depl0.search.recovery.lockstep import Event, layer_events
+
+ACTIVATIONS = 400_000_000
+"""bytes of activations that are held at most while layers are fitted, of both networks together"""
+GRAMS = 300_000_000
+"""bytes of Gram matrices that are held at most while channels are scored, unless one group needs more"""
+TRAINING = 800_000_000
+"""bytes that autograd saves at most for one step of a recovery"""
+MODELS = 5
+"""copies of the network at most: original, host, both with folded gates, and the pruned one or its certificate"""
+PIECES = 8
+"""A piece of the examples is as large as an eighth of the activations allows."""
+
+
+@final
+@dataclass(frozen=True)
+class Profile:
+    """The memory of one example in one forward pass, in bytes."""
+
+    events: tuple[tuple[type, str], ...]
+    """kind and weight of every event"""
+    alive: tuple[int, ...]
+    """of the tensors that are alive at every event"""
+    peak: int
+    """of the tensors that are alive at any call"""
+
+    def piece(self, limit: int = ACTIVATIONS) -> int:
+        """Return how many examples are run at a time."""
+        return max(1, limit // (PIECES * max(self.peak, 1)))
+
+    def held(self, event: int, pieces: list[ExampleInputs], limit: int = ACTIVATIONS) -> int:
+        """Return how many pieces can wait at an event in two networks."""
+        room = limit - 2 * self.peak * pieces[0].batch()
+        count = 0
+        for piece in pieces:
+            room -= 2 * self.alive[event] * piece.batch()
+            if room < 0:
+                break
+            count += 1
+        return max(1, count)
+
+
+@torch.no_grad()
+def profile(network: nn.Module, inputs: ExampleInputs, added: list[str]) -> Profile:
+    """Run one example and return its profile; events include the sums that the layers in ``added`` go into."""
+    example = inputs.first()
+    alive: list[weakref.ref[Tensor]] = []
+    events: list[tuple[type, str]] = []
+    at_events: list[int] = []
+    peak = 0
+
+    def bytes_alive() -> int:
+        alive[:] = [reference for reference in alive if reference() is not None]
+        storages = {
+            storage.data_ptr(): storage.nbytes()
+            for reference in alive
+            if (tensor := reference()) is not None and (storage := _storage(tensor)) is not None
+        }
+        return sum(storages.values())
+
+    def note(event: Event) -> None:
+        events.append((type(event), event.weight))
+        at_events.append(bytes_alive())
+
+    recorder = layer_events(network, note, added)
+    watched = recorder.after
+
+    def watch(call: Call, result: Any) -> None:
+        nonlocal peak
+        alive.extend(weakref.ref(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
+        peak = max(peak, bytes_alive())
+        if watched is not None:
+            watched(call, result)
+
+    recorder.after = watch
+    with evaluation_mode(network), recorder:
+        example.run(network)
+    count = example.batch()
+    return Profile(tuple(events), tuple(held // count for held in at_events), peak // count)
+
+
+def _storage(tensor: Tensor) -> Any:
+    """Return a tensor's storage; None for sparse tensors and others without one."""
+    return tensor.untyped_storage() if tensor.layout == torch.strided else None
+
+
+def pieces(inputs: list[ExampleInputs], size: int) -> list[ExampleInputs]:
+    """Cut batches into pieces of at most ``size`` examples."""
+    return [piece for batch in inputs for piece in _cut(batch, size)]
+
+
+def _cut(inputs: ExampleInputs, size: int) -> Iterator[ExampleInputs]:
+    count = inputs.batch()
+    for start in range(0, count, size):
+        part = slice(start, start + size)
+
+        def take(tensor: Tensor, part: slice = part) -> Tensor:
+            return tensor[part] if tensor.ndim and tensor.shape[0] == count else tensor
+
+        yield inputs if count <= size else inputs.map_tensors(take)
+
+
+def training_batch(network: nn.Module, inputs: ExampleInputs, limit: int = TRAINING) -> int:
+    """Return how many examples can be trained on at a time."""
+    return max(1, limit // max(saved_bytes(network, inputs), 1))
+
+
+def saved_bytes(network: nn.Module, inputs: ExampleInputs) -> int:
+    """Return what autograd saves for one example, which is run."""
+    saved: dict[int, int] = {}
+    parameters = {parameter.data_ptr() for parameter in network.parameters()}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = _storage(tensor)
+        if storage is not None and storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = storage.nbytes()
+            kept.append(tensor)  # so that no other tensor gets its place in memory
+        return tensor
+
+    kept: list[Tensor] = []
+    example = inputs.first()
+    with evaluation_mode(network), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        outputs = example.run(network)
+    del outputs
+    return sum(saved.values()) // example.batch()
+
+
+# -- before the work starts -----------------------------------------------------------------------------------------
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Return the bytes that can still be allocated on a device; None if they are not known."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = []
+    meminfo = Path("/proc/meminfo")
+    if device.type == "cpu" and meminfo.exists():
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines() if ":" in line)
+        found.append(1024 * int(fields["MemAvailable"].split()[0]))
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
+        found.append(int(most) - int(used.read_text()))
+    return min(found) if found else None
+
+
+def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int:
+    """Estimate the bytes that pruning allocates beside the inputs and the given network, from one example."""
+    host, examples = gated.host, [ExampleInputs.of(batch) for batch in inputs]
+    found = profile(host, examples[0], [])
+    one_piece = found.peak * min(found.piece(), examples[0].batch())
+    widest = max((use.in_size for use in gated.engine.host_plan.uses), default=0)
+    needed = MODELS * bytes_of(host) + max(ACTIVATIONS, 2 * one_piece) + max(GRAMS, 16 * widest**2)
+    training = max(TRAINING, saved_bytes(host, examples[0])) if trained else 0
+    return max(needed, MODELS * bytes_of(host) + training)
+
+
+def bytes_of(network: nn.Module) -> int:
+    """Return the bytes of a network's parameters and buffers."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*network.parameters(), *network.buffers()))
+
+
+def check_memory(needed: int, device: torch.device) -> None:
+    """Raise InputError if there is less memory than pruning needs."""
+    available = available_memory(device)
+    if available is not None and needed > available:
+        raise InputError(
+            f"pruning this network needs about {needed / 1e9:.1f} GB of memory on {device}, "
+            f"but only {available / 1e9:.1f} GB are available.",
+            hint="pass smaller inputs (a lower resolution, shorter sequences), fewer groups, or recover=None.",
+        )

@@ -1,0 +1,193 @@
+"""How the outputs of two networks are compared: class scores by KL, values by their relative squared error.
+
+A network may have several outputs: each has a name (its key, or its number) and its own axis of classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from depl0.errors import InputError
+from depl0.host.inputs import flatten_outputs, output_tensors
+from depl0.host.network import evaluation_mode
+from depl0.search.calibration import call, examples_in, on_device
+from depl0.search.recovery.distillation import SoftLoss, relative_error, soft_loss
+from depl0.surgery.record import Agreement
+
+Axis: TypeAlias = "int | Literal['auto'] | None"
+ClassAxis: TypeAlias = "Axis | Sequence[Axis] | Mapping[str, Axis]"
+VALUES = 16.0
+"""weight of the relative error of outputs that are values, beside the KL of class scores"""
+HOPELESS_ERROR, HOPELESS_EQUAL = 0.9, 0.3
+"""A network whose outputs differ so much from the original ones can hardly be used."""
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """The axis of classes of every output, in the order of the outputs; None for values.
+
+    Attributes:
+        axes: for each floating-point output.
+        guessed: whether the axes were guessed; then the relative error counts beside the KL.
+    """
+
+    axes: tuple[int | None, ...]
+    guessed: bool = False
+
+    @property
+    def has_classes(self) -> bool:
+        """Return whether any output holds class scores."""
+        return any(axis is not None for axis in self.axes)
+
+    def loss(self) -> SoftLoss:
+        """Return the loss for outputs: the mean over outputs of KL, or of relative squared error."""
+
+        def loss(outputs: Any, wanted: Any, temperature: float) -> Tensor:
+            found, target = floating(outputs), floating(wanted)
+            losses = []
+            for axis, own, other in zip(self.axes, found, target, strict=True):
+                error = relative_error({"": own}, {"": other})
+                if axis is not None:
+                    classes = soft_loss(own.float().movedim(axis, 1), other.float().movedim(axis, 1), temperature)
+                    losses.append(classes + VALUES * error if self.guessed and error is not None else classes)
+                elif error is not None:
+                    losses.append(VALUES * error if self.has_classes else error)
+            return torch.stack(losses).mean() if losses else torch.zeros(())
+
+        return loss
+
+
+@torch.no_grad()
+def compare_by(network: nn.Module, batch: Any, class_axis: ClassAxis = "auto") -> Comparison:
+    """Return how a network's outputs are compared.
+
+    "auto" takes axis 1 of a matrix (batch, classes) whose values are not all in [0, 1]: those are probabilities, which
+    are compared as they are.
+
+    Raises:
+        InputError: an output has no such axis, or there are not as many outputs as axes.
+    """
+    with evaluation_mode(network):
+        outputs = named_outputs(call(network, batch))
+    if isinstance(class_axis, Mapping):
+        unknown = [name for name in class_axis if name not in outputs]
+        if unknown:
+            raise InputError(f"class_axis has {unknown[0]!r}, but the outputs are {', '.join(map(repr, outputs))}.")
+        wanted: list[Axis] = [class_axis.get(name) for name in outputs]
+    elif isinstance(class_axis, Sequence) and not isinstance(class_axis, str):
+        wanted = list(class_axis)
+    else:
+        wanted = [class_axis] * len(outputs)
+        if len(outputs) > 1 and isinstance(class_axis, int):
+            wanted = [class_axis, *[None] * (len(outputs) - 1)]
+    if len(wanted) != len(outputs):
+        raise InputError(
+            f"class_axis has {len(wanted)} entries, but the network has {len(outputs)} outputs: "
+            f"{', '.join(map(repr, outputs))}.",
+            hint="pass one entry for each output, or a dict by their names.",
+        )
+    axes = tuple(_checked(axis, name, outputs[name]) for axis, name in zip(wanted, outputs, strict=True))
+    return Comparison(axes, guessed="auto" in wanted and any(axis is not None for axis in axes))
+
+
+def _checked(axis: Axis, name: str, output: Tensor) -> int | None:
+    if axis == "auto":
+        if output.dim() != 2 or output.shape[1] < 2 or bool(((output >= 0) & (output <= 1)).all()):
+            return None
+        return 1
+    if axis is None:
+        return None
+    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 < axis % max(output.dim(), 1) < output.dim():
+        raise InputError(
+            f"class_axis must be an axis of output {name!r}, which has shape {tuple(output.shape)}, "
+            f"got {axis!r} instead.",
+            hint="1 for images and pixels, -1 for tokens, None where outputs are not class scores.",
+        )
+    return axis % output.dim()
+
+
+@torch.no_grad()
+def measure_agreement(
+    pruned: nn.Module, original: nn.Module, batches: list[Any], comparison: Comparison
+) -> Agreement | None:
+    """Compare the outputs of two networks on held-out inputs; None if there is nothing to compare."""
+    count = sum(map(examples_in, batches))
+    if not count or not comparison.axes:
+        return None
+    device = next((p.device for p in pruned.parameters()), torch.device("cpu"))
+    sums: dict[str, Tensor] = {}
+    with evaluation_mode(pruned, original):
+        for batch in on_device(batches, device):
+            found, wanted = named_outputs(call(pruned, batch)), named_outputs(call(original, batch))
+            for axis, name in zip(comparison.axes, wanted, strict=True):
+                figures = _figures(found[name], wanted[name], axis)
+                sums[name] = sums.get(name, torch.zeros(3)) + examples_in(batch) * figures
+    single = {
+        name: Agreement(count, *(float(x) if x == x else None for x in (total / count).tolist()))  # type: ignore[arg-type]
+        for name, total in sums.items()
+    }
+    classes = [found for found in single.values() if found.equal is not None and found.kl is not None]
+    together = Agreement(
+        count,
+        sum(found.error for found in single.values()) / len(single),
+        sum(found.equal or 0.0 for found in classes) / len(classes) if classes else None,
+        sum(found.kl or 0.0 for found in classes) / len(classes) if classes else None,
+    )
+    return replace(together, outputs=single) if len(single) > 1 else together
+
+
+def _figures(found: Tensor, wanted: Tensor, axis: int | None) -> Tensor:
+    """Return relative error, share of equal classes and KL; the last two are NaN for values."""
+    error = relative_error({"": found}, {"": wanted})
+    assert error is not None, "both networks have the same outputs"
+    figures = torch.tensor([float(error), torch.nan, torch.nan])
+    if axis is not None:
+        scores, target = found.float().movedim(axis, 1), wanted.float().movedim(axis, 1)
+        figures[1] = (scores.argmax(1) == target.argmax(1)).float().mean()
+        figures[2] = soft_loss(scores, target, 1.0)
+    return figures
+
+
+def is_hopeless(agreement: Agreement) -> bool:
+    """Return True if the pruned network's outputs have hardly anything in common with the original ones."""
+    outputs = [agreement] if agreement.outputs is None else list(agreement.outputs.values())
+    return any(
+        found.equal < HOPELESS_EQUAL if found.equal is not None else found.error > HOPELESS_ERROR for found in outputs
+    )
+
+
+def named_outputs(outputs: Any) -> dict[str, Tensor]:
+    """Return the floating-point tensors that a network returned, by name: keys and positions, joined by dots.
+
+    >>> list(named_outputs({"scores": torch.zeros(1), "boxes": [torch.zeros(1), torch.zeros(1)]}))
+    ['scores', 'boxes.0', 'boxes.1']
+    """
+    leaves, structure = flatten_outputs(outputs)
+    paths = _paths(torch.utils._pytree.tree_unflatten(list(range(len(leaves))), structure))
+    return {
+        paths.get(number, "") or "output": leaf
+        for number, leaf in enumerate(leaves)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    }
+
+
+def _paths(value: Any, path: str = "") -> dict[int, str]:
+    """Return the path of every leaf, which is a number; a list begins with the name of its type."""
+    if isinstance(value, Mapping):
+        items = [(key, item) for key, item in value.items() if key]
+    elif isinstance(value, list):
+        items = [(str(number), item) for number, item in enumerate(value[1:])]
+    else:
+        return {value: path}
+    return {leaf: name for key, item in items for leaf, name in _paths(item, f"{path}.{key}" if path else key).items()}
+
+
+def floating(outputs: Any) -> list[Tensor]:
+    """Return the floating-point tensors that a network returned."""
+    return [tensor for tensor in output_tensors(outputs) if tensor.is_floating_point()]
