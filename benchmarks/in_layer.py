@@ -34,7 +34,8 @@ import depl0
 from depl0.app.weights import load_weights
 from depl0.host.inputs import ExampleInputs
 from depl0.search.one_shot import MIN_SHARE
-from depl0.search.recovery.unlabelled import hold_back, recover_from_answers
+from depl0.search.recovery.examples import hold_out
+from depl0.search.recovery.self_distillation import distill
 from depl0.search.scores.reconstruction import Look, joint_error, reconstruction_scores, removal_order
 from depl0.select.gates import select_gates
 
@@ -46,7 +47,7 @@ class Draw:
 
     def __init__(self, dense: nn.Module, images: list[Images]) -> None:
         self.dense, self.host = dense, copy.deepcopy(dense)
-        self.inputs, self.held_back = hold_back([x.to(memory_format=torch.channels_last) for x, _ in images])
+        self.inputs, self.held_back = hold_out([x.to(memory_format=torch.channels_last) for x, _ in images])
         self.gated = depl0.attach(self.host, self.inputs[0][:1], generator="independent", groups="inner")
         self.scores = reconstruction_scores(self.gated, self.inputs, "macs").cpu()
         self.views = Look(self.gated, [ExampleInputs.of(batch) for batch in self.inputs]).views()
@@ -90,7 +91,7 @@ class Draw:
         if steps:
             teacher = copy.deepcopy(self.dense)  # it is frozen
             options: Any = {"steps": steps, "patience": None, "augment": True}
-            recover_from_answers(compact, teacher, self.inputs, self.held_back, **options)
+            distill(compact, teacher, self.inputs, self.held_back, **options)
         return compact
 
 

@@ -52,10 +52,6 @@ test images.
 Recovery from unlabelled images after the cut: [figures](recovery.md) (`benchmarks/unlabelled.py`); beyond classifiers:
 [a U-Net, a ViT and a language model](other-tasks.md) (`benchmarks/other_tasks.py`).
 
-Many budgets from one look ([`every_budget.json`](every_budget.json), `benchmarks/every_budget.py`): 20 networks from 10
-to 90 % of the MACs of ResNet-20, each with its certificate, take 278 processor seconds on one thread without recovery;
-two of them were made again alone and are equal to the bit.
-
 """
 KEY = ("model", "groups", "budget", "method", "recovery", "seed", "split")
 Images = tuple[Tensor, Tensor]

@@ -36,7 +36,9 @@ from torch import Tensor, nn
 import depl0
 from depl0.app.methods import METHODS, Scored
 from depl0.search.freezing import freeze_network
-from depl0.search.recovery.unlabelled import PATIENCE, STEPS, hold_back, output_loss, recover_from_answers
+from depl0.search.recovery.examples import hold_out
+from depl0.search.recovery.outputs import compare_by
+from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
 
 KEY = ("network", "method", "budget", "recover", "seed")
 DRAW, CONTEXT, BYTES = 1024, 128, 256
@@ -253,10 +255,10 @@ def with_l1_norm(dense: nn.Module, batches: list[Tensor], task: Task, budget: fl
     freeze_network(gated, scores=method.comparable(gated.plan, scores))
     compact = gated.extract()
     if recover != "0":
-        inputs, held_back = hold_back(batches)
-        soft, teacher = output_loss(task.class_axis), copy.deepcopy(dense)
+        inputs, held_back = hold_out(batches)
+        comparison, teacher = compare_by(dense, batches[0], task.class_axis), copy.deepcopy(dense)
         steps, patience = (STEPS, PATIENCE) if recover == "auto" else (int(recover), None)
-        recover_from_answers(compact, teacher, inputs, held_back, steps=steps, patience=patience, soft=soft)
+        distill(compact, teacher, inputs, held_back, steps=steps, patience=patience, comparison=comparison)
     return compact
 
 

@@ -6,11 +6,10 @@
         --out docs/results/regime
 
 M0 chooses each arm's gate rate on held-out images, a scan finds λ whose costs overlap (both on a seed of their own),
-then M1, M2, M1b, M3 and M4 run seed by seed, three seeds of each first, so that what is broken off is balanced. M4 is
-``conditional`` and its control, on a page of benchmarks/conditional.py; give it an OUT of its own, because
-`depl0 paper claims` would take it for a generator of the paper. Every member is a run folder of `depl0 prune` below OUT
-and one line of OUT/results.jsonl; a member that was broken off goes on from its checkpoint. To go on from published
-rows, copy docs/results/regime/results.jsonl into OUT first, and judge claims.json beside OUT.
+then M1, M2, M1b and M3 run seed by seed, three seeds of each first, so that what is broken off is balanced. Every
+member is a run folder of `depl0 prune` below OUT and one line of OUT/results.jsonl; a member that was broken off goes
+on from its checkpoint. To go on from published rows, copy docs/results/regime/results.jsonl into OUT first, and judge
+claims.json beside OUT.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import conditional
 import torch
 import torch.nn.functional as F
 
@@ -90,8 +88,6 @@ ARMS = {
     "fc-tanh": Arm("fc-tanh", "dep"),
     "conv1d": Arm("conv1d", "dep"),
     "lstm": Arm("lstm", "dep"),
-    "conditional": Arm("conditional", "l0-hc"),
-    conditional.CONTROL: Arm(conditional.CONTROL, "l0-hc"),
 }
 
 
@@ -111,7 +107,6 @@ PARTS = (
     Part("M2", "resnet", ("dep", "l0-hc", "fc-const"), slice(None)),
     Part("M1b", "vgg", ("backward", "w0", "fc-frozen", "fc-shuffled"), slice(None, None, 2)),
     Part("M3", "vgg", ("fc-relu", "fc-tanh", "conv1d", "lstm"), slice(None, None, 2)),
-    Part("M4", "vgg", ("conditional", conditional.CONTROL), slice(None)),
 )
 
 
@@ -303,7 +298,6 @@ def main() -> None:
         write_choices(Lines(args.out / "results.jsonl").read(), args.choices)
         return
     torch.set_num_threads(1)
-    conditional.renew_in_searches()
     run(Study(args.out, args.data), [part for part in PARTS if part.name in args.parts])
 
 

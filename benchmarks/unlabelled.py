@@ -34,16 +34,11 @@ from depl0.app.methods import METHODS, Scored
 from depl0.app.models.spec import build_model
 from depl0.app.weights import load_weights
 from depl0.search.freezing import freeze_network
+from depl0.search.recovery.descent import LR
 from depl0.search.recovery.distillation import BLOCKS
-from depl0.search.recovery.unlabelled import (
-    BATCH_SIZE,
-    LR,
-    PATIENCE,
-    STEPS,
-    hold_back,
-    measure_agreement,
-    recover_from_answers,
-)
+from depl0.search.recovery.examples import BATCH_SIZE, hold_out
+from depl0.search.recovery.outputs import compare_by, measure_agreement
+from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
 from depl0.surgery.record import Agreement
 
 KEY = ("model", "method", "groups", "budget", "recover", "seed")
@@ -166,12 +161,12 @@ def _recovered(
     compact: nn.Module, dense: nn.Module, batches: list[Tensor], steps: Steps
 ) -> tuple[nn.Module, Agreement | None]:
     """Recover as depl0.prune does."""
-    inputs, held_back = hold_back(batches)
+    inputs, held_back = hold_out(batches)
     teacher = copy.deepcopy(dense).eval()
     if steps != 0:
         most, patience = (STEPS, PATIENCE) if steps == "auto" else (steps, None)
-        recover_from_answers(compact, teacher, inputs, held_back, steps=most, patience=patience, augment=True)
-    return compact.eval(), measure_agreement(compact, teacher, held_back, 1)
+        distill(compact, teacher, inputs, held_back, steps=most, patience=patience, augment=True)
+    return compact.eval(), measure_agreement(compact, teacher, held_back, compare_by(teacher, batches[0], 1))
 
 
 CUTS = {"depl0": with_depl0, "l1-norm": with_l1_norm, "torch-pruning": with_torch_pruning}

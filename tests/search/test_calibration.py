@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import depl0
 import depl0.search.calibration as calibration
@@ -115,3 +115,30 @@ def test_batches_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 LOSS = nn.functional.cross_entropy
+
+
+def test_data_sorted_by_class_are_drawn_from_all_over() -> None:
+    classes = torch.arange(4000) // 400
+    data: Any = TensorDataset(inputs(4000) + classes[:, None], classes)
+    list_of_batches = [data[start : start + 8] for start in range(0, 4000, 8)]
+    gated = depl0.attach(network(), inputs(1))
+    for batches in (DataLoader(data, batch_size=8), list_of_batches):
+        taken = calibration.Calibration.of(batches, nn.functional.cross_entropy, gated)
+        assert taken is not None
+        assert 1024 <= sum(map(len, taken.inputs())) < 1100
+        rows = {tuple(row.tolist()) for batch in taken.inputs() for row in batch}
+        found = torch.tensor([tuple(row.tolist()) in rows for row in data.tensors[0]])
+        counts = torch.bincount(classes[found])
+        assert int(counts.min()) > 70
+    shuffled = DataLoader(data, batch_size=8, shuffle=True)
+    assert calibration.drawn_loader(shuffled) is shuffled
+
+
+@pytest.mark.parametrize("size", [1, 300])
+def test_examples_are_counted_not_batches(size: int) -> None:
+    def stream() -> Iterator[Tensor]:
+        for _ in range(2000 // size + 40):
+            yield inputs(size)
+
+    taken = calibration.Calibration.of(stream(), None, depl0.attach(network(), inputs(1)))
+    assert taken is not None and 1024 <= sum(map(len, taken.inputs())) < 1024 + size

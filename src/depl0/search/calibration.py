@@ -4,20 +4,25 @@ A batch is what the network is called with, alone: a tensor, a tuple of argument
 loss it is a pair (inputs, targets), as data loaders give it. Such pairs can be used without a loss too: a batch that is
 not like the network's example, but whose first entry is, is a pair, and its targets are not used. Batches are moved to
 the network's device, and tried on it before they are used.
+
+Data are often sorted by class. A loader that goes through its data set is read in a random order, always the same one,
+and of a long list of batches, examples are taken from all over it. Of a stream, the first batches are read.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
 from depl0._util.defaults import read_as_user
 from depl0.errors import InputError
@@ -76,9 +81,9 @@ class Calibration:
                 hint="pass a data loader or a list of batches.",
             )
         if isinstance(batches, DataLoader):
-            batches = IndependentLoader(batches)
+            batches = IndependentLoader(drawn_loader(batches))
         if not _has_length(batches):
-            batches = list(islice(read_as_user(batches), MOST_BATCHES))  # perhaps it could not be read a second time
+            batches = _first(read_as_user(batches))  # perhaps it could not be read a second time
         if not len(batches):  # type: ignore[arg-type]
             raise _no_batches()
         result = cls(batches, batches, batches, loss, network)
@@ -87,21 +92,26 @@ class Calibration:
         return result
 
     def inputs(self, images: int = MOST_INPUTS) -> list[Any]:
-        """Return inputs alone, as many whole batches as hold so many examples, at least one."""
+        """Return inputs alone: whole batches until they hold so many examples.
+
+        If a list has more, they are taken from batches all over it.
+        """
         found: list[Any] = []
-        count = 0
-        for inputs, _ in self.pairs(self.scores):
+        count, batches = 0, self.scores
+        if isinstance(batches, list):
+            batches = spread_examples(batches, images)
+        for inputs, _ in self.pairs(batches, images):
             found.append(tuple(inputs) if isinstance(inputs, list) else inputs)
             count += examples_in(inputs)
             if count >= images:
                 break
         return found
 
-    def pairs(self, batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Give the first batches as (inputs, targets); targets are None where there is no loss."""
+    def pairs(self, batches: Iterable[Any], most: int = MOST_BATCHES) -> Iterator[tuple[Any, Any]]:
+        """Yield the first batches as (inputs, targets); targets are None if there is no loss."""
         tried: set[Any] = set()
         number = 0
-        for number, batch in enumerate(islice(read_as_user(batches), MOST_BATCHES), 1):
+        for number, batch in enumerate(islice(read_as_user(batches), most), 1):
             if self.loss is None:
                 inputs, targets = as_tensors(_without_targets(batch, self.network)), None
             elif isinstance(batch, (tuple, list)) and len(batch) == 2:
@@ -161,6 +171,72 @@ def _form(inputs: Any) -> Any:
     return pytree.tree_structure(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
 
 
+def drawn_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader that reads a data set in a random order, always the same one, if the given one goes through it.
+
+    Data sets are often sorted by class, and only some batches are read. Loaders that shuffle or draw stay as they are.
+    """
+    if type(loader.sampler) is not SequentialSampler or loader.batch_size is None:
+        return loader
+    dataset: Any = loader.dataset
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    return DataLoader(
+        dataset,
+        batch_size=loader.batch_size,
+        sampler=order,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        drop_last=loader.drop_last,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        prefetch_factor=loader.prefetch_factor,
+    )
+
+
+def spread_examples(batches: list[Any], wanted: int) -> list[Any]:
+    """Return so many examples from batches all over a list; all batches if they hold no more.
+
+    >>> [part.tolist() for part in spread_examples([torch.arange(4), torch.arange(4, 8), torch.arange(8, 12)], 6)]
+    [[0, 2], [4, 6], [8, 10]]
+    """
+    counts = [examples_in(batch) for batch in batches]
+    if sum(counts) <= wanted:
+        return batches
+    number = min(len(batches), max(MOST_BATCHES, math.ceil(wanted * len(batches) / sum(counts))), wanted)
+    places = torch.linspace(0, len(batches) - 1, number).round().long().tolist()
+    each = math.ceil(wanted / number)
+    return [_every(batches[place], counts[place], each) for place in places]
+
+
+def _every(batch: Any, count: int, wanted: int) -> Any:
+    """Return evenly spaced examples of a batch of any structure."""
+    if count <= wanted:
+        return batch
+    rows = torch.arange(wanted) * count // wanted
+
+    def pick(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray) and leaf.ndim and len(leaf) == count:
+            return leaf[rows.numpy()]
+        is_batched = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == count
+        return leaf[rows.to(leaf.device)] if is_batched else leaf
+
+    return pytree.tree_map(pick, batch)
+
+
+def _first(batches: Iterable[Any]) -> list[Any]:
+    """Return the first batches of a stream: at least :data:`MOST_BATCHES`, with :data:`MOST_INPUTS` examples."""
+    found: list[Any] = []
+    count = 0
+    for batch in batches:
+        found.append(batch)
+        count += examples_in(batch)
+        if len(found) >= MOST_BATCHES and count >= MOST_INPUTS:
+            break
+    return found
+
+
 @final
 class IndependentLoader:
     """A data loader that can be read while somebody else reads it.
@@ -188,8 +264,9 @@ def on_device(value: Any, device: torch.device) -> Any:
 
 
 def examples_in(batch: Any) -> int:
-    """Return how many examples a batch of any structure has: the length of its first tensor that has one."""
-    return next((len(leaf) for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), 1)
+    """Return how many examples a batch of any structure has: the length of its first tensor or array that has one."""
+    leaves = (leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, (Tensor, np.ndarray)))
+    return next((len(leaf) for leaf in leaves if leaf.ndim > 0), 1)
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

@@ -143,13 +143,17 @@ def check_budget(network: Snapshot, config: GateConfig) -> None:
     assert config.budget is not None
     minimum = minimum_share(network, config)
     if config.budget < minimum:
-        fewer = " and round to fewer channels" if config.multiple > 1 else ""
-        layers, less = "unprunable layers", "prune more groups (groups='all')"
+        layers, means = "unprunable layers", []
         if config.min_share:
-            layers, less = f"unprunable layers and min_share={config.min_share!r}", f"lower min_share, {less}"
+            layers = f"unprunable layers and min_share={config.min_share!r}"
+            means.append("lower min_share")
+        if config.groups != "all":
+            means.append("prune more groups (groups='all')")
+        if config.multiple > 1:
+            means.append("round to fewer channels")
         raise InputError(
             f"a budget of {config.budget:g} of the {config.of} is infeasible: {layers} account for {minimum:.3f}.",
-            hint=f"ask for at least {minimum + 0.005:.2f}, or {less}{fewer}.",
+            hint=f"{', or '.join([f'ask for at least {minimum + 0.005:.2f}', *means])}.",
         )
 
 

@@ -329,17 +329,15 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
 
 
 def _agreement_json(agreement: Agreement) -> dict[str, Any]:
-    figures = {name: value for name, value in vars(agreement).items() if name != "outputs"}
-    if agreement.outputs is not None:
-        figures["outputs"] = {name: _agreement_json(found) for name, found in agreement.outputs.items()}
-    return figures
+    outputs = agreement.outputs and {name: _agreement_json(found) for name, found in agreement.outputs.items()}
+    return {**vars(agreement), "outputs": outputs}
 
 
 def _agreement(found: Any) -> Agreement | None:
     if found is None:
         return None
     equal, kl = (_number_or_none(found[key]) for key in ("equal", "kl"))
-    single = {str(name): _agreement(entry) for name, entry in found.get("outputs", {}).items()}
+    single = {str(name): _agreement(entry) for name, entry in (found.get("outputs") or {}).items()}
     outputs = {name: agreement for name, agreement in single.items() if agreement is not None}
     return Agreement(_whole(found["inputs"]), float(found["error"]), equal, kl, outputs or None)
 

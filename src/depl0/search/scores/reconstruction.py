@@ -75,38 +75,22 @@ def reconstruction_scores(
 def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: GateConfig | None = None) -> Tensor:
     """Return a standardised score for every gate: its error against what it costs, both as logarithms.
 
-    Errors are compared per consumer layer, e = k·(error/k)^0.8 for k layers: a channel of a residual stream is read by
-    many layers, and its cost grows with them too.
-
     A channel costs less the narrower its neighbours are, and a channel of a residual stream, all of whose neighbours
     are cut, loses most of its cost. So with a budget, costs are those in the network that is left: the channels that
     the scores choose are determined again with the costs among them, some times.
     """
     present = ~gated.engine.removed
-    layers = consumer_counts(gated).clamp_min(1)
-    worth = EXPONENT * (errors / layers).log() + layers.log()
     gates, price = present.float(), None
     for _ in range(1 if config is None or config.budget is None else PRICE_ROUNDS):
         at_gates = gated.engine.expected.value_and_gradient(gates.to(_device(gated)), of)[1].double().cpu()
         least = 0.01 * float(at_gates.mean()) if of == "latency" else 1.0  # measured tables have flat parts
         price = at_gates.clamp_min(least) if price is None else (price * at_gates.clamp_min(least)).sqrt()
-        scores = worth - price.log()
+        scores = EXPONENT * errors.log() - price.log()
         scores[present] = standardise(scores[present])
         scores[~present] = -4.0
         if config is not None and config.budget is not None:
             gates = select_gates(gated.engine.snapshot(), config, scores.float()).gates
     return scores.float().to(_device(gated))
-
-
-def consumer_counts(gated: GatedModel) -> Tensor:
-    """Return for every gate how many layers read its group and can be refitted."""
-    readers, _ = find_readers(gated.engine.host_plan, gated.host)
-    counts = torch.zeros(gated.plan.num_gates, dtype=torch.float64)
-    for reader in readers.values():
-        read = torch.isin(torch.arange(gated.plan.num_gates), reader.gates)
-        for group in gated.plan.groups:
-            counts[group.gates] += float(read[group.gates].any())
-    return counts
 
 
 @torch.no_grad()
