@@ -1,11 +1,11 @@
 """What torch takes where nothing is said: the default type and device of new tensors, and autocast.
 
 They are the user's, and depl0's own tensors must not depend on them: counts and gates are in float32, and most of them
-on the CPU. So what users call is under :func:`own_defaults`, and their code that is called from there under
+on the CPU. So what users call is under :func:`library_defaults`, and their code that is called from there under
 :func:`user_defaults`.
 
 Autocast keeps a cast of every weight until its context ends. What users call may fit and train weights within it, and
-would go on with the old ones; so under :func:`own_defaults` no casts are kept.
+would go on with the old ones; so under :func:`library_defaults` no casts are kept.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _given: ContextVar[tuple[torch.dtype, torch.device] | None] = ContextVar("given"
 
 
 @contextmanager
-def own_defaults() -> Iterator[None]:
+def library_defaults() -> Iterator[None]:
     """Make new tensors in float32 on the CPU, whatever the user's defaults are, and keep no casts of weights.
 
     >>> torch.set_default_dtype(torch.float64)
-    >>> with own_defaults():
+    >>> with library_defaults():
     ...     own = torch.zeros(1).dtype
     ...     with user_defaults():
     ...         users = torch.zeros(1).dtype

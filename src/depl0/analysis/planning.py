@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depl0._util.defaults import own_defaults
+from depl0._util.defaults import library_defaults
 from depl0._util.random import isolated_random
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.cause import mark_cause
@@ -36,7 +36,7 @@ from depl0.surgery.slicing import kept_gates
 __all__ = ["plan"]
 
 
-@own_defaults()
+@library_defaults()
 def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", alone: Collection[str] = ()) -> Plan:
     """Find the channels of a network that can be pruned; all others are unprunable, each with its reason.
 

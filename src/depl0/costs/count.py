@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from depl0._util.defaults import own_defaults
+from depl0._util.defaults import library_defaults
 from depl0._util.process import exclusive
 from depl0._util.random import isolated_random
 from depl0.costs.operators import MacCounter
@@ -45,7 +45,7 @@ class Cost:
         return f"{self.params:,} parameters, {self.macs:,} MACs"
 
 
-@own_defaults()
+@library_defaults()
 def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """Count the parameters and MACs of a network, in total and layer by layer, in evaluation mode.
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from depl0._util.defaults import own_defaults
+from depl0._util.defaults import library_defaults
 from depl0._util.distributed import broadcast, is_first
 from depl0.analysis.planning import plan as make_plan
 from depl0.config import GateConfig, OtherGateChanges
@@ -22,7 +22,7 @@ from depl0.latency.multiples import Runtime, multiples_that_pay, with_room
 from depl0.select.gates import minimum_share
 
 
-@own_defaults()
+@library_defaults()
 def attach(
     model: nn.Module,
     example_inputs: Any,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from depl0._util.defaults import own_defaults
+from depl0._util.defaults import library_defaults
 from depl0.analysis.plan import Plan
 from depl0.config import PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost
@@ -116,7 +116,7 @@ class Engine:
 
     # -- gates -------------------------------------------------------------------------------------------------------
 
-    @own_defaults()
+    @library_defaults()
     def start_from(self, scores: Tensor) -> None:
         """Let the generator give these scores (without a budget: log α), and the threshold follow from there."""
         generator, threshold = self._gated.generator, self._gated._threshold
@@ -132,7 +132,7 @@ class Engine:
         if self._gated._threshold is not None:
             self._gated._threshold.follow(self._gated._scores())
 
-    @own_defaults()
+    @library_defaults()
     def fix_gates(self, values: Tensor) -> None:
         """Use these gates from now on, in training and in evaluation mode."""
         values = checked_gates(values, self._gated.plan, self.removed)
@@ -160,7 +160,7 @@ class Engine:
         """Return which gates' channels the host still has."""
         return remaining_gates(self._gated._host_plan)
 
-    @own_defaults()
+    @library_defaults()
     def close(self, gates: Tensor) -> None:
         """Close gates for good: they are 0 and cost nothing from now on. The host keeps its size until :meth:`shrink`.
 
@@ -175,7 +175,7 @@ class Engine:
             gated._threshold.close(gated._removed)
         gated._rebuild_scaling()
 
-    @own_defaults()
+    @library_defaults()
     def shrink(self, kept: Tensor | None = None) -> Shrunk:
         """Replace the host by a smaller one, without the channels of removed gates. The former is not modified.
 

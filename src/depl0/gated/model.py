@@ -8,7 +8,7 @@ from typing import Any, final, get_args
 import torch
 from torch import Tensor, nn
 
-from depl0._util.defaults import own_defaults
+from depl0._util.defaults import library_defaults
 from depl0._util.precision import out_of_half_precision
 from depl0._util.registry import unknown
 from depl0.analysis.plan import Plan
@@ -299,7 +299,7 @@ class GatedModel(Gated):
         expected: Tensor = self._expected(open_probability, kind)
         return expected if scale == "count" else expected / self._expected.dense(kind)
 
-    @own_defaults()
+    @library_defaults()
     def kept_cost(self) -> Cost:
         """Return the parameters and MACs that the compact network of the evaluation gates would have."""
         network = self.engine.snapshot()
@@ -315,7 +315,7 @@ class GatedModel(Gated):
         """Return the generator's parameters."""
         return self.generator.parameters()
 
-    @own_defaults()
+    @library_defaults()
     def parameter_groups(
         self, *, lr: float, steps: int, weight_decay: float | None = None, betas: tuple[float, float] = BETAS
     ) -> list[dict[str, Any]]:
@@ -350,7 +350,7 @@ class GatedModel(Gated):
 
     # -- the compact network ---------------------------------------------------------------------------------------
 
-    @own_defaults()
+    @library_defaults()
     def extract(self, *, remove_blocks: bool | None = None, round_to: int | None = None) -> nn.Module:
         """Return a plain network of the host's class, without the closed channels, that gives the same outputs.
 

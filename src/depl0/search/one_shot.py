@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Unpack
 
-from depl0._util.defaults import call_as_user, own_defaults, read_as_user
+from depl0._util.defaults import call_as_user, library_defaults, read_as_user
 from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
@@ -42,7 +42,7 @@ LEAST_GAIN = 0.01
 """share of the held-out loss at the cut below which a recovery gained nothing"""
 
 
-@own_defaults()
+@library_defaults()
 def prune(
     model: nn.Module,
     example_inputs: Any,

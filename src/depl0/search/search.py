@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from depl0._util.defaults import own_defaults
+from depl0._util.defaults import library_defaults
 from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, world_size
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
@@ -90,7 +90,7 @@ class Search:
         (False, 1)
     """
 
-    @own_defaults()
+    @library_defaults()
     def __init__(
         self,
         gated: GatedModel,
@@ -132,7 +132,7 @@ class Search:
 
     # -- what the loop calls -----------------------------------------------------------------------------------------
 
-    @own_defaults()
+    @library_defaults()
     def step(self) -> bool:
         """Advance one step; returns True if the network shrank.
 
@@ -149,7 +149,7 @@ class Search:
         state.done += 1
         return shrank
 
-    @own_defaults()
+    @library_defaults()
     def freeze(self) -> Freezing:
         """Freeze the gates within the budget and renew batch-norm statistics; the network stays gated."""
         self._release()
@@ -159,7 +159,7 @@ class Search:
             self._listener.frozen(freezing)
         return freezing
 
-    @own_defaults()
+    @library_defaults()
     def finish(self, average: nn.Module | None = None) -> nn.Module:
         """Freeze the gates, unless that is done, and return the compact network: plain, and verified to be equal.
 
@@ -178,13 +178,13 @@ class Search:
                     f"finish() was called after {self.done:,} of {self.steps:,} steps: channels that the search would "
                     "have closed step by step are closed at once. Call step() in every training step, or pass the "
                     "number of steps that you train for.",
-                    stacklevel=3,  # own_defaults stands between
+                    stacklevel=3,  # library_defaults stands between
                 )
             self.freeze()
         broadcast_buffers(self.gated)  # each process has seen other data since the gates were frozen
         return self.gated.extract() if average is None else self._averaged(average)[0].extract()
 
-    @own_defaults()
+    @library_defaults()
     def cut(self, closing: Tensor) -> bool:
         """Cut gates out of the network for good; returns False if there were none left to cut."""
         engine = self.gated.engine
@@ -225,7 +225,7 @@ class Search:
         """Return what is needed to continue the search, beside ``gated.state_dict()``: numbers and tensors."""
         return {**self._state.to_dict(), "search": self._identity()}
 
-    @own_defaults()
+    @library_defaults()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict`` was called. Load the gated network's own state first.
 
