@@ -68,7 +68,7 @@ def user_defaults() -> Iterator[None]:
             yield
 
 
-def call_as_user(function: Callable[..., T], *args: Any) -> T:
+def with_user_defaults(function: Callable[..., T], *args: Any) -> T:
     """Call a function of the user's."""
     with user_defaults():
         return function(*args)
@@ -76,8 +76,8 @@ def call_as_user(function: Callable[..., T], *args: Any) -> T:
 
 def read_as_user(batches: Iterable[T]) -> Iterator[T]:
     """Give what an iterable of the user's gives."""
-    iterator, end = call_as_user(iter, batches), object()
-    while (batch := call_as_user(next, iterator, end)) is not end:
+    iterator, end = with_user_defaults(iter, batches), object()
+    while (batch := with_user_defaults(next, iterator, end)) is not end:
         yield batch
 
 

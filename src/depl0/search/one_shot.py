@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Unpack
 
-from depl0._util.defaults import call_as_user, library_defaults, read_as_user
+from depl0._util.defaults import library_defaults, read_as_user, with_user_defaults
 from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
@@ -183,7 +183,7 @@ def prune(
             _warn_of_little_gain(done, agreement)
             networks[share] = pruned
             if on_ready is not None:
-                call_as_user(on_ready, pruned)
+                with_user_defaults(on_ready, pruned)
             if done is not None and done.interrupted:
                 break
     return [networks[share] for share in budgets if share in networks] if isinstance(budget, Sequence) else pruned
@@ -318,11 +318,11 @@ def finetune(
     def objective(batch: tuple[Any, Any]) -> Tensor:
         inputs, targets = batch
         if distillation is None:
-            value = call_as_user(task_loss, call(compact, inputs), targets)
+            value = with_user_defaults(task_loss, call(compact, inputs), targets)
         else:
             with distillation.watch(compact) as blocks:
                 outputs = call(compact, inputs)
-            value = distillation(call_as_user(task_loss, outputs, targets), outputs, inputs, blocks)
+            value = distillation(with_user_defaults(task_loss, outputs, targets), outputs, inputs, blocks)
         total.add_(value.detach())
         return value
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from depl0._util.defaults import call_as_user, read_as_user
+from depl0._util.defaults import read_as_user, with_user_defaults
 from depl0.errors import InputError
 from depl0.search.calibration import examples_in, on_device
 
@@ -98,7 +98,7 @@ def is_image_batch(batch: Any) -> bool:
 def augmented(batch: Any, augment: Augment) -> Any:
     """Return a batch as ``augment`` changes it."""
     if callable(augment):
-        return call_as_user(augment, batch)
+        return with_user_defaults(augment, batch)
     return flip_and_shift(batch) if augment else batch
 
 

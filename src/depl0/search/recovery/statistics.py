@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.defaults import call_as_user
+from depl0._util.defaults import with_user_defaults
 from depl0._util.distributed import all_reduce_mean, broadcast_buffers
 from depl0._util.random import isolated_random
 from depl0.gated import GatedModel
@@ -197,7 +197,7 @@ def restore(model: nn.Module, statistics: list[Tensor]) -> None:
 def mean_loss(model: nn.Module, batches: Batches, loss: Loss) -> Tensor:
     """Return the mean loss over batches in evaluation mode."""
     with evaluation_mode(model):
-        losses = [call_as_user(loss, call(model, inputs), targets) for inputs, targets in batches]
+        losses = [with_user_defaults(loss, call(model, inputs), targets) for inputs, targets in batches]
     return torch.stack(losses).mean()
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from depl0._util.defaults import call_as_user
+from depl0._util.defaults import with_user_defaults
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind
@@ -71,7 +71,7 @@ def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[
             for inputs, targets in split(tuple(batch), FEW):
                 leaf = gates.clone().requires_grad_()
                 outputs = ExampleInputs.of(inputs).run(partial(gated.engine.call_with_gates, leaf))
-                (gradient,) = torch.autograd.grad(call_as_user(loss, outputs, targets), leaf)
+                (gradient,) = torch.autograd.grad(with_user_defaults(loss, outputs, targets), leaf)
                 yield gradient
 
 
