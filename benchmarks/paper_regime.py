@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import (
     DataSection,
@@ -282,8 +282,8 @@ def write_choices(rows: Sequence[dict[str, Any]], folder: Path) -> None:
         f"{BEYOND['dep'][0]:g} and {BEYOND['dep'][1]:g} (dep) and {BEYOND['l0-hc'][0]:g} (l0-hc) were tried after the "
         f"choice, which fell on the\nhighest rates of the rules, and would not have been chosen.\n\n{table}\n"
     )
-    write_whole(folder / "choices.md", text.encode())
-    write_whole(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    atomic_write(folder / "choices.md", text.encode())
+    atomic_write(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def main() -> None:

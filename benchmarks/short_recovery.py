@@ -25,7 +25,7 @@ from one_shot import MEAN, STD, Images, accuracy, calibration, scores_of
 from torch import Tensor, nn
 
 import depl0
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0.app import models
 from depl0.app.data import Data, DataSettings, open_data
 from depl0.app.table import markdown_grid
@@ -157,8 +157,8 @@ class Bench:
     def save(self) -> None:
         """Write the rows, and the page."""
         text = json.dumps({"setting": self.args.setting, "rows": self.rows}, indent=1)
-        write_whole(self.file, (text + "\n").encode())
-        write_whole(self.args.out / "README.md", page(self.rows, self.args).encode())
+        atomic_write(self.file, (text + "\n").encode())
+        atomic_write(self.args.out / "README.md", page(self.rows, self.args).encode())
 
 
 def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:

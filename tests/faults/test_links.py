@@ -33,7 +33,7 @@ def _export(folder: Path) -> None:
 
 
 WRITERS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
-    "a whole file": (("x", "x.part"), lambda folder: io.write_whole(folder / "x", b"new")),
+    "a whole file": (("x", "x.part"), lambda folder: io.atomic_write(folder / "x", b"new")),
     "lock": ((HOLDER, f"{HOLDER}.part"), _enter_lock),
     "summary": (("summary.json", "summary.json.part"), lambda folder: RunFolder(folder).finish({"a": 1})),
     "figures": (("a.png", "a.svg"), lambda folder: write(Figure(), folder, "a")),
@@ -79,7 +79,7 @@ def test_the_file_that_is_locked_is_no_link(tmp_path: Path) -> None:
 def test_new_files_have_the_rights_that_the_user_gives(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        io.write_whole(tmp_path / "x", b"")
+        io.atomic_write(tmp_path / "x", b"")
         io.append(tmp_path / "y", b"")
     finally:
         os.umask(before)

@@ -183,7 +183,7 @@ def test_a_full_folder_is_said_and_not_left_locked(tmp_path: Path, monkeypatch: 
     def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("depl0.app.runs.lock.write_whole", full)
+    monkeypatch.setattr("depl0.app.runs.lock.atomic_write", full)
     with pytest.raises(InputError, match="cannot be written to: No space left on device"), locked(tmp_path):
         pass
     monkeypatch.undo()

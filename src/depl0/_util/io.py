@@ -68,7 +68,7 @@ def name_aside(path: Path, suffix: str = "") -> Path:
     return path.with_name(f".{secrets.token_hex(8)}.part{suffix}")
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def atomic_write(path: Path, data: bytes) -> None:
     """Write a whole file or none: aside, flushed, renamed, and the new name flushed too. A link is replaced."""
     write_together({path: data})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from depl0._util.io import cache_folder, write_whole
+from depl0._util.io import atomic_write, cache_folder
 from depl0.errors import InputError
 
 _remembered: set[Path] = set()  # for where the cache folder cannot be written
@@ -35,7 +35,7 @@ def remember(identity: str) -> None:
     _remembered.add(path)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, f"{identity}\n".encode())
+        atomic_write(path, f"{identity}\n".encode())
 
 
 def check(identity: str, message: str) -> None:

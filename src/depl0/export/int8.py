@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0._util.metric import ACCURACY, Metric
 from depl0._util.optional import require
 from depl0.analysis.recording import quiet
@@ -130,7 +130,7 @@ def quantize_onnx(
         onnx.helper.set_model_props(proto, dict(metadata(found) if callable(metadata) else metadata))
         found = dataclasses.replace(found, data=bytes(proto.SerializeToString()))
     if path is not None:
-        write_whole(Path(path), found.data)
+        atomic_write(Path(path), found.data)
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0._util.optional import require
 from depl0.analysis.recording import module_path, quiet
 from depl0.errors import ExportError, InputError
@@ -101,7 +101,7 @@ def export_onnx(
     program = capture(module, example, dynamic_batch=dynamic_batch)
     data = onnx_bytes(program, opset=opset, metadata=metadata)
     if path is not None:
-        write_whole(Path(path), data)
+        atomic_write(Path(path), data)
     return data
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from depl0._util.io import cache_folder, read_json, write_whole
+from depl0._util.io import atomic_write, cache_folder, read_json
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def keep(key: dict[str, Any], value: Any) -> None:
     path = _path(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps({"key": key, "value": value}) + "\n").encode())
+        atomic_write(path, (json.dumps({"key": key, "value": value}) + "\n").encode())
     except OSError:
         return
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0.app.cli.compare import CPUS, GPUS, ON, OUT_HELP, engine_of, finish, study_folder
 from depl0.app.cli.options import JSON, QUIET, SET, GroupedCommand, choice, echo, in_groups, one_of, with_options_of
 from depl0.app.cli.prune import GROUPS, chosen_recipe, complete
@@ -208,5 +208,5 @@ def _check_positive(option: str, value: int | None) -> None:
 def _write_results(folder: Path, name: str, result: dict[str, Any], text: str) -> None:
     """Write a measurement twice: as JSON, and as a table to read."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{name}.json", (json.dumps(result, indent=2) + "\n").encode())
-    write_whole(folder / f"{name}.md", (text + "\n").encode())
+    atomic_write(folder / f"{name}.json", (json.dumps(result, indent=2) + "\n").encode())
+    atomic_write(folder / f"{name}.md", (text + "\n").encode())

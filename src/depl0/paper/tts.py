@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from depl0._util.io import read_json, write_whole
+from depl0._util.io import atomic_write, read_json
 from depl0._util.user_code import shown_spec
 from depl0.app.bench.step import machine_load
 from depl0.app.data import shown_data
@@ -145,7 +145,7 @@ def _run(member: Member, recipe: Recipe, folder: Path, threads: int | None, note
     note(f"{folder.name}: begins")
     folder.parent.mkdir(parents=True, exist_ok=True)
     file = folder.parent / f"{folder.name}.toml"
-    write_whole(file, write_recipe(recipe).encode())
+    atomic_write(file, write_recipe(recipe).encode())
     command = [sys.executable, "-m", "depl0.paper.member", member.kind, str(file), str(folder)]
     variables = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads is not None else {})
     before, busy_before = _children_seconds(), machine_load()
@@ -198,7 +198,7 @@ def _attempts(folder: Path) -> list[dict[str, Any]]:
 
 def _add_attempt(folder: Path, attempt: dict[str, Any]) -> None:
     text = json.dumps([*_attempts(folder), attempt], indent=1) + "\n"
-    write_whole(folder.parent / f"{folder.name}.attempts.json", text.encode())
+    atomic_write(folder.parent / f"{folder.name}.attempts.json", text.encode())
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------

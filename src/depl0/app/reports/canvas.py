@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 
 INK, GRID = "#1f2328", "#d5dae0"
 GREY, GREEN, RED = "#b4bac1", "#009e73", "#d1300f"
@@ -82,7 +82,7 @@ def write(figure: Figure, folder: Path, name: str) -> list[Path]:
     for path, metadata in zip(paths, ({"Software": None}, {"Date": None, "Creator": None}), strict=True):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
-        write_whole(path, buffer.getvalue())
+        atomic_write(path, buffer.getvalue())
     return paths
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0.app.reports import answers, curves, layers, results
 from depl0.app.reports.canvas import style, write
 from depl0.app.reports.html import page
@@ -23,7 +23,7 @@ def write_report(runs: Sequence[Run], folder: Path, kind: str = "html") -> Path:
     names = [] if kind == "json" else write_figures(runs, folder / "figures")
     text = page(runs) if kind == "html" else as_text(runs, kind, [f"figures/{name}" for name in names])
     path = folder / f"report.{kind}"
-    write_whole(path, text.encode())
+    atomic_write(path, text.encode())
     return path
 
 

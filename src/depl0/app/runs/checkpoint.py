@@ -25,7 +25,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
 from depl0._util import io
-from depl0._util.io import checksum, flush_folder, write_flushed, write_whole
+from depl0._util.io import atomic_write, checksum, flush_folder, write_flushed
 from depl0.errors import Depl0Error, FormatError
 
 VERSION = 1
@@ -74,7 +74,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         raise
     flush_folder(folder)
-    write_whole(folder / POINTER, f"{target.name}\n".encode())
+    atomic_write(folder / POINTER, f"{target.name}\n".encode())
     kept = [path for path in _checkpoints(folder) if _order(path) <= _order(target)][-keep:]
     for path in _checkpoints(folder):
         if path not in kept:  # too old; or newer, and then no use, since the run would have gone on from there

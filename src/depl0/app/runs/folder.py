@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from depl0._util import io
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.runs import schema as content
@@ -66,7 +66,7 @@ class Lines:
     def restore(self, text: str) -> None:
         """Make the file what it was when :meth:`text` was asked for."""
         if text:
-            write_whole(self.path, text.encode())
+            atomic_write(self.path, text.encode())
         elif self.path.is_dir():
             raise self._damaged("expected a file, found a folder")
         else:
@@ -168,7 +168,7 @@ class RunFolder:
         return summary
 
     def _write(self, name: str, text: str) -> None:
-        write_whole(self.path / name, text.encode())
+        atomic_write(self.path / name, text.encode())
 
 
 def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, bool]:

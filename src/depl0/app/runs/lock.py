@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from depl0._util.io import read_json, write_whole
+from depl0._util.io import atomic_write, read_json
 from depl0.errors import InputError
 
 LOCK = ".lock"
@@ -56,7 +56,7 @@ def locked(folder: Path) -> Iterator[None]:
 def _named_in(folder: Path) -> Iterator[None]:
     mine = Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S %z"))
     try:
-        write_whole(folder / HOLDER, (json.dumps(asdict(mine)) + "\n").encode())
+        atomic_write(folder / HOLDER, (json.dumps(asdict(mine)) + "\n").encode())
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0.app.studies.measures import AGREEMENTS, share, shown_agreement
 from depl0.app.studies.study import Result
 from depl0.app.tasks import metric_in
@@ -113,4 +113,4 @@ def write_picture(figure: Figure, folder: Path, name: str) -> None:
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, metadata=metadata)
-            write_whole(folder / f"{name}.{kind}", buffer.getvalue())
+            atomic_write(folder / f"{name}.{kind}", buffer.getvalue())

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from depl0._util.io import read_json, write_whole
+from depl0._util.io import atomic_write, read_json
 from depl0._util.stopping import StopRequested, check_stop
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
@@ -248,7 +248,7 @@ def carry_out(
         table = tabulate(result)
         if is_first_process():
             write_json(study.folder / f"{study.kind}.json", result)
-            write_whole(study.folder / f"{study.kind}.md", markdown_page(table).encode())
+            atomic_write(study.folder / f"{study.kind}.md", markdown_page(table).encode())
             draw(result, study.folder)
         return result, table
 
@@ -269,7 +269,7 @@ def raise_if_failed(study: Study) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole or not at all."""
-    write_whole(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    atomic_write(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def _may_be_there(name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from depl0._util.io import write_whole
+from depl0._util.io import atomic_write
 from depl0.app.studies.measures import made_with_note
 from depl0.app.studies.study import write_json
 from depl0.app.table import MISSING, markdown_grid
@@ -167,7 +167,7 @@ def write_claims(result: dict[str, Any], folder: Path, title: str) -> str:
     note = folder / "note.md"
     text = page(result, title, beside, note.read_text(encoding="utf-8").strip() if note.is_file() else "")
     write_json(folder / "claims.json", result)
-    write_whole(folder / "README.md", text.encode())
+    atomic_write(folder / "README.md", text.encode())
     if curves_of(result):
-        write_whole(folder / f"{FIGURE}.svg", draw(result))
+        atomic_write(folder / f"{FIGURE}.svg", draw(result))
     return text
