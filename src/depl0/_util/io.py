@@ -63,7 +63,7 @@ def write_flushed(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def name_aside(path: Path, suffix: str = "") -> Path:
+def temp_path(path: Path, suffix: str = "") -> Path:
     """Return a name in the same folder that nobody can have guessed."""
     return path.with_name(f".{secrets.token_hex(8)}.part{suffix}")
 
@@ -75,7 +75,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 def write_together(files: Mapping[Path, bytes]) -> None:
     """Write files of one folder that belong together: none gets its name before all are on the disk."""
-    parts = {path: name_aside(path) for path in files}
+    parts = {path: temp_path(path) for path in files}
     path = next(iter(files))
     try:
         for path, data in files.items():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from depl0._util import trust
-from depl0._util.io import name_aside, write_flushed
+from depl0._util.io import temp_path, write_flushed
 from depl0._util.stopping import check_stop
 from depl0.equivalence.comparison import relative_error
 from depl0.errors import ExportError, InputError
@@ -54,7 +54,7 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
             hint=f"write to {path}{target.suffix}",
         )
     size = sum(map(len, files.values()))
-    aside = str(name_aside(path))
+    aside = str(temp_path(path))
     parts = {suffix: Path(aside + suffix) for suffix in files}  # torch.export.load insists on the suffix
     stem = path.name.removesuffix(target.suffix)
     try:
