@@ -152,10 +152,10 @@ def unknown(what: str, name: object, known: Iterable[str], advice: str | None = 
     )
 
 
-def percent_meant(value: object) -> str | None:
+def suggest_fraction(value: object) -> str | None:
     """Return a hint for a share that was given in percent.
 
-    >>> percent_meant(50), percent_meant(0.0)
+    >>> suggest_fraction(50), suggest_fraction(0.0)
     ('did you mean 0.5?', None)
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

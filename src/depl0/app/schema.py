@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import Self
 
-from depl0._util.registry import Registry, did_you_mean, percent_meant
+from depl0._util.registry import Registry, did_you_mean, suggest_fraction
 from depl0.errors import InputError
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def _hint(error: ValidationError, field: FieldInfo, value: object) -> str | None
     given = next((cause.hint for cause in causes if isinstance(cause, InputError) and cause.hint), None)
     known = _literals(field.annotation)
     if isinstance(value, float) and accepts(field, value / 100):
-        return given or percent_meant(value)
+        return given or suggest_fraction(value)
     return given or (did_you_mean(value, known) if isinstance(value, str) and value not in known else None)
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from depl0._util.constants import ConstantTensors
-from depl0._util.registry import percent_meant
+from depl0._util.registry import suggest_fraction
 from depl0.costs.expected import ExpectedCost
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
@@ -49,7 +49,7 @@ def check_share(share: object) -> None:
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise InputError(
             f"budget must be greater than 0 and at most 1, got {share!r} instead.",
-            hint=percent_meant(share) or "budget=0.5 leaves half of the cost.",
+            hint=suggest_fraction(share) or "budget=0.5 leaves half of the cost.",
         )
 
 
