@@ -125,7 +125,7 @@ class _Fixed(TorchDispatchMode):
 
 
 @contextmanager
-def fixed_randomness() -> Iterator[None]:
+def deterministic_rng_ops() -> Iterator[None]:
     """Let every random operator give one value: dropout drops nothing, stochastic depth keeps its branch.
 
     So two networks of different widths can be compared in training mode. They draw as many random numbers as they have

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from depl0._util.precision import cast
-from depl0._util.random import fixed_randomness
+from depl0._util.random import deterministic_rng_ops
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
 from depl0.errors import Depl0Error
@@ -172,7 +172,7 @@ class Subject:
     def __call__(self, case: ExampleInputs) -> Any:
         """Run the network on inputs, converted to its precision."""
         inputs = case.map_tensors(partial(cast, dtype=self.dtype))
-        with torch.no_grad(), fixed_randomness() if self.model.training else nullcontext():
+        with torch.no_grad(), deterministic_rng_ops() if self.model.training else nullcontext():
             return inputs.call(self._run)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
