@@ -17,19 +17,19 @@ Listener: TypeAlias = Callable[[int, int], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
-def tell(done: int, steps: int) -> None:
-    """Tell whoever listens how far the work is."""
+def report_progress(done: int, steps: int) -> None:
+    """Report the number of finished steps to the listener, if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(done, steps)
 
 
 @contextmanager
-def told(listener: Listener) -> Iterator[None]:
-    """Pass what is told inside to a listener; the innermost alone hears it.
+def progress_listener(listener: Listener) -> Iterator[None]:
+    """Pass progress reported inside to a listener; only the innermost one receives it.
 
-    >>> with told(lambda done, steps: print(f"{done} of {steps}")):
-    ...     tell(1, 2)
+    >>> with progress_listener(lambda done, steps: print(f"{done} of {steps}")):
+    ...     report_progress(1, 2)
     1 of 2
     """
     token = _listener.set(listener)
@@ -44,7 +44,7 @@ class ProgressLine:
     """The stages of a long call on stderr, unless ``quiet`` is set.
 
     On a terminal it is one line that is rewritten in place, and wiped out at the end; inside the context it shows what
-    :func:`tell` is told. In logs and notebooks every stage has a line of its own, with its seconds.
+    :func:`report_progress` receives. In logs and notebooks every stage has a line of its own, with its seconds.
     """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
@@ -53,14 +53,14 @@ class ProgressLine:
         self._logged = not quiet and not self._stream.isatty()
         self._start = time.monotonic()
         self._phase, self._found, self._last, self._width = "", "", 0.0, 0
-        self._told = told(self.step)
+        self._listening = progress_listener(self.step)
 
     def __enter__(self) -> ProgressLine:
-        self._told.__enter__()
+        self._listening.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._told.__exit__(None, None, None)
+        self._listening.__exit__(None, None, None)
         self._end_stage()
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")

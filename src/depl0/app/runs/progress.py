@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from depl0._util.io import append
-from depl0._util.progress import told
+from depl0._util.progress import progress_listener
 from depl0.app.table import printable
 from depl0.app.tasks import ACCURACY, Metric
 
@@ -26,7 +26,7 @@ EVERY_SECONDS = 30.0
 
 
 class Reporter(abc.ABC):
-    """Is told what a run does."""
+    """Receives the progress of a run."""
 
     @abc.abstractmethod
     def note(self, text: str) -> None:
@@ -61,7 +61,7 @@ def make_reporter(quiet: bool = False) -> Reporter:
 
 @contextmanager
 def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
-    """Show what the library tells inside (:func:`depl0._util.progress.tell`) as one phase."""
+    """Show progress that the library reports inside (:func:`depl0._util.progress.report_progress`) as one phase."""
 
     def listen(done: int, steps: int) -> None:
         if done == 1:
@@ -69,7 +69,7 @@ def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
         reporter.step()
 
     try:
-        with told(listen):
+        with progress_listener(listen):
             yield
     finally:
         reporter.end()

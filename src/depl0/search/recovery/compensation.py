@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.progress import tell
+from depl0._util.progress import report_progress
 from depl0.analysis.plan import Plan
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
@@ -194,7 +194,7 @@ class _Run:
                     events.append(self._catch_up(running[-1], number))
                 self._look(events)
                 del events
-                tell(number + 1, count)
+                report_progress(number + 1, count)
         finally:
             for pair in running:
                 _close(pair)

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.progress import tell
+from depl0._util.progress import report_progress
 
 LR, CLIP_NORM = 0.01, 5.0
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
@@ -108,7 +108,7 @@ def descend(
                     network.load_state_dict(weights)
                     sgd.state.clear()
                     lr, tried = LOWER * lr, done
-            tell(done, steps)
+            report_progress(done, steps)
     except KeyboardInterrupt:
         if judge is None:
             raise

@@ -22,7 +22,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.progress import tell
+from depl0._util.progress import report_progress
 from depl0.analysis.plan import Group, Plan
 from depl0.config import GateConfig
 from depl0.errors import InputError
@@ -112,7 +112,7 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
         for group in groups:
             order, increments = removal_order(group, views, is_there)
             done += 1
-            tell(done, steps)
+            report_progress(done, steps)
             if order:
                 rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
                 ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
@@ -224,7 +224,7 @@ class Look:
             observer.batch = number
             with layer_events(self._network, observer, self._added):
                 piece.run(self._network)
-            tell(done + number + 1, steps)
+            report_progress(done + number + 1, steps)
         return [
             _view(self._host.get_parameter(weight).detach(), reader, observer, output_scale(self._network, reader))
             for weight, reader in readers.items()
