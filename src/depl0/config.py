@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import torch
 from typing_extensions import TypedDict
@@ -23,6 +23,7 @@ RoundTo: TypeAlias = int | Literal["auto"]
 AUTO: Literal["auto"] = "auto"
 """asks the device (:mod:`depl0.latency.multiples`)"""
 MinShare: TypeAlias = "float | Mapping[str, float]"
+Draw: TypeAlias = Literal["batch", "image"]
 EvaluationRule: TypeAlias = Literal["median", "paper"]
 PenaltyKind: TypeAlias = str
 """``"params"``, ``"macs"``, ``"groups"``, ``"latency"``, or one of :data:`~depl0.costs.expected.PENALTIES`"""
@@ -39,10 +40,12 @@ class GateConfig:
         direction: the order in which the generator walks the groups.
         conditioning: the generator's input for each group: the ``"log_alpha"`` of the group before it (the paper's
             generator), or its sampled ``"gates"`` (the paper's formula; in evaluation mode, its evaluation gates).
+        draw: training samples gates once for the ``"batch"``, or for each ``"image"`` as the authors' code does. The
+            latter needs more memory, since gates then multiply feature maps instead of γ and β.
         groups: ``"all"``, ``"inner"`` (the paper's rule: nothing that is added to a shortcut), names, or a function.
         alone: layers whose output gets gates of its own although it is added to a shortcut. They multiply, but nothing
             is cut for them and they cost nothing in parameters and MACs, so they cannot be had with a budget.
-        preset: ``"default"``, or the published forms ``"paper"`` and ``"reference"``.
+        preset: ``"default"``, or the published forms ``"paper"``, ``"reference"`` and ``"reference-vgg16"``.
         start: first log α of every gate, instead of the preset's.
         evaluation: the rule for the gates outside training.
         budget: the share of the cost to keep. None: gates are closed by a penalty in the loss.
@@ -64,6 +67,7 @@ class GateConfig:
     generator: str = "fc"
     direction: Direction = "forward"
     conditioning: Conditioning = "log_alpha"
+    draw: Draw = "batch"
     groups: GroupChoice = "all"
     alone: tuple[str, ...] = ()
     preset: str | Preset = "default"
@@ -86,6 +90,13 @@ class GateConfig:
             conditioning=self.conditioning,
             rng=torch.Generator(),  # a check uses up nothing random
         )
+        if self.draw not in get_args(Draw):
+            raise InputError(f"draw must be 'batch' or 'image', got {self.draw!r} instead.")
+        if self.draw == "image" and self.conditioning == "gates":
+            raise InputError(
+                "draw='image' cannot be combined with conditioning='gates', which feeds the gates of one sample.",
+                hint="use draw='batch' with conditioning='gates'.",
+            )
         if self.budget is not None:
             check_share(self.budget)
             if self.alone:
@@ -148,6 +159,7 @@ class OtherGateChanges(TypedDict, total=False):
     generator: str
     direction: Direction
     conditioning: Conditioning
+    draw: Draw
     groups: GroupChoice
     alone: tuple[str, ...]
     preset: str | Preset

@@ -16,8 +16,8 @@ def by_hand(generator, presets_name):
     """Compute log α_l = c·tanh(W_l·x_{l−1} + b_l) in float64 with numpy alone."""
     state = {key: value.numpy().astype(np.float64) for key, value in generator.state_dict().items()}
     order = [0, 1, 2] if generator.direction == "forward" else [2, 1, 0]
-    c = {"paper": 10.0, "reference": math.log(100), "default": math.log(1000)}[presets_name]
-    x = np.ones(SIZES[order[0]])
+    c = {"paper": 10.0, "reference": math.log(100), "default": math.log(1000)}[presets_name.removesuffix("-vgg16")]
+    x = np.ones(64 if presets_name == "reference-vgg16" else SIZES[order[0]])
     log_alpha = {}
     for group in order:
         weight, bias = state[f"layers.{group}.weight"], state[f"layers.{group}.bias"]

@@ -60,7 +60,7 @@ def test_start_is_an_argument():
         ({"direction": "up"}, "got 'up' instead.", "'forward' walks the groups from first to last."),
         (
             {"preset": "papers"},
-            "The preset must be one of 'default', 'paper', 'reference', got",
+            "The preset must be one of 'default', 'paper', 'reference', 'reference-vgg16', got",
             "did you mean paper?",
         ),
         ({"preset": "x"}, "got 'x' instead.", "'default' trains best"),

@@ -9,7 +9,7 @@ import torch
 from depl0.gates.generators import PRESETS, make_generator
 
 SIZES = (3, 5, 2)
-BOUND = {"paper": 10.0, "reference": math.log(100), "default": math.log(1000)}
+BOUND = {"paper": 10.0, "reference": math.log(100), "default": math.log(1000), "reference-vgg16": math.log(100)}
 
 
 def relu(x):
@@ -72,7 +72,7 @@ def test_log_alpha_is_that_of_the_formula(name, direction, preset):
     generator = make(name, direction, preset)
     state, default = numbers(generator), preset == "default"
     order = [0, 1, 2] if direction == "forward" else [2, 1, 0]
-    x, log_alpha = np.ones(SIZES[order[0]]), {}
+    x, log_alpha = np.ones(PRESETS[preset].first_inputs or SIZES[order[0]]), {}
     for group in order:
         log_alpha[group] = BOUND[preset] * np.tanh(FORMULAS[name](state, group, x, default))
         x = log_alpha[group] / BOUND[preset] if default else log_alpha[group]

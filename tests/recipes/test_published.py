@@ -35,6 +35,8 @@ def test_what_all_of_them_share(base: str, source: str) -> None:
         assert (r.search.cut, r.search.renew_statistics, r.search.compensate) == ("never", False, False)
         assert (r.distill.weight, r.search.dependency) == (0, 0)
         assert (r.gates.evaluation, r.gates.start, r.gates.conditioning) == ("paper", None, "log_alpha")
+        assert r.gates.draw == ("image" if "-authors" in r.name else "batch")
+        assert (r.gates.preset == "reference-vgg16") is (r.name.startswith("vgg16") and "-authors" in r.name)
         assert (r.gates.budget, r.penalty.scale, r.gates.remove_blocks) == (None, "count", False)
         assert (r.search.warmup, r.search.label_smoothing, r.search.clip_norm, r.search.ema_decay) == (
             0,
@@ -48,7 +50,7 @@ def test_what_all_of_them_share(base: str, source: str) -> None:
             0,
         )
         assert (r.gate_optimizer.lr, r.gate_optimizer.betas) == (1e-3, (0.9, 0.999))
-        assert (r.gates.preset, PRESETS[r.gates.preset].bound) == (
+        assert (r.gates.preset.removesuffix("-vgg16"), PRESETS[r.gates.preset].bound) == (
             ("paper", 10.0) if source == "paper" else ("reference", math.log(100))
         )
         preset = PRESETS[r.gates.preset]

@@ -14,6 +14,7 @@ from depl0.analysis.planning import plan as make_plan
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
+from depl0.gated.per_image import check_image_gates
 from depl0.gates.generators import make_generator
 from depl0.gates.threshold import BudgetKind
 from depl0.host.inputs import ExampleInputs
@@ -62,6 +63,8 @@ def attach(
     config = config.changed(budget=config.budget if budget is None else budget, **changes)
     example = ExampleInputs.of(example_inputs)
     plan = make_plan(model, example, groups=config.groups, alone=config.alone)
+    if config.draw == "image":
+        check_image_gates(plan, model, example)
     generator = make_generator(
         config.generator,
         [group.size for group in plan.groups],

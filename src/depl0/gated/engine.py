@@ -18,7 +18,6 @@ from depl0.costs.count import Cost
 from depl0.costs.expected import ExpectedCost
 from depl0.costs.latency_table import ExpectedLatency
 from depl0.gated.checks import check_closing, checked_gates
-from depl0.gates import hard_concrete
 from depl0.gates.threshold import Threshold
 from depl0.host.inputs import ExampleInputs
 from depl0.latency.tables import expected_latency
@@ -103,7 +102,7 @@ class Engine:
                 kind, scale=scale
             )  # which is for other gates than these
         log_alpha = gated.log_alpha()
-        outputs = self.call_with_gates(hard_concrete.sample_gates(log_alpha), *args, **kwargs)
+        outputs = self.call_with_gates(gated._sample(log_alpha, args, kwargs), *args, **kwargs)
         return outputs, self.penalty_at(log_alpha, kind, scale=scale)
 
     def penalty_at(self, log_alpha: Tensor, kind: PenaltyKind, *, scale: PenaltyScale = "share") -> Tensor:

@@ -19,6 +19,7 @@ from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_saved_gates, checked_log_alpha
 from depl0.gated.display import describe, with_signature_of
 from depl0.gated.engine import Engine
+from depl0.gated.per_image import ImageGates, batch_size
 from depl0.gated.wrapping import current_wrapper, follow_training
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Generator
@@ -39,11 +40,11 @@ FIXED, REMOVED, KEPT = "fixed_gates", "removed_gates", "kept_gates"
 class GatedModel(Gated):
     """A host whose channels are multiplied by gates; call it like the host. :func:`depl0.attach` makes it.
 
-    In training mode every call samples all gates, once for the batch; in evaluation mode the deterministic evaluation
-    gates are used. The host is called with its gated parameters in place of its own
-    (:func:`torch.func.functional_call`), so nothing in it is replaced, renamed or hooked. A call changes nothing about
-    the gates, so it may be repeated: accumulated gradients, activation checkpointing and several forward passes in one
-    step are all fine.
+    In training mode every call samples all gates, once for the batch (or for each image, ``draw``); in evaluation
+    mode the deterministic evaluation gates are used. The host is called with its gated parameters in place of its
+    own (:func:`torch.func.functional_call`), so nothing in it is replaced, renamed or hooked. A call changes
+    nothing about the gates, so it may be repeated: accumulated gradients, activation checkpointing and several
+    forward passes in one step are all fine.
 
     ``state_dict`` holds everything, fixed and removed gates included. Loaded into a freshly attached network, it also
     brings the host to the size that it had; make optimizers after that.
@@ -86,6 +87,7 @@ class GatedModel(Gated):
         self._scaling = SiteScaling(plan, parameters).to(device)
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         self._expected = ExpectedCost(plan, shapes, self.dense_cost.macs).to(device)
+        self._image_gates = ImageGates(plan).to(device) if self.config.draw == "image" else None
         self._threshold: Threshold | None = None
         self._fixed: Tensor | None = None
         self._removed: Tensor | None = None
@@ -113,12 +115,14 @@ class GatedModel(Gated):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the host with gates: sampled in training mode, evaluation gates otherwise, or the fixed ones."""
-        return self._call(self._gates(), args, kwargs)
+        return self._call(self._gates(args, kwargs), args, kwargs)
 
     def _call(self, gates: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.compiler.is_compiling() and (wrapper := current_wrapper()) is not None:
             self._has_wrapper = True
             follow_training(wrapper, self)
+        if gates.dim() == 2 and self._image_gates is not None:
+            return self._image_gates(self.host, gates, args, kwargs)
         parameters = {name: self.host.get_parameter(name) for name in self._scaling.names}
         try:
             scaled = self._scaling(parameters, gates)
@@ -138,7 +142,7 @@ class GatedModel(Gated):
                 raise
             return getattr(host, name)
 
-    def _gates(self) -> Tensor:
+    def _gates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self._fixed is not None:
             return self._fixed
         if not self.training:
@@ -146,7 +150,13 @@ class GatedModel(Gated):
         if self.generator.conditioning == "gates":  # group after group; the noise of all gates is drawn at once
             uniform = torch.rand(self.plan.num_gates, device=self._scaling.index.device)
             return hard_concrete.sample(self._located(self._scores(uniform)), uniform)
-        return hard_concrete.sample_gates(self.log_alpha())
+        return self._sample(self.log_alpha(), args, kwargs)
+
+    def _sample(self, log_alpha: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Draw gates for a call with these arguments: a vector, or with ``draw="image"`` a row for each image."""
+        if self._image_gates is None:
+            return hard_concrete.sample_gates(log_alpha)
+        return self._without_removed(hard_concrete.sample_gates(log_alpha.expand(batch_size(args, kwargs), -1)))
 
     def _scores(self, uniform: Tensor | None = None) -> Tensor:
         """Return what the generator gives; fed on gates, on those of this noise, or else on evaluation gates."""
@@ -177,6 +187,8 @@ class GatedModel(Gated):
         parameters, device = dict(self.host.named_parameters()), self._scaling.index.device
         self._ties = tied_names(self.host)
         self._scaling = SiteScaling(self._host_plan, parameters, self._removed).to(device)
+        if self._image_gates is not None:
+            self._image_gates = ImageGates(self._host_plan).to(device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GatedModel:
         """Move and convert the host as asked; everything about gates and cost stays out of half precision."""

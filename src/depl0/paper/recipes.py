@@ -1,7 +1,7 @@
 """Published recipes: the paper as printed (``-paper``), and the code that its authors published (``-authors``).
 
 The two differ, and neither is what depl0 does by default. docs/paper.md says of every setting where it comes from, and
-what still differs from both: gates are drawn once per batch. What both share: initial weights as in the code, nothing
+what still differs. What both share: initial weights as in the code, nothing
 is cut while gates are trained, gates outside training follow the paper's rule, batch-norm statistics stay as training
 left them, and the gates' learning rate is the published one.
 
@@ -48,8 +48,9 @@ def _name(base: str, source: Source, variant: Variant) -> str:
 
 
 def _gates(source: Source, variant: Variant, **others: Any) -> GatesSection:
-    preset = "paper" if source == "paper" else "reference"
-    return variant.gates(preset=preset, evaluation="paper", **others)
+    if source == "paper":
+        return variant.gates(**{"preset": "paper", "evaluation": "paper", **others})
+    return variant.gates(**{"preset": "reference", "evaluation": "paper", "draw": "image", **others})
 
 
 def _search(epochs: int, converged_epochs: int) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) 
         name=_name(base, source, variant),
         model=ModelSection(spec="vgg16_dep_l0"),
         data=cifar(data),
-        gates=_gates(source, variant, groups="all"),
+        gates=_gates(source, variant, groups="all", **({} if source == "paper" else {"preset": "reference-vgg16"})),
         penalty=PenaltySection(
             weight=5e-7 if variant.method == "l0-hc" else 1e-6,
             kind="groups" if source == "paper" else "chain",

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 QUICK = {"search.epochs": 0, "finetune.epochs": 0, "search.compensate": True, "finetune.recover": 600}
 """what ``--quick`` sets, besides the method"""
 QUICK_METHOD = "reconstruction"
-LEARNED_FIELDS = ("gates.generator", "gates.direction", "gates.conditioning", "gate_optimizer.lr", "penalty.weight")
+LEARNED_FIELDS = (
+    "gates.generator",
+    "gates.direction",
+    "gates.conditioning",
+    "gates.draw",
+    "gate_optimizer.lr",
+    "penalty.weight",
+)
 """fields that only learned gates have: to set one is to ask for them"""
 BUDGETS = ("macs", "params", "latency")
 GROUPS = {

@@ -39,7 +39,7 @@ from depl0.app.schema import (
     shown,
 )
 from depl0.app.tasks import TASKS, find_task
-from depl0.config import EvaluationRule, PenaltyScale
+from depl0.config import Draw, EvaluationRule, PenaltyScale
 from depl0.costs.expected import PENALTIES
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, PRESETS, Direction
@@ -207,6 +207,8 @@ class GatesSection(Section):
     """Order in which the generator visits the groups."""
     conditioning: Conditioning = "log_alpha"
     """Generator input for each group: the log α or the sampled gates of the group before it."""
+    draw: Draw = "batch"
+    """Whether gates are sampled once for the batch, or for each image as in the authors' code (more memory)."""
     groups: Literal["all", "inner"] | Annotated[tuple[Annotated[Name, Means("a group's name")], ...], at.MinLen(1)] = (
         "all"
     )

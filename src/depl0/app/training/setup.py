@@ -193,6 +193,7 @@ def gate_config(recipe: Recipe) -> GateConfig:
         generator=gates.generator,
         direction=gates.direction,
         conditioning=gates.conditioning,
+        draw=gates.draw,
         alone=gates.alone if gates.budget is None else (),
         preset=gates.preset,
         start=gates.start,

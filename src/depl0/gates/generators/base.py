@@ -67,7 +67,8 @@ class Generator(nn.Module, abc.ABC):
         self.preset = preset
         self.conditioning = _checked_conditioning(conditioning)
         # Made once: the first input costs no operator in a training step.
-        self.register_buffer("_ones", torch.ones(max(self.sizes), dtype=torch.float32), persistent=False)
+        most = max(*self.sizes, preset.first_inputs or 1)
+        self.register_buffer("_ones", torch.ones(most, dtype=torch.float32), persistent=False)
         self.build(rng)
         if preset.start is not None:
             self.start_from(torch.full((sum(self.sizes),), preset.start, dtype=torch.float32))
@@ -97,11 +98,13 @@ class Generator(nn.Module, abc.ABC):
         """Count the numbers that a group is fed: one for each gate of the group before it in walking order."""
         order = self.order()
         place = order.index(group)
-        return self.sizes[order[max(place - 1, 0)]]
+        if place == 0:
+            return self.preset.first_inputs or self.sizes[group]
+        return self.sizes[order[place - 1]]
 
     def first_input(self, group: int) -> Tensor:
-        """Give the input of a group with none before it: log α₀ = 1, as many as the group has gates."""
-        return self._ones[: self.sizes[group]]
+        """Give the input of a group with none before it: log α₀ = 1 (``preset.first_inputs`` times)."""
+        return self._ones[: self.preset.first_inputs or self.sizes[group]]
 
     def feed(self, log_alpha: Tensor) -> Tensor:
         """Turn one group's log α into the next group's input."""

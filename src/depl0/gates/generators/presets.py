@@ -43,6 +43,7 @@ class Preset:
         bias_mean: mean of the first biases, where there is no ``start``.
         bias_std: standard deviation of the first biases, where there is no ``start``.
         carry_gradient: factor on the gradient from a group back into the one before it, from 0 (stopped) to 1.
+        first_inputs: how many ones the first group in walking order is fed. None: as many as it has gates.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Preset:
     bias_mean: float = 3.0
     bias_std: float = 0.01
     carry_gradient: float = 1.0
+    first_inputs: int | None = None
 
     def __post_init__(self) -> None:
         _check("bound", self.bound, "above 0", self.bound > 0)
@@ -69,6 +71,8 @@ class Preset:
         _check("bias_mean", self.bias_mean, "a finite number", True)
         _check("bias_std", self.bias_std, "at least 0", self.bias_std >= 0)
         _check("carry_gradient", self.carry_gradient, "between 0 and 1", 0 <= self.carry_gradient <= 1)
+        if self.first_inputs is not None:
+            _check("first_inputs", self.first_inputs, "None or at least 1", self.first_inputs >= 1)
 
     def with_start(self, start: float) -> Preset:
         """Give the same preset with another first log α.
@@ -90,6 +94,7 @@ def _check(field: str, value: float, allowed: str, fine: bool) -> None:
 
 
 _PAPER = Preset(name="paper", bound=10.0, feed="log_alpha", mean_input=False, initial_weight=None, start=None)
+_REFERENCE = dataclasses.replace(_PAPER, name="reference", bound=math.log(100))
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
@@ -104,10 +109,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             carry_gradient=0.0,
         ),
         "paper": _PAPER,
-        "reference": dataclasses.replace(_PAPER, name="reference", bound=math.log(100)),
+        "reference": _REFERENCE,
+        "reference-vgg16": dataclasses.replace(_REFERENCE, name="reference-vgg16", first_inputs=64),
     }
 )
-"""The presets by name: ``default`` trains well, ``paper`` is the published form, ``reference`` the authors' code."""
+"""The presets by name: ``default`` trains well, ``paper`` is the published form, ``reference`` the authors' code, whose
+VGG16 starts from 64 ones in both directions (``reference-vgg16``)."""
 
 
 def find_preset(preset: str | Preset) -> Preset:
