@@ -329,8 +329,8 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
 
 
 def _agreement_json(agreement: Agreement) -> dict[str, Any]:
-    outputs = agreement.outputs and {name: _agreement_json(found) for name, found in agreement.outputs.items()}
-    return {**vars(agreement), "outputs": outputs}
+    outputs = {name: _agreement_json(found) for name, found in (agreement.outputs or {}).items()}
+    return {**vars(agreement), "outputs": outputs or None}
 
 
 def _agreement(found: Any) -> Agreement | None:
