@@ -7,11 +7,14 @@ import json
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "reproduce" / "claims"))  # its intervals
 
 
 def options(doc: str) -> argparse.ArgumentParser:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from common import mean_spread
+from intervals import Difference, difference
 
 from depl0.app.reports.canvas import BLUE, GREY, INK, ORANGE, new_figure, style, write
 from depl0.app.table import markdown_grid
-from depl0.paper.claims.statistics import Difference, difference
 
 Row = dict[str, Any]
 NAMES = {"resnet20": "ResNet-20", "narrow_vgg": "VGG16 with a quarter of the channels"}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from depl0.app.bench.counting import OperatorCount, counting_saved_bytes, is_view
-from depl0.app.bench.step import DENSE, EXTRA, EXTRA_PER_GROUP, VARIANTS, make_steppers
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from counting import OperatorCount, counting_saved_bytes, is_view
+from step import DENSE, EXTRA, EXTRA_PER_GROUP, VARIANTS, make_steppers
 
 pytestmark = pytest.mark.runs
 

@@ -1,15 +1,13 @@
-"""``depl0 compare`` and ``depl0 paper ablation`` as a user types them."""
+"""``depl0 compare`` as a user types it."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from depl0.app.recipes.toml import read_recipe
-from depl0.paper import ablation
 from tests.cli.conftest import Type
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
@@ -90,23 +88,8 @@ def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> 
         "compare vgg16-cifar10 --methods dep-l0": "needs a budget",
         "compare digits --methods dep-l0 --choose finetune.lr=0.1": "at least two different values",
         "compare digits --methods dep-l0 --choose finetune.rate=0.1,0.2": "no field or section finetune.rate",
-        "paper ablation --recipes digits,digits": "digits more than once",
-        "paper ablation --seeds 0": "--seeds must be at least 1",
-        "paper ablation --recipes nothing": "there is no recipe called 'nothing'",
     }.items():
         typed = type_command(f"{words} {TINY}")
         assert typed.code == 2
         assert error in typed.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_ablation(type_command: Type, tmp_path: Path) -> None:
-    typed = type_command(f"paper ablation --seeds 1 {TINY}")
-    assert typed.code == 0, typed.err
-    assert "digits only: --data DIR adds LeNet-5 on Fashion-MNIST" in typed.err
-    result = json.loads((tmp_path / "out" / "ablation.json").read_text())
-    found = {row["generator"]: row["n"] for row in result["generators"]}
-    assert found == dict.fromkeys(ablation.GENERATORS, 1)
-    assert all(row["macs_left"]["mean"] <= 0.25 for row in result["generators"])
-    page = (tmp_path / "out" / "ablation.md").read_text()
-    assert "| digits | lstm | 1 |" in re.sub(" +", " ", page)

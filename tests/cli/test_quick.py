@@ -18,8 +18,6 @@ from depl0.app.recipes import SECTIONS
 from depl0.app.reports.report import FORMATS
 from depl0.gates.threshold import BudgetKind
 from depl0.latency.backends import BACKENDS
-from depl0.paper import cli as paper
-from depl0.paper.literature import TABLES
 from depl0.search.recovery.self_distillation import STEPS
 from tests.cli.conftest import Type
 
@@ -43,7 +41,6 @@ sys.exit(code)
         ("--help", 0, "prune "),
         ("--version", 0, f"depl0 {depl0.__version__}\n"),
         ("prune --help", 0, "--budget FLOAT"),
-        ("paper step --help", 0, "--batch INTEGER"),
         ("latency --help", 0, "--device"),
         ("prune --nonsense", 2, "--nonsense"),
         ("prune digits --budget half", 2, "--budget takes numbers above 0 and at most 1"),
@@ -87,10 +84,10 @@ def test_prune_shows_at_most_twenty_options(type_command: Type) -> None:
     assert "search.epochs" not in only
 
 
-def test_there_are_nine_commands(type_command: Type) -> None:
+def test_there_are_eight_commands(type_command: Type) -> None:
     shown = type_command("--help").out.partition("Commands:")[2]
     commands = re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE)
-    assert commands == ["prune", "plan", "eval", "export", "report", "latency", "compare", "recipes", "paper"]
+    assert commands == ["prune", "plan", "eval", "export", "report", "latency", "compare", "recipes"]
 
 
 def test_no_group_names_an_option_that_is_not_there() -> None:
@@ -103,7 +100,6 @@ def test_the_words_of_the_options_are_those_of_the_library() -> None:
     assert get_args(BudgetKind) == prune.BUDGETS
     assert tuple(BACKENDS) == latency.BACKENDS
     assert report.FORMATS == FORMATS
-    assert paper.TABLES == TABLES
     assert prune.QUICK["finetune.recover"] == STEPS
 
 

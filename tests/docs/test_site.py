@@ -45,7 +45,7 @@ def test_every_recipe_field_is_described() -> None:
 def test_every_command_is_described() -> None:
     pages = loaded("docs_pages")
     found = dict(pages.commands())
-    assert {"depl0 prune", "depl0 recipes show", "depl0 recipes fields", "depl0 paper step"} <= set(found)
+    assert {"depl0 prune", "depl0 recipes show", "depl0 recipes fields"} <= set(found)
     assert all(command.help for command in found.values())
     assert "`--budget" in pages.commands_page()
 

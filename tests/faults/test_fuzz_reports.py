@@ -12,9 +12,7 @@ from hypothesis import given
 
 from depl0.app.reports.report import as_text, write_report
 from depl0.app.reports.run import read_runs
-from depl0.app.table import render
 from depl0.errors import Depl0Error
-from depl0.paper.literature import TABLES, other_data, table
 from tests.support.bounds import bounded
 from tests.support.hostile_values import cases, damaged_bytes, damaged_tree, only, seeds
 from tests.support.runs import write_run
@@ -57,10 +55,6 @@ def test_tables_and_texts_over_damaged_runs(source: Path, tmp_path: Path, file: 
         runs = read_runs([folder])
         for kind in ("json", "md"):
             as_text(runs, kind)
-        for name in TABLES:
-            other_data(name, runs[0])
-            for kind in ("json", "text", "md"):
-                render(table(name, runs), kind)
 
 
 @pytest.mark.parametrize("file", FILES)

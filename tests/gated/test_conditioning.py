@@ -12,7 +12,7 @@ from depl0.gates.generators import GENERATORS, make_generator
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
-DEPENDENT = sorted(set(GENERATORS) - {"bias", "fc-const", "independent", "independent-fc"})
+DEPENDENT = sorted(set(GENERATORS) - {"bias", "independent"})
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

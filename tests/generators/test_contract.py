@@ -23,7 +23,7 @@ everything = pytest.mark.parametrize(
     ("name", "direction", "preset"), list(itertools.product(GENERATORS, DIRECTIONS, PRESETS))
 )
 # The generators in which a group knows of the one before it.
-ALONE = ("bias", "independent", "fc-const", "independent-fc")
+ALONE = ("bias", "independent")
 every_dependent = pytest.mark.parametrize("name", [name for name in GENERATORS if name not in ALONE])
 
 
@@ -104,7 +104,7 @@ def test_backward_is_the_mirror_of_forward(name, direction, preset):
     assert torch.equal(one, turned)
 
 
-@pytest.mark.parametrize("name", [name for name in GENERATORS if name != "fc-shuffled"])
+@pytest.mark.parametrize("name", GENERATORS)
 def test_walking_order(name):
     assert make(name, "forward").order() == (0, 1, 2, 3)
     assert make(name, "backward").order() == (3, 2, 1, 0)
@@ -160,7 +160,7 @@ def test_the_default_preset_starts_all_gates_equally_open(name, direction, start
     assert slope.median() > 1e-3 * 0.25
 
 
-@pytest.mark.parametrize("name", [name for name in GENERATORS if name not in ("fc-frozen", *ALONE)])
+@pytest.mark.parametrize("name", [name for name in GENERATORS if name not in ALONE])
 @every_direction
 def test_one_adam_step_moves_default_pre_activations_by_about_twice_the_rate(name, direction):
     rate = 1e-3
@@ -282,9 +282,7 @@ def test_deep_copies_and_saved_states_give_the_same(name, direction, preset):
     loaded = make(name, direction, preset, seed=9)
     loaded.load_state_dict(generator.state_dict())
     assert torch.equal(loaded(), log_alpha)
-    kept = {"lstm-shared": {"offsets"}, "fc-const": {"first"}}.get(name, set())  # constants, which are not learned
-    if name == "fc-frozen":
-        kept = {f"layers.{group}.weight" for group in range(len(SIZES))}
+    kept = {"lstm-shared": {"offsets"}}.get(name, set())  # constants, which are not learned
     assert set(generator.state_dict()) == {key for key, _ in generator.named_parameters()} | kept
 
 

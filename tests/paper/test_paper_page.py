@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from depl0.app.recipes import SECTIONS, Recipe, get, names
-from depl0.paper.claims.judge import CLAIMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -100,11 +99,6 @@ def test_every_equation_table_and_figure_has_its_row() -> None:
         assert set(map(int, re.findall(rf"{kind} (\d)", named))) == set(range(1, count + 1))
     for row in equations:
         assert re.match(r"exact|changed: |no code: ", row[2]), row
-
-
-def test_every_claim_that_is_judged_has_its_row() -> None:
-    (claims,) = [rows for header, *rows in tables() if header[0] == "claim"]
-    assert [(row[0], row[2]) for row in claims] == [(claim.text, claim.figure) for claim in CLAIMS if claim.decides]
 
 
 def test_recipes_have_the_values_that_the_page_says() -> None:

@@ -223,9 +223,9 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
     [
         (
             lambda: GatesSection(generator="fcc"),
-            "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-const', "
-            "'fc-frozen', 'fc-relu', 'fc-shuffled', 'fc-tanh', 'independent', 'independent-fc', 'lstm', "
-            "'lstm-shared', or path/to/file.py:Name, got 'fcc' instead.\nhint: did you mean fc?",
+            "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', "
+            "'fc-tanh', 'independent', 'lstm', 'lstm-shared', or path/to/file.py:Name, got 'fcc' instead.\n"
+            "hint: did you mean fc?",
         ),
         (
             lambda: GatesSection(groups="iner"),

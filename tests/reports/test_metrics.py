@@ -13,11 +13,7 @@ from depl0.app.reports import curves, results
 from depl0.app.reports.html import page
 from depl0.app.reports.report import as_text
 from depl0.app.reports.run import Run, read_run
-from depl0.app.table import render
-from depl0.errors import FormatError
-from depl0.paper.literature import other_metric, table
 from tests.support.other_tasks import write_regression
-from tests.support.runs import write_run
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
@@ -82,35 +78,3 @@ def test_the_page_says_no_accuracy(regression: Run) -> None:
     text = page([regression])
     assert "RMSE (lower is better)" in text
     assert not re.search(r"accuracy", text.replace("test_accuracy", ""), flags=re.IGNORECASE)
-
-
-@pytest.mark.parametrize(
-    ("task", "name", "unit"), [("regression", "rmse", ""), ("segmentation", "miou", "%"), ("my.py:Own", "rmse", "")]
-)
-def test_the_metric_of_an_unfinished_run(tmp_path: Path, task: str, name: str, unit: str) -> None:
-    folder = write_regression(tmp_path / "run", task)
-    (folder / "summary.json").unlink()
-    run = read_run(folder)
-    assert (run.metric.name, run.metric.unit, run.value("compact")) == (name, unit, None)
-    as_text([run], "md")
-
-
-def test_the_metric_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    (folder / "summary.json").unlink()
-    (folder / "metrics.jsonl").write_text("")
-    assert read_run(folder).metric.name == "accuracy"
-
-
-def test_a_damaged_metric_is_named(tmp_path: Path) -> None:
-    run = read_run(write_regression(tmp_path / "run", metric={"name": 3}))
-    with pytest.raises(FormatError, match="a summary's metric must have a name"):
-        as_text([run], "md")
-
-
-def test_published_accuracies_are_not_compared_with_errors(regression: Run, known: Run) -> None:
-    own = json.loads(render(table("cifar10", [regression]), "json"))["rows"][-1]
-    assert (own["before"], own["after"], own["change"], own["flops_cut"]) == (None, None, None, 50.0)
-    assert other_metric("cifar10", regression) == "RMSE"
-    assert other_metric("runtime", regression) is None
-    assert other_metric("cifar10", known) is None

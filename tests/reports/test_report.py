@@ -71,13 +71,8 @@ def test_several_runs_are_printed_as_json(tmp_path: Path, capsys: pytest.Capture
     [
         ("report nowhere", "nowhere is not the folder of a run"),
         ("report . --format pdf", "--format must be one of html, md, json, got 'pdf' instead"),
-        (
-            "paper tables cifar",
-            "the table must be one of cifar10, cifar100, imagenet, runtime, ablation, got 'cifar' instead",
-        ),
-        ("paper tables cifar10 nowhere", "nowhere is not the folder of a run"),
     ],
-    ids=["no run", "no format", "no table", "no run in a table"],
+    ids=["no run", "no format"],
 )
 def test_wrong_words_are_refused(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

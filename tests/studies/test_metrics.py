@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from depl0.app.recipes.toml import with_overrides
 from depl0.app.studies import compare, pictures
 from depl0.app.studies.study import Outcome
 from depl0.app.table import Table, markdown_page
-from depl0.paper import ablation, tts
 from tests.support.summaries import a_summary
-from tests.support.tts import figures
 
 RECIPE = with_overrides(catalog.get("digits"), {"task.spec": "regression"})
 RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}
@@ -83,34 +80,3 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert lines[4].startswith("| dep-l0 | 2 | 0.13 ± 0.01414 | +0.03 ± 0.01414 |")
     assert lines[5].startswith("| l1-norm | 0 of 2 | – | – |")
     assert "RMSE: lower is better." in lines
-
-
-def test_an_ablation_over_two_tasks(tmp_path: Path) -> None:
-    other = with_overrides(catalog.get("digits"), {"name": "classes"})
-    study = ablation.Ablation([RECIPE, other], 1)
-    outcomes = [
-        Outcome(name, "finished", summary=an_error(0.2, 0.5) if name.startswith("digits/") else a_summary(97.0, 0.5))
-        for name in study.members()
-    ]
-    result = study.summarise(outcomes, tmp_path)
-    lines = page(ablation.tabulate(result)).splitlines()
-    assert "| n | RMSE / accuracy | MACs left |" in lines[2]
-    assert lines[4].startswith("| digits | independent | 1 | 0.2 |")
-    assert any(line.startswith("| classes | independent | 1 | 97.00 % |") for line in lines)
-    assert "RMSE: lower is better." in lines
-
-
-def test_time_to_solution() -> None:
-    runs = [{**figures(member.name, 100.0, 4.0), "rmse": 0.25} for member in tts.ALL]
-    result = {"model": "net", "data": "mine.py:make", "limit_train": 0, "batch": 8, "epochs": 10, "budget": 0.5,
-              "seeds": [0], "runs": runs, "metric": RMSE}  # fmt: skip
-    text = tts.tts_table(result)
-    assert "| RMSE |" in text and "| 0.25 |" in text and "accuracy" not in text
-
-
-def test_time_to_solution_of_a_finished_run(tmp_path: Path) -> None:
-    folder = tmp_path / "once-0"
-    folder.mkdir()
-    (folder / "summary.json").write_text(json.dumps(an_error(0.2, 0.5)))
-    (folder / "metrics.jsonl").write_text("")
-    assert tts.measured("once", 0, folder)["rmse"] == 0.2

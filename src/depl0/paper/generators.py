@@ -1,6 +1,6 @@
 """The paper's other generators (appendix B): convolutions along the gates, and a recurrent network from gate to gate.
 
-Importing this registers them, and the controls.
+Importing this registers them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-import depl0.paper.controls  # noqa: F401  (registers)
 from depl0.gates.generators.base import BoundedGenerator, Memory
 from depl0.gates.generators.layers import Affine, draw_output_bias, draw_output_weight, output_layer
 from depl0.gates.generators.presets import Preset

@@ -56,8 +56,8 @@ def draw_structure(axes: Axes, layers: Sequence[Layer], title: str, top: int | N
         axes.set_xlabel("layer")
     ratio = axes.twinx()
     ratio.plot(
-        places, [layer.pruned for layer in layers], color=RED, marker="o", markersize=3.5, label="pruned",
-        linestyle="none", clip_on=False,
+        places, [layer.pruned for layer in layers], color=RED, marker="o", markersize=3.5, linewidth=1.2,
+        label="pruned", clip_on=False,
     )  # fmt: skip
     ratio.set_ylim(0, 1.05)
     ratio.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))

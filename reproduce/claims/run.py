@@ -1,7 +1,9 @@
 """Compare Dep-L0 with independent gates, each with its own gate rate. Rules: docs/results/verdict/RULES.md.
 
-    python benchmarks/paper_verdict.py OUT --data cifar10:DIR          # run, or resume, one run after another
-    python benchmarks/paper_verdict.py OUT --parts choices seeds       # run only these parts
+    python reproduce/claims/run.py OUT --data cifar10:DIR          # run, or resume, one run after another
+    python reproduce/claims/run.py OUT --parts choices seeds       # run only these parts
+    python reproduce/claims/run.py --smoke                         # one epoch of a tiny network
+    python reproduce/claims/verdict.py OUT/results.jsonl docs/results/verdict
 
 Every run is a folder of `depl0 prune` below OUT and one line of OUT/results.jsonl. An interrupted run resumes from its
 checkpoint. To continue from the published rows on another machine, copy docs/results/verdict/results.jsonl into OUT.
@@ -13,6 +15,8 @@ import argparse
 import dataclasses
 import itertools
 import math
+import statistics
+import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from controls import register_controls
 
+from depl0._util.io import read_json
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import (
     DataSection,
@@ -33,13 +39,16 @@ from depl0.app.recipes.sections import (
     SearchSection,
     WeightOptimizerSection,
 )
+from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import Lines, RunFolder
-from depl0.app.runs.progress import Plain
+from depl0.app.runs.gate_log import SCALE
+from depl0.app.runs.progress import Plain, Quiet
 from depl0.app.training.prune import prune
 from depl0.app.training.setup import model_factory, open_data_for
-from depl0.paper.claims.runs import read_claim_run
+from depl0.gates.hard_concrete import closing_log_alpha, open_probability
 from depl0.surgery.files import load
 
+NETWORKS = Path(__file__).parents[2] / "benchmarks" / "paper_networks.py"
 CHOICE_SEED, SEEDS, LONG_SEEDS = 100, range(5), range(3)
 TARGETS = (0.6, 0.4, 0.25)
 """fractions of the MACs that λ is chosen for"""
@@ -87,7 +96,7 @@ class Member:
         generator, per_image = GENERATORS[base], base != self.arm
         return Recipe(
             name=self.name,
-            model=ModelSection(spec=f"{Path(__file__).with_name('paper_networks.py')}:vgg16_eighth"),
+            model=ModelSection(spec=f"{NETWORKS}:vgg16_eighth"),
             data=DataSection(spec=data, batch_size=128, augment="crop-flip", limit_train=TRAIN, validation=0.1),
             gates=GatesSection(
                 method="l0-hc" if generator == "independent" else "dep-l0",
@@ -115,7 +124,8 @@ class Member:
 class Experiment:
     """Run members in one folder and keep their figures."""
 
-    def __init__(self, out: Path, data: str) -> None:
+    def __init__(self, out: Path, data: str | None) -> None:
+        """Read the finished runs of a folder; without ``data``, no further one is run."""
         self._out, self._data, self._lines = out, data, Lines(out / "results.jsonl")
         out.mkdir(parents=True, exist_ok=True)
         self._rows = {row["name"]: row for row in self._lines.read()}
@@ -123,6 +133,8 @@ class Experiment:
     def row(self, member: Member) -> dict[str, Any]:
         """Return the figures of a member; run it first if they are missing."""
         if member.name not in self._rows:
+            if self._data is None:
+                raise KeyError(member.name)
             recipe = member.recipe(self._data)
             folder, summary = prune(recipe, str(self._out / member.name), resume=True, reporter=Plain())
             row = {"name": member.name, **dataclasses.asdict(member), **figures(recipe, folder, summary, self._data)}
@@ -230,6 +242,18 @@ def at_cost(rows: Sequence[dict[str, Any]], name: str, target: float) -> float:
     return float(np.interp(target, [row["macs_left"] for row in rows], [row[name] for row in rows]))
 
 
+def smoke() -> None:
+    """Run one epoch of a tiny network for each generator of the experiment, and print its figures."""
+    out = Path(tempfile.mkdtemp(prefix="reproduce-"))
+    tiny = {"model.spec": "small_cnn", "data.spec": "digits", "data.augment": "none", "data.limit_train": 128}
+    for arm in GENERATORS:
+        member = Member(arm, PUBLISHED_RATE, 1.0, 0, 1)
+        recipe = with_overrides(member.recipe("digits"), {**tiny, "data.batch_size": 64, "run.channels_last": "off"})
+        folder, summary = prune(recipe, str(out / member.name), reporter=Quiet())
+        row = figures(recipe, folder, summary, None)
+        print(f"{member.name}: {', '.join(f'{key} {value}' for key, value in row.items() if key != 'made_with')}")
+
+
 def unseen_images(data: str, mean: Sequence[float], std: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return training images that no run sees: those that follow the run's own in depl0's order of the data set."""
     folder = Path(data.partition(":")[2]) / "cifar-10-batches-bin"
@@ -242,43 +266,60 @@ def unseen_images(data: str, mean: Sequence[float], std: Sequence[float]) -> tup
 
 
 @torch.no_grad()
-def figures(recipe: Recipe, folder: RunFolder, summary: dict[str, Any], data_spec: str) -> dict[str, Any]:
-    """Return every figure that a choice or a verdict uses, from a finished run."""
+def figures(recipe: Recipe, folder: RunFolder, summary: dict[str, Any], unseen: str | None) -> dict[str, Any]:
+    """Return every figure that a choice or a verdict uses; ``unseen`` is the data set that choices are made on."""
     data = open_data_for(recipe, "cpu")
     network = load(folder.compact, model_factory(recipe, data)).eval()
-    images, targets = unseen_images(data_spec, data.info.mean, data.info.std)
+    if unseen is None:
+        images, targets = next(iter(data.for_choices.epoch(0)))
+    else:
+        images, targets = unseen_images(unseen, data.info.mean, data.info.std)
     scores = torch.cat([network(batch) for batch in images.split(500)])
-    read = read_claim_run(folder.path, control="gates.generator=bias")
-    assert read is not None, "the run is finished"
     searched = [line for line in folder.metrics.read() if line.get("undecided") is not None]
     groups = {name: (group["gates"], group["open"]) for name, group in summary["groups"].items()}
+    ratios = [1 - is_open / gates for gates, is_open in groups.values()]
+    gates_log = [line for line in folder.gates.read() if line.get("phase", "search") == "search"]
+    settled = [line.get("step") for line in gates_log if line.get("epoch") == summary["settled_epoch"]]
+    first = next((line["open"] for line in gates_log if line.get("epoch") == 0 and line.get("open")), {})
+    least = SCALE * float(open_probability(torch.tensor(closing_log_alpha("paper"))))
+    start = [value <= least for values in first.values() for value in values]
+    environment = read_json(folder.path / "environment.json")
     return {
-        "test": read.score,
+        "test": summary["compact"]["accuracy"],
         "held_out": 100 * float((scores.argmax(1) == targets).float().mean()),
         "held_out_loss": float(F.cross_entropy(scores, targets)),
         "macs_left": summary["macs_left"],
         "params_left": summary["params_left"],
         "gates_open": groups,
-        "prune_ratios": [round(1 - is_open / gates, 4) for gates, is_open in groups.values()],
-        "unevenness": read.unevenness,
-        "settled_step": read.settled_step,
+        "prune_ratios": [round(ratio, 4) for ratio in ratios],
+        "unevenness": statistics.pstdev(ratios),
+        "settled_step": settled[0] if settled else None,
         "steps": summary["steps"],
         "undecided": searched[-1]["undecided"] if searched else None,
-        "closed_at_start": read.closed_at_start,
-        "gates_that_differ": read.gates_that_differ,
+        "closed_at_start": statistics.fmean(start) if start else None,
+        "gates_that_differ": (summary.get("dependency") or {}).get("gates_that_differ"),
         "seconds": summary["seconds"],
-        "made_with": read.made_with,
+        "made_with": {
+            "commit": environment.get("commit"),
+            **{name: (environment.get("packages") or {}).get(name) for name in ("depl0", "torch")},
+        },
     }
 
 
 def main() -> None:
     """Run every part that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--data", default="cifar10:data")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    register_controls()
+    if args.smoke:
+        return smoke()
+    if args.out is None:
+        parser.error("name the folder of the runs, or pass --smoke.")
     experiment = Experiment(args.out, args.data)
     for part in args.parts:
         print(f"== part {part}", flush=True)

@@ -32,15 +32,14 @@ class _Layers(BoundedGenerator):
         self.layers = nn.ModuleList(layers[group] for group in sorted(layers))
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give W·x + b."""
+        """Return W·x + b."""
         return cast(Affine, self.layers[group])(previous), memory
 
     def bias(self, group: int) -> Tensor:
-        """Give b."""
+        """Return b."""
         return cast(Affine, self.layers[group]).bias
 
 
-@register("fc-const")
 @final
 class FCConst(_Layers):
     """Gives log α_l = c·tanh(W_l·x_{l−1} + b_l), where x_{l−1} is what the group before fed at the start."""
@@ -56,7 +55,7 @@ class FCConst(_Layers):
                 self.first.copy_(self())
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give W·x + b for the x of the start, whatever the group before feeds now."""
+        """Return W·x + b for the x of the start, whatever the group before feeds now."""
         place = self.order().index(group)
         if place > 0:
             first = self.first.split(list(self.sizes))[self.order()[place - 1]]
@@ -72,7 +71,6 @@ class FCConst(_Layers):
         super().start_from(log_alpha)
 
 
-@register("fc-frozen")
 @final
 class FCFrozen(_Layers):
     """Gives log α_l = c·tanh(W_l·x_{l−1} + b_l) with a W that is drawn once and never trained."""
@@ -86,7 +84,6 @@ class FCFrozen(_Layers):
             layer.register_buffer("weight", weight)
 
 
-@register("fc-shuffled")
 @final
 class FCShuffled(_Layers):
     """Gives what ``fc`` gives on another order of the groups: each is fed by a group that is far from it."""
@@ -96,14 +93,13 @@ class FCShuffled(_Layers):
         self._make_layers(rng)
 
     def order(self) -> tuple[int, ...]:
-        """Give the groups by steps of about 0.4 of their number, which meets each of them once."""
+        """Return the groups by steps of about 0.4 of their number, which meets each of them once."""
         count = len(self.sizes)
         stride = min((s for s in range(1, count + 1) if math.gcd(s, count) == 1), key=lambda s: abs(s - 0.4 * count))
         shuffled = tuple(place * stride % count for place in range(count))
         return shuffled if self.direction == "forward" else tuple(count - 1 - group for group in shuffled)
 
 
-@register("independent-fc")
 @final
 class IndependentFC(Generator):
     """Gives log α = b, which starts at what ``fc`` would start at."""
@@ -114,18 +110,27 @@ class IndependentFC(Generator):
         self.log_alpha = nn.Parameter(first.detach())
 
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give one group's log α, whatever came before it."""
+        """Return one group's log α, whatever came before it."""
         return self.bias(group), memory
 
     def bias(self, group: int) -> Tensor:
-        """Give the group's free numbers."""
+        """Return the group's free numbers."""
         return self.log_alpha.narrow(0, sum(self.sizes[:group]), self.sizes[group])
 
     def forward(self) -> Tensor:
-        """Give the flat log α of all gates in plan order."""
+        """Return the flat log α of all gates in plan order."""
         return self.log_alpha.view(-1)
 
     @torch.no_grad()
     def start_from(self, log_alpha: Tensor) -> None:
         """Become this flat log α."""
         self.log_alpha.copy_(self._checked_start(log_alpha))
+
+
+CONTROLS = {"fc-const": FCConst, "fc-frozen": FCFrozen, "fc-shuffled": FCShuffled, "independent-fc": IndependentFC}
+
+
+def register_controls() -> None:
+    """Make recipes accept the controls as generators."""
+    for name, control in CONTROLS.items():
+        register(name)(control)

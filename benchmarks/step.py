@@ -1,4 +1,6 @@
-"""``depl0 paper step``: what gates add to a training step, in time, operators and memory.
+"""What gates add to a training step, in time, operators and memory.
+
+    python benchmarks/step.py OUT --model resnet56 --model vgg16 --repeats 15 --threads 1
 
 The step is the one that ``depl0 prune`` takes: the same optimizers, the same loss, the budget followed. All variants
 take turns in one process, so that noise affects all of them equally.
@@ -6,6 +8,8 @@ take turns in one process, so that noise affects all of them equally.
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import statistics
 import time
@@ -16,10 +20,10 @@ from typing import Any, final
 
 import torch
 from accelerate import Accelerator
+from counting import OperatorCount, counting_saved_bytes
 from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
-from depl0.app.bench.counting import OperatorCount, counting_saved_bytes
 from depl0.app.data import Data
 from depl0.app.data.base import Batches, DataInfo
 from depl0.app.models.spec import factory
@@ -323,3 +327,25 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['saved_bytes'] / 2**20:.1f}",
         f"{row['saved_ratio']:.4f}",
     ]
+
+
+def main() -> None:
+    """Measure, print the table and write step.json and step.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--model", action="append", help="network for 32x32 images; can be repeated")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=7, help="rounds; every variant takes one step in each")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--channels-last", action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    models = args.model or ["resnet56", "vgg16"]
+    for result in bench_step(models, args.batch, args.repeats, args.threads, args.channels_last):
+        (args.out / "step.json").write_text(json.dumps(result, indent=2) + "\n")
+        (args.out / "step.md").write_text(step_table(result) + "\n")
+    print(step_table(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The scripts of ``reproduce/``: each runs, and verdicts follow their rules."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "reproduce"
+SCRIPTS = sorted(file.name for file in FOLDER.glob("*_*.py"))
+sys.path[:0] = [str(FOLDER / "claims")]
+
+import verdict  # noqa: E402
+
+
+def rows(arm: str, costs: tuple[float, ...], scores: tuple[float, ...] = (60.0, 60.2, 60.1), **more: Any) -> list[Any]:
+    return [
+        {"arm": arm, "seed": seed, "macs_left": cost, "params_left": cost, "test": score + 10 * cost, **more}
+        for seed, score in enumerate(scores)
+        for cost in costs
+    ]
+
+
+def test_every_table_and_figure_has_a_script() -> None:
+    assert [name.partition("_")[0] for name in SCRIPTS] == [
+        "appendix", "figure4", "figure5", "table1", "table2", "table3", "table4",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("remembered_plans")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_runs(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr(sys, "argv", [script, str(tmp_path), "--smoke"])
+    runpy.run_path(str(FOLDER / script), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "ours" in shown and ("Dep-L0 (Li and Ji 2021)" in shown or "The paper:" in shown)
+    if "structure" in script:
+        assert "<svg" in (tmp_path / f"{script.partition('_')[0]}.svg").read_text()
+
+
+@pytest.mark.slow
+def test_the_experiment_runs(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "claims" / "run.py"), "--smoke"]
+    variables = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.partition("-rate")[0] for line in done.stdout.splitlines()] == [
+        "vgg-dep", "vgg-l0-hc", "vgg-w0", "vgg-fc-const",
+    ]  # fmt: skip
+    assert "settled_step" in done.stdout and "undecided" in done.stdout
+
+
+def test_a_difference_at_equal_cost() -> None:
+    found = verdict.at_fixed(rows("dep", (0.6, 0.42)), rows("l0-hc", (0.58, 0.4), (57.0, 57.1, 57.2)), 0.43)
+    assert found is not None and found.n == 3 and found.mean == pytest.approx(3.0)
+    assert found.error == pytest.approx(0.1 / 3**0.5) and verdict.verdict(found) == "better"
+    swapped = verdict.at_fixed(rows("l0-hc", (0.58, 0.4), (57.0, 57.1, 57.2)), rows("dep", (0.6, 0.42)), 0.43)
+    assert verdict.verdict(swapped) == "worse"
+    over = verdict.over_common(rows("dep", (0.5, 0.4)), rows("l0-hc", (0.5, 0.4), (57.0, 57.1, 57.2)), "macs_left")
+    assert over is not None and over.mean == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("costs", [(1.0, 0.01), (0.35, 0.2), (0.9, 0.5)], ids=["far", "beyond", "beside"])
+def test_a_cost_with_no_near_run_is_open(costs: tuple[float, ...]) -> None:
+    found = verdict.at_fixed(rows("dep", costs), rows("l0-hc", (0.5, 0.3)), 0.4)
+    assert found is None and verdict.verdict(found) == "open"
+
+
+def test_runs_more_than_15_points_apart_are_not_compared() -> None:
+    dep, others = rows("dep", (0.6, 0.45)), (rows("l0-hc", (0.65, 0.5)), rows("l0-hc", (0.85, 0.3)))
+    near, far = (verdict.over_common(dep, other, "macs_left") for other in others)
+    assert near is not None and far is None
+
+
+def test_few_seeds_and_controls() -> None:
+    line = rows("dep", (0.5, 0.4))
+    two = verdict.at_fixed(line, rows("l0-hc", (0.5, 0.4), (50.0, 50.1)), 0.45)
+    assert two is not None and two.n == 2 and verdict.verdict(two) == "open"
+    control = verdict.control_against(rows("fc-const", (0.45,), (62.0, 62.2, 62.1)), line)
+    assert control is not None and control.mean == pytest.approx(2.0)
+    assert verdict.control_against(rows("fc-const", (0.7,)), line) is None
+
+
+def test_the_page_of_the_published_runs(tmp_path: Path) -> None:
+    published = FOLDER.parent / "docs" / "results" / "verdict"
+    lines = (published / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    text = verdict.write([verdict.with_slope(verdict.json.loads(line)) for line in lines], tmp_path)
+    shown = (published / "README.md").read_text(encoding="utf-8")
+    assert all(line in shown for line in text.splitlines() if line.startswith("|"))
