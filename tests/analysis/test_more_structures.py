@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations
 
 import depl0
 from tests.networks.structures import Classifier, conv, image
-from tests.support.compare import call, distance, liven, random_gates, same_cost
+from tests.support.compare import call, distance, liven, pruned, random_gates, same_cost
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any, float, dict[str, int]]] = {}
 
@@ -419,3 +419,27 @@ def test_attributes_follow_the_channels() -> None:
 def test_lstms_are_counted() -> None:
     cost = depl0.cost(nn.LSTM(6, 5, batch_first=True), torch.zeros(3, 4, 6))
     assert cost.macs == 4 * 20 * (6 + 5)  # of one example: four steps, four gates of five units
+
+
+class Cells(nn.Module):
+    """Calls a recurrent cell step by step."""
+
+    def __init__(self, kind: type[nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.one, self.cell, self.two, self.head = nn.Linear(6, 8), kind(8, 8), nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state: Any = None
+        for step in torch.relu(self.one(x)).unbind(1):
+            state = self.cell(step, state)
+        return self.head(torch.relu(self.two(state[0] if isinstance(state, tuple) else state)))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_channels_around_recurrent_cells_are_kept(kind: type[nn.RNNCellBase]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 6)
+    gated, compact = pruned(Cells(kind), x)
+    assert [group.name for group in gated.plan.groups] == ["two"]
+    assert gated.plan.unprunable()["a recurrent cell that forward calls step by step (at cell)"] == 8
+    assert distance(call(gated, x), call(compact, x)) < 1e-5

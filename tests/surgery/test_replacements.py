@@ -18,7 +18,6 @@ from depl0.replacements.base import Replacement, kinds, replacement_from
 from depl0.replacements.constant import Removal
 from depl0.replacements.full_width import WidthSpec
 from depl0.replacements.norm import NormSpec
-from depl0.replacements.rescaled import RescaleSpec
 from depl0.replacements.standardised import Standardisation
 
 SPECS: dict[str, Any] = {
@@ -26,9 +25,7 @@ SPECS: dict[str, Any] = {
     "constant": Removal("conv", None, True),
     "full_width": WidthSpec(8, 1, None, False),
     "norm": NormSpec("layer", -1, 8, 1e-5, "weight", None),
-    "rescaled": RescaleSpec(12, 0, 3),
     "standardised_conv": Standardisation(1e-6, 1.0, None),
-    "window_attention": AttentionSpec("cosine windows", 2, 4, 1.0),
 }
 
 

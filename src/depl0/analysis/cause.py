@@ -33,8 +33,6 @@ def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) ->
         owners = {labels.owner(label) for value in values for label in labels.roots(value.labels).tolist()}
         if not failure.line and _fails_there(retry(owners), failure):
             break
-        if not failure.line and _rescale(analysis, graph, node):
-            return
         for value in values:
             labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
         _mark_same_line(analysis, failure)
@@ -104,26 +102,6 @@ def _like_failed(analysis: Analysis, failure: Failure) -> set[str]:
     while path and path not in sized:
         path = path.rpartition(".")[0]
     return {other for other, module in modules.items() if type(module) is type(modules.get(path))}
-
-
-def _rescale(analysis: Analysis, graph: Graph, node: fx.Node) -> bool:
-    """Let scores of attention that may be scaled by the number of their channels stay what they are, in all blocks.
-
-    That is a guess too: it is taken back if the scores still differ.
-    """
-    state = analysis.state
-    kind_of_module = type(state.modules[graph.layer[node]])
-    guess, before = f"the scale of {kind_of_module.__qualname__}", dict(state.replaced)
-    if node not in state.score_calls or _was_guessed(analysis, guess):
-        return False
-    for graph in analysis.graphs:
-        for call in graph.nodes:
-            if call in state.score_calls and type(state.modules[graph.layer[call]]) is kind_of_module:
-                for kind in analysis.kinds:
-                    kind.rescale(state, graph, call)
-    added = state.replaced.keys() - before.keys()
-    analysis.guesses[guess] = lambda: [state.replaced.pop(path, None) for path in added]
-    return bool(added)
 
 
 def _was_guessed(analysis: Analysis, guess: str) -> bool:

@@ -120,8 +120,6 @@ class Propagation:
         """kind of replacement -> the modules that it takes in a second pass"""
         self._recognised: dict[tuple[str, str], Any] = {} if before is None else before._recognised
         self.products: list[WeighedProduct] = []
-        self.rescaled: set[fx.Node] = set()
-        """attention whose scale is computed from its channels, and can be made up for when some are removed"""
         self.score_calls: dict[fx.Node, ScoreCall] = {}
         """products of activations that have channels"""
         self.blocking: dict[str, set[str]] = {}

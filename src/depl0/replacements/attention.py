@@ -7,8 +7,7 @@ names, and with the scale of the dense network as a number. Every head loses the
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
@@ -32,9 +31,8 @@ _NOISE = 4099
 class AttentionSpec:
     """What a self-attention module computes."""
 
-    form: Literal["torch", "timm", "windows", "cosine windows"]
-    """``nn.MultiheadAttention`` on one input; modules with linear layers ``qkv`` and ``proj``, as timm's; attention in
-    shifted windows, as torchvision's Swin; the same by the angle between queries and keys, as its Swin V2"""
+    form: Literal["torch", "timm"]
+    """``nn.MultiheadAttention`` on one input; modules with linear layers ``qkv`` and ``proj``, as timm's"""
     heads: int
     head_dim: int
     scale: float
@@ -188,7 +186,8 @@ def rebuild_attention(network: nn.Module, path: str, given: dict[str, Any]) -> N
 # -- the kind --------------------------------------------------------------------------------------------------------
 
 
-class SelfAttention(Replacement):
+@final
+class AttentionReplacement(Replacement):
     """Self-attention modules are analysed as a whole: every head loses the same places.
 
     Queries and keys meet place by place, so those go together; values go with the inputs of the layer that reads them.
@@ -197,23 +196,39 @@ class SelfAttention(Replacement):
 
     spec: AttentionSpec
     spec_type: ClassVar[type] = AttentionSpec
-    module_type: ClassVar[type[Any]]
-    """made of a module and a spec; ``measure()`` tells it that it was sliced"""
+    kind: ClassVar[str] = "attention"
+    exported = (AttentionSpec, PrunedAttention, keep_padding, rebuild_attention)
+    rebuild = rebuild_attention
 
     @classmethod
-    @abstractmethod
     def described(cls, module: nn.Module) -> AttentionSpec | None:
-        """Return what a module would have to compute, by its parts."""
+        """Return what a module would have to compute, if it has the parts of torch's or timm's attention."""
+        if type(module) is nn.MultiheadAttention:
+            plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
+            return AttentionSpec("torch", module.num_heads, module.head_dim, module.head_dim**-0.5) if plain else None
+        parts = dict(module.named_children())
+        if module._parameters or not {"qkv", "proj", "attn_drop", "proj_drop"} <= parts.keys():
+            return None
+        heads = getattr(module, "num_heads", None)
+        qkv, proj, known = parts["qkv"], parts["proj"], (nn.Dropout, nn.Identity)
+        if type(qkv) is not nn.Linear or type(proj) is not nn.Linear or not isinstance(heads, int):
+            return None
+        if any(type(part) not in known for name, part in parts.items() if name not in {"qkv", "proj"}):
+            return None
+        if type(parts["attn_drop"]) is not nn.Dropout or qkv.out_features != 3 * proj.in_features:
+            return None
+        head_dim = proj.in_features // heads
+        scale = getattr(module, "scale", None)
+        scale = scale if isinstance(scale, float) else head_dim**-0.5
+        return AttentionSpec("timm", heads, head_dim, scale) if head_dim * heads == proj.in_features else None
 
     @classmethod
-    @abstractmethod
-    def inputs(cls, module: nn.Module, spec: AttentionSpec) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Give sizes of inputs, channels apart, to try a module on, and how often it is given each of them."""
-
-    @classmethod
-    @abstractmethod
     def batch_and_length(cls, shape: tuple[int, ...], spec: AttentionSpec, module: nn.Module) -> tuple[int, int]:
-        """Return how many sequences there are in an input, and their length."""
+        """Return the sizes before the channels, in the module's own order."""
+        if len(shape) == 2:
+            return 1, shape[0]
+        batch_first = spec.form == "timm" or bool(module.batch_first)
+        return (shape[0], shape[1]) if batch_first else (shape[1], shape[0])
 
     @classmethod
     def recognise(cls, module: nn.Module) -> AttentionSpec | None:
@@ -221,7 +236,7 @@ class SelfAttention(Replacement):
 
         It must give the same values as its replacement, in float64, on random inputs.
         """
-        if isinstance(module, cls.module_type):
+        if isinstance(module, PrunedAttention):
             spec: AttentionSpec | None = module.spec
             return spec
         spec = cls.described(module)
@@ -240,32 +255,27 @@ class SelfAttention(Replacement):
                     drawn = noise.roll(number).repeat(parameter.numel() // _NOISE + 1)
                     drawn = drawn[: parameter.numel()].view(parameter.shape)
                     parameter.copy_(drawn / (width**0.5 if parameter.dim() > 1 else 2))
-                pruned, both = cls.module_type(tried, spec).eval(), []
-                for sizes, times in cls.inputs(tried, spec):
-                    args = [torch.randn(*sizes, width, generator=rng, dtype=torch.float64)] * times
-                    both.append((tried(*args), pruned(*args)))
+                pruned = PrunedAttention(tried, spec).eval()
+                args = [torch.randn(2, 5, width, generator=rng, dtype=torch.float64)] * (
+                    3 if spec.form == "torch" else 1
+                )
+                wanted, found = tried(*args), pruned(*args)
         except Exception:  # it wants something else than one input, so it is something else
             return None
-        return spec if all(_same(wanted, found) for wanted, found in both) else None
+        return spec if _same(wanted, found) else None
 
     @classmethod
     def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
         """Return the calls of self-attention modules."""
-
-        def wanted(path: str, node: fx.Node) -> bool:
-            known = state.recognised(cls.kind, path, cls.recognise) is not None
-            return known and not _gives_bias(graph, node, path)
-
-        return outermost_calls(graph, wanted)
+        return outermost_calls(graph, lambda path, _: state.recognised(cls.kind, path, cls.recognise) is not None)
 
     @classmethod
     def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
         """Give a call of a self-attention module the values that it has."""
         module, spec = state.modules[path], state.recognised(cls.kind, path, cls.recognise)
         sources, results = reads_and_gives(graph, nodes)
-        biases = {n for n in sources if _gives_bias(graph, n, path)}
-        if spec.form in {"torch", "timm"}:  # a mask may be among them: whatever is not projected
-            biases |= sources - _projected(graph, nodes, state.name_of(module.get_parameter(spec.weight)))
+        # A mask may be among the sources: whatever is not projected.
+        biases = sources - _projected(graph, nodes, state.name_of(module.get_parameter(spec.weight)))
         sources -= biases
         products = {"scaled_dot_product_attention", "matmul", "bmm", "baddbmm"}
         if len(sources) != 1 or len(results) != 1 or not any(operator_name(n) in products for n in nodes):
@@ -318,12 +328,12 @@ class SelfAttention(Replacement):
         several = len(paths) > 1
         kinds = f"{len(paths)} attention modules are" if several else "attention is"
         they = "they lose" if several else "it loses"
-        return f"{kinds} replaced where {they} channels ({cls.module_type.__name__})"
+        return f"{kinds} replaced where {they} channels ({PrunedAttention.__name__})"
 
     def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
         """Replace an attention module that has lost channels, and tell one that was replaced before."""
         module, spec = model.get_submodule(path), self.spec
-        if isinstance(module, self.module_type):
+        if isinstance(module, PrunedAttention):
             module.measure()
             return
         weight, out = module.get_parameter(spec.weight), module.get_parameter(f"{spec.out}.weight")
@@ -331,63 +341,13 @@ class SelfAttention(Replacement):
         narrower = len(weight) < 3 * width or out.shape[1] < width
         # the code of torch's and torchvision's modules takes the width of its input for that of its heads
         if narrower or (spec.form != "timm" and (weight.shape[1] < width or len(out) < width)):
-            replace_module(model, path, self.module_type(module, spec))
+            replace_module(model, path, PrunedAttention(module, spec))
             keep_padding(model, path)
 
     @classmethod
     def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
         """Return the spec of a pruned attention."""
-        return vars(module.spec) if isinstance(module, cls.module_type) else None
-
-
-@final
-class AttentionReplacement(SelfAttention):
-    """Attention over a sequence."""
-
-    kind: ClassVar[str] = "attention"
-    module_type: ClassVar[type[Any]] = PrunedAttention
-    exported = (AttentionSpec, PrunedAttention, keep_padding, rebuild_attention)
-    rebuild = rebuild_attention
-
-    @classmethod
-    def described(cls, module: nn.Module) -> AttentionSpec | None:
-        """Return what a module would have to compute, if it has the parts of torch's or timm's attention."""
-        if type(module) is nn.MultiheadAttention:
-            plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
-            return AttentionSpec("torch", module.num_heads, module.head_dim, module.head_dim**-0.5) if plain else None
-        parts = dict(module.named_children())
-        if module._parameters or not {"qkv", "proj", "attn_drop", "proj_drop"} <= parts.keys():
-            return None
-        heads = getattr(module, "num_heads", None)
-        qkv, proj, known = parts["qkv"], parts["proj"], (nn.Dropout, nn.Identity)
-        if type(qkv) is not nn.Linear or type(proj) is not nn.Linear or not isinstance(heads, int):
-            return None
-        if any(type(part) not in known for name, part in parts.items() if name not in {"qkv", "proj"}):
-            return None
-        if type(parts["attn_drop"]) is not nn.Dropout or qkv.out_features != 3 * proj.in_features:
-            return None
-        head_dim = proj.in_features // heads
-        scale = getattr(module, "scale", None)
-        scale = scale if isinstance(scale, float) else head_dim**-0.5
-        return AttentionSpec("timm", heads, head_dim, scale) if head_dim * heads == proj.in_features else None
-
-    @classmethod
-    def inputs(cls, module: nn.Module, spec: AttentionSpec) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Give one sequence: torch's module is given it as query, key and value."""
-        yield (2, 5), 3 if spec.form == "torch" else 1
-
-    @classmethod
-    def batch_and_length(cls, shape: tuple[int, ...], spec: AttentionSpec, module: nn.Module) -> tuple[int, int]:
-        """Return the sizes before the channels, in the module's own order."""
-        if len(shape) == 2:
-            return 1, shape[0]
-        batch_first = spec.form == "timm" or bool(module.batch_first)
-        return (shape[0], shape[1]) if batch_first else (shape[1], shape[0])
-
-
-def _gives_bias(graph: Graph, node: fx.Node, path: str) -> bool:
-    """Tell whether a node belongs to layers that compute what is added to the scores: they are looked at as others."""
-    return graph.layer[node].startswith(f"{path}.cpb_mlp.")
+        return vars(module.spec) if isinstance(module, PrunedAttention) else None
 
 
 def _projected(graph: Graph, nodes: list[fx.Node], weight: str) -> set[fx.Node]:

@@ -74,10 +74,6 @@ class Replacement(ABC):
         """Return modules that this kind wants to take in a second pass, now that it is seen what they hold back."""
         return set()
 
-    @classmethod  # noqa: B027 - one kind can
-    def rescale(cls, state: Propagation, graph: Graph, node: fx.Node) -> None:
-        """Make up for the scale of a product of activations, which a trial found to depend on its channels' number."""
-
     @property
     def in_float32(self) -> bool:
         """Whether the module computes in float32 by itself, so that float64 would show its rounding."""

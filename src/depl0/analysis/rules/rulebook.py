@@ -100,7 +100,10 @@ def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """What goes into an operator that is not understood is unprunable."""
     name = operator_name(node)
-    return _refused(state, graph, node, "reaches a loss" if "_loss" in name else f"operator {name} is not understood")
+    text = "reaches a loss" if "_loss" in name else f"operator {name} is not understood"
+    if name.endswith("_cell"):
+        text = "a recurrent cell that forward calls step by step"
+    return _refused(state, graph, node, text)
 
 
 def _refused(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:

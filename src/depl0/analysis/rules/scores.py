@@ -145,7 +145,7 @@ def _attention_within_heads(state: Propagation, graph: Graph, node: fx.Node) -> 
         state.mark_unprunable(state.values[mask], Reason("are a mask of attention", layer))
     scores = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]  # weights, one a pair of places and head
     summed: tuple[fx.Node, ...] = ()
-    scaled = given.get("scale") is not None or node in state.rescaled
+    scaled = given.get("scale") is not None
     if isinstance(queries, Channels) and isinstance(keys, Channels) and scaled:
         state.labels.join(queries.labels, keys.labels)
         summed = (query, key)
