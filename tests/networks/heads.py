@@ -144,40 +144,21 @@ class FusedWithScale(Attending):
         return joined(F.scaled_dot_product_attention(places(q), places(k), places(v), scale=0.5))
 
 
-@structure({"into": 8, "query": 4, "value": 4}, inputs=TOKENS)
+@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "the scale of attention is computed from them"})
 class FusedWithoutScale(Attending):
-    """torch divides by the root of the number of places that it finds, which the layer of the queries makes up for."""
+    """torch divides by the root of the number of places that it finds."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return joined(F.scaled_dot_product_attention(places(q), places(k), places(v)))
 
 
-@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "the scale of attention is computed from them"})
-class QueriesReadTwice(Attending):
-    """The layers of queries and keys cannot make up for the scale: what they give is read besides."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        attended = F.scaled_dot_product_attention(places(q), places(k), places(v))
-        return joined(attended) * q.mean() * k.mean()
-
-
-@structure({"into": 8, "query": 4, "value": 4}, inputs=TOKENS)
+@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "its number of channels changes the values"})
 class ScaledByWidth(Attending):
     """The scale is computed from what is left, which a trial finds."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q = places(q)
         weights = (q @ places(k).transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
-        return joined(weights @ places(v))
-
-
-@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "its number of channels changes the values"})
-class ShiftedByWidth(Attending):
-    """The number of places does more than to scale: what is guessed is taken back."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q = places(q)
-        weights = (q @ places(k).transpose(-2, -1)).sigmoid() ** q.shape[-1]
         return joined(weights @ places(v))
 
 
@@ -188,36 +169,7 @@ class WidthOfKeys(Attending):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         size = k.shape[-1] // 2
         q, k, v = (x.view(x.shape[0], -1, 2, size).transpose(1, 2) for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(q.shape[0], -1, 2 * size)
-
-
-@structure({"into": 8, "first": 4, "value": 4}, inputs=TOKENS)
-class TwoStreams(Attending):
-    """SD3's: tokens of two streams attend to each other, and the layers of both queries make up for the scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 12)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.into(x)
-        q = torch.cat([places(self.first(x)), places(self.query(x))], 2)
-        attended = F.scaled_dot_product_attention(q, places(self.key(x)), places(self.value(x)))
-        return self.head(x + self.back(joined(attended[:, :, 6:] + attended[:, :, :6])))
-
-
-@structure({"into": 8, "together": 4}, inputs=TOKENS)
-class OneLayerWithoutScale(Attending):
-    """Queries are the first of three parts of a layer, and only they are rescaled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.together = nn.Linear(8, 36)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.into(x)
-        q, k, v = (places(part) for part in self.together(x).chunk(3, -1))
-        return self.head(x + self.back(joined(F.scaled_dot_product_attention(q, k, v))))
+        return F.scaled_dot_product_attention(q, k, v, scale=0.5).transpose(1, 2).reshape(q.shape[0], -1, 2 * size)
 
 
 @structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "channels lie in different dimensions"})
