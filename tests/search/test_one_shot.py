@@ -166,6 +166,9 @@ def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
         depl0.prune(trained, example, data=INPUTS, steps=4)
     with pytest.raises(InputError, match="the calibration data hold no batches"):
         depl0.prune(trained, example, data=[], steps=4)
+    floats = [(x, y.float()) for x, y in BATCHES]
+    with pytest.raises(InputError, match=r"targets must be a tensor of integer class indices, got torch\.float32"):
+        depl0.prune(trained, example, data=floats, steps=4)
 
 
 def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
@@ -267,3 +270,37 @@ def test_layers_below_a_tenth_are_named() -> None:
     network, data = lopsided()
     with pytest.warns(UserWarning, match=r"leaves less than 10% of the channels of .*\(\d of 40\).*min_share"):
         depl0.prune(network, data[0][:1], data=data, budget=0.03, recover=None)
+
+
+# -- rounding, and warnings --------------------------------------------------------------------------------------------
+
+
+def wide(width: int) -> tuple[nn.Module, list[torch.Tensor]]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+    return network, [torch.randn(256, 8)]
+
+
+@pytest.mark.parametrize(
+    ("width", "options", "multiple"), [(96, {}, 8), (96, {"round_to": 1}, 1), (96, {"budget": 0.012}, 1), (90, {}, 1)]
+)
+def test_wide_networks_keep_multiples_of_8(width: int, options: dict[str, Any], multiple: int) -> None:
+    network, data = wide(width)
+    pruned = depl0.prune(network, data[0][:1], data=data, recover=None, **{"budget": 0.3, **options})
+    assert all(count % 8 == 0 for count in kept(pruned)[:-1]) is (multiple == 8)
+    assert depl0.info(pruned).macs_left <= options.get("budget", 0.3)
+
+
+def test_a_network_that_can_hardly_be_used_is_said_to_be_so() -> None:
+    network, data = wide(64)
+    with pytest.warns(UserWarning, match="has little in common with the original one: .* Ask for a larger budget"):
+        depl0.prune(network, data[0][:1], data=data, budget=0.01, recover=None, class_axis=None)
+    with pytest.warns(UserWarning, match=r"the recovery of 20 steps gained nothing: .* -> |went from"):
+        depl0.prune(network, data[0][:1], data=data, budget=0.5, recover=20, lr=1e-9)
+
+
+def test_more_groups_are_only_proposed_if_there_are_more(trained: nn.Module) -> None:
+    for groups, is_proposed in (("all", False), ("inner", True)):
+        with pytest.raises(InputError, match="is infeasible") as found:
+            depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.001, groups=groups)  # type: ignore[arg-type]
+        assert ("groups='all'" in str(found.value)) is is_proposed
