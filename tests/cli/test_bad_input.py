@@ -51,7 +51,7 @@ def two():
         (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs is infeasible", "ask for at least 0.01"]),
         (f"{SHORT} --of seconds", ["--of must be one of macs, params, latency"]),
         (f"{SHORT} --set gates.generator=fcc", ["gates.generator", "fc"]),
-        (f"{SHORT} --set gates.direction=sideways", ["gates.direction must be one of 'forward', 'backward'"]),
+        (f"{SHORT} --set gates.direction=sideways", ["gates.direction must be 'forward' or 'backward'"]),
         (f"{SHORT} --set search.epoch=3", ["search.epoch", "did you mean search.epochs?"]),
         (f"{SHORT} --set search.epochs", ["--set takes section.field=value"]),
         (f"{SHORT} --epochs -1", ["search.epochs"]),

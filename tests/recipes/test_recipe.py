@@ -15,7 +15,6 @@ from depl0.app.recipes import (
     DataSection,
     DistillSection,
     FinetuneSection,
-    GateOptimizerSection,
     GatesSection,
     ModelSection,
     PenaltySection,
@@ -67,180 +66,42 @@ def test_what_fine_tuning_takes_from_the_weights_optimizer():
     assert (own.finetune_lr, own.finetune_weight_decay) == (0.2, 0.0)
 
 
-METHODS = (
-    "one of 'dep-l0', 'fpgm', 'hrank', 'l0-hc', 'l1-norm', 'random', 'reconstruction', 'sfp', 'slimming', 'taylor', "
-    "or path/to/file.py:Name"
-)
-TABLE = "a table of names in which every value is true, false, a number or a line of text"
-LIST = "a list in which every entry is"
-WHOLE = "an integer of at least"
-SIDES = "a list of 2 in which every entry is an integer of at least 1"
-SCHEDULES = "one of 'constant', 'step', 'cosine', 'one-cycle'"
-
 REFUSED = [
-    (SearchSection, "search.compensate", "yes", "true or false"),
-    (SearchSection, "search.renew_statistics", 1, "true or false"),
-    (GatesSection, "gates.alone", ["conv1", "conv1"], f"{LIST} a layer's name, without duplicates"),
-    (PenaltySection, "penalty.scale", "whole", "one of 'share', 'count'"),
-    (SearchSection, "search.epochs", -1, f"{WHOLE} 0"),
-    (SearchSection, "search.epochs", 2.0, f"{WHOLE} 0"),
-    (SearchSection, "search.epochs", True, f"{WHOLE} 0"),
-    (SearchSection, "search.epochs", "20", f"{WHOLE} 0"),
-    (SearchSection, "search.epochs", None, f"{WHOLE} 0"),
-    (SearchSection, "search.warmup", 1.0, "a number of at least 0 and below 1"),
-    (SearchSection, "search.ramp", 1.1, "a number of at least 0 and at most 1"),
-    (SearchSection, "search.label_smoothing", math.nan, "a number of at least 0 and below 1"),
-    (SearchSection, "search.clip_norm", 0.0, "a number above 0, or left out"),
-    (SearchSection, "search.clip_norm", math.inf, "a number above 0, or left out"),
-    (SearchSection, "search.ema_decay", 1.0, "a number above 0 and below 1, or left out"),
-    (DistillSection, "distill.weight", 1.5, "a number of at least 0 and at most 1, or left out"),
-    (DistillSection, "distill.temperature", 0, "a number above 0"),
-    (DistillSection, "distill.blocks", -1, "a number of at least 0, or left out"),
-    (SearchSection, "search.dependency", 2, "a number of at least 0 and at most 1"),
-    (SearchSection, "search.converged_change", 1.0, "a number of at least 0 and below 1"),
-    (SearchSection, "search.converged_after", 0.0, "a number above 0 and at most 1"),
-    (SearchSection, "search.dense_baseline", 0, "true or false"),
-    (ModelSection, "model.spec", "", "a model's name or module:callable"),
-    (ModelSection, "model.weights", 3, "a file's name, or empty"),
-    (ModelSection, "model.weights", "a\nb", "a file's name, or empty"),
-    (ModelSection, "model.weights", "\ud800", "a file's name, or empty"),
-    (ModelSection, "model.pretrained", "yes", "true or false"),
-    (ModelSection, "model.strict", 1, "true or false"),
-    (TaskSection, "task.spec", "", "a task's name or module:class"),
-    (TaskSection, "task.spec", "segmentaton", "a task's name or module:class"),
-    (TaskSection, "task.spec", "tasks.py:", "a task's name or module:class"),
-    (TaskSection, "task.settings", {"a b": 1}, f"{TABLE}, or left out"),
-    (TaskSection, "task.settings", {"a": [1]}, f"{TABLE}, or left out"),
-    (TaskSection, "task.settings", 3, f"{TABLE}, or left out"),
-    (DataSection, "data.spec", "", "the name of a data set"),
-    (DataSection, "data.batch_size", 0, f"{WHOLE} 1"),
-    (DataSection, "data.eval_batch_size", 0, f"{WHOLE} 1"),
-    (DataSection, "data.mean", [], "a non-empty list in which every entry is a finite number, or left out"),
-    (DataSection, "data.mean", 0.5, "a non-empty list in which every entry is a finite number, or left out"),
-    (DataSection, "data.std", [0.0], "a non-empty list in which every entry is a number above 0, or left out"),
-    (DataSection, "data.augment", "flip", "one of 'default', 'none', 'crop', 'crop-flip', 'imagenet'"),
-    (DataSection, "data.crop_padding", -1, f"{WHOLE} 0"),
-    (DataSection, "data.image_size", 0, f"{WHOLE} 1, or {SIDES}, or left out"),
-    (DataSection, "data.image_size", [8], f"{WHOLE} 1, or {SIDES}, or left out"),
-    (DataSection, "data.crop_share", 0.0, "a number above 0 and at most 1, or left out"),
-    (DataSection, "data.interpolation", "nearest", "one of 'bilinear', 'bicubic', or left out"),
-    (DataSection, "data.limit_train", -1, f"{WHOLE} 0"),
-    (DataSection, "data.limit_test", -1, f"{WHOLE} 0"),
-    (ModelSection, "model.allow_chance", 1, "true or false"),
-    (RunSection, "run.examples", -1, f"{WHOLE} 0"),
-    (DataSection, "data.epoch_images", -1, f"{WHOLE} 0"),
-    (DataSection, "data.validation", 1.0, "a number of at least 0 and below 1"),
-    (DataSection, "data.workers", -1, f"{WHOLE} 0, or left out"),
-    (GatesSection, "gates.method", "l1", METHODS),
-    (GatesSection, "gates.method_weight", -1, "a number of at least 0, or left out"),
-    (GatesSection, "gates.direction", "up", "one of 'forward', 'backward'"),
-    (GatesSection, "gates.conditioning", "weights", "one of 'log_alpha', 'gates'"),
-    (GatesSection, "gates.draw", "example", "one of 'batch', 'image'"),
-    (GatesSection, "gates.preset", "mine", "one of 'default', 'paper', 'reference', 'reference-vgg16'"),
-    (GatesSection, "gates.evaluation", "mean", "one of 'median', 'paper'"),
-    (SearchSection, "search.first_scores", "hessian", "one of 'taylor', 'reconstruction', 'none'"),
-    (GatesSection, "gates.budget", 0.0, "a number above 0 and at most 1, or left out"),
-    (GatesSection, "gates.budget", 1.5, "a number above 0 and at most 1, or left out"),
-    (GatesSection, "gates.of", "seconds", "one of 'macs', 'params', 'latency'"),
-    (GatesSection, "gates.round_to", 0, "an integer of at least 1, or 'auto'"),
-    (GatesSection, "gates.round_to", "automatic", "an integer of at least 1, or 'auto'"),
-    (PenaltySection, "penalty.weight", -1e-7, "a number of at least 0, or left out"),
-    (PenaltySection, "penalty.kind", "flops", "one of 'params', 'macs', 'groups', 'chain', 'groups-k2'"),
-    (GatesSection, "gates.remove_blocks", 1, "true or false"),
-    (GatesSection, "gates.min_share", 1.5, "a number of at least 0 and at most 1"),
-    (WeightOptimizerSection, "weight_optimizer.lr", 0, "a number above 0"),
-    (WeightOptimizerSection, "weight_optimizer.momentum", 1, "a number of at least 0 and below 1"),
-    (WeightOptimizerSection, "weight_optimizer.nesterov", 1, "true or false"),
-    (WeightOptimizerSection, "weight_optimizer.weight_decay", -1, "a number of at least 0"),
-    (WeightOptimizerSection, "weight_optimizer.schedule", "linear", SCHEDULES),
-    (WeightOptimizerSection, "weight_optimizer.factor", 0, "a number above 0 and at most 1"),
-    (WeightOptimizerSection, "weight_optimizer.warmup_epochs", -0.5, "a number of at least 0"),
-    (GateOptimizerSection, "gate_optimizer.lr", 0, "a number above 0, or left out"),
-    (GateOptimizerSection, "gate_optimizer.schedule", "linear", SCHEDULES),
-    (GateOptimizerSection, "gate_optimizer.factor", 1.1, "a number above 0 and at most 1"),
-    (FinetuneSection, "finetune.epochs", -1, f"{WHOLE} 0"),
-    (FinetuneSection, "finetune.recover", -1, f"{WHOLE} 0"),
-    (FinetuneSection, "finetune.lr", -1, "a number above 0, or left out"),
-    (FinetuneSection, "finetune.schedule", 1, f"{SCHEDULES}, 'continued'"),
-    (FinetuneSection, "finetune.factor", 0, "a number above 0 and at most 1"),
-    (FinetuneSection, "finetune.weight_decay", -1, "a number of at least 0, or left out"),
-    (FinetuneSection, "finetune.gated", "yes", "true or false"),
-    (RunSection, "run.seed", -1, "an integer from 0 to 4294967295"),
-    (RunSection, "run.seed", 2**32, "an integer from 0 to 4294967295"),
-    (RunSection, "run.precision", "fp8", "one of 'fp32', 'bf16', 'fp16'"),
-    (RunSection, "run.device", "abacus", "'auto', 'cpu', 'cuda', 'cuda:1', …"),
-    (SearchSection, "search.cut", "twice", "one of 'progressive', 'once', 'never'"),
-    (RunSection, "run.checkpoint_minutes", -1, "a number of at least 0"),
-    (RunSection, "run.checkpoint_steps", 0, f"{WHOLE} 1, or left out"),
-    (RunSection, "run.keep_checkpoints", 0, f"{WHOLE} 1"),
-    (RunSection, "run.gates_steps", 0, f"{WHOLE} 1, or left out"),
-    (RunSection, "run.on_nan", "pray", "one of 'stop', 'rollback'"),
-    (RunSection, "run.sync_bn", "yes", "true or false"),
-    (RunSection, "run.channels_last", True, "one of 'auto', 'on', 'off'"),
-    (RunSection, "run.compile", "yes", "true or false"),
-    *(
-        (kind, f"{kind.title}.milestones", value, f"a list in increasing order in which every entry is {WHOLE} 1")
-        for kind in (WeightOptimizerSection, GateOptimizerSection, FinetuneSection)
-        for value in ([0], [2, 2], [3, 2], 60, ["60"])
-    ),
-    *(
-        (
-            GateOptimizerSection,
-            "gate_optimizer.betas",
-            value,
-            "a list of 2 in which every entry is a number of at least 0 and below 1",
-        )
-        for value in ([0.9], [0.9, 1.0], [0.9, 0.9, 0.9])
-    ),
-    *(
-        (
-            RunSection,
-            "run.trackers",
-            value,
-            "a list in which every entry is one of 'tensorboard', 'wandb', 'mlflow', without duplicates",
-        )
-        for value in (["aim"], ["wandb", "wandb"], "wandb")
-    ),
+    (SearchSection, "search.epochs", -1, "must be greater than or equal to 0, got -1 instead."),
+    (SearchSection, "search.epochs", "20", "must be a valid integer, got '20' instead."),
+    (SearchSection, "search.epochs", True, "must be a valid integer, got True instead."),
+    (SearchSection, "search.compensate", "yes", "must be a valid boolean, got 'yes' instead."),
+    (SearchSection, "search.clip_norm", math.inf, "must be a finite number, got inf instead."),
+    (GatesSection, "gates.alone", ["a", "a"], "must be a list without duplicates, got ['a', 'a'] instead."),
+    (GatesSection, "gates.direction", "up", "must be 'forward' or 'backward', got 'up' instead."),
+    (GatesSection, "gates.budget", 50, "must be less than or equal to 1, got 50 instead.\nhint: did you mean 0.5?"),
+    (GatesSection, "gates.preset", "mine", "must be 'default', 'paper', 'reference', 'reference-vgg16', got 'mine'"),
+    (GatesSection, "gates.groups", "iner", "got 'iner' instead.\nhint: did you mean inner?"),
+    (GatesSection, "gates.generator", "fcc", "or path/to/file.py:Name, got 'fcc' instead.\nhint: did you mean fc?"),
+    (ModelSection, "model.weights", "a\nb", "must be one line of text, got 'a\\nb' instead."),
+    (ModelSection, "model.spec", "resnet65", "got 'resnet65' instead.\nhint: did you mean resnet56 or resnet50 or"),
+    (TaskSection, "task.spec", "segmentaton", "module:class, got 'segmentaton' instead.\nhint: did you mean segm"),
+    (TaskSection, "task.settings", {"a b": 1}, "its names should be identifiers, got {'a b': 1} instead."),
+    (DataSection, "data.image_size", 0, "must be greater than or equal to 1 or a list, got 0 instead."),
+    (DataSection, "data.augment", "cropflip", "got 'cropflip' instead.\nhint: did you mean crop-flip"),
+    (RunSection, "run.device", "abacus", "must be 'auto', 'cpu', 'cuda', 'cuda:1', …, got 'abacus' instead."),
+    (WeightOptimizerSection, "weight_optimizer.milestones", [3, 2], "must be a list in increasing order, got [3, 2]"),
+    (WeightOptimizerSection, "weight_optimizer.lr", 10**400, "must be a valid number, got 1000"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "field", "value", "allowed"), REFUSED)
-def test_a_wrong_value_is_refused_by_the_name_of_its_field(kind, field, value, allowed):
+@pytest.mark.parametrize(("kind", "field", "value", "message"), REFUSED)
+def test_a_wrong_value_is_an_error_with_field_value_and_what_is_allowed(kind, field, value, message):
     needed = {SearchSection: {"epochs": 1}, WeightOptimizerSection: {"lr": 0.1}}.get(kind, {})
     with pytest.raises(InputError) as caught:
         kind(**{**needed, field.partition(".")[2]: value})
-    assert caught.value.message == f"recipe field {field} must be {allowed}, got {value!r} instead."
-
-
-def test_every_field_but_free_ones_is_refused_somewhere_above():
-    tried = {field for _, field, _, _ in REFUSED}
-    every = {f"{title}.{name}" for title, kind in SECTIONS.items() for name in kind.model_fields}
-    assert every - tried == {"gates.generator", "gates.groups", "gates.start"}  # they have tests of their own
+    assert str(caught.value).startswith(f"recipe field {field} ")
+    assert message in str(caught.value) and "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: GatesSection(generator="fcc"),
-            "recipe field gates.generator must be one of 'bias', 'conv1d', 'conv1d-deep', 'fc', 'fc-relu', "
-            "'fc-tanh', 'independent', 'lstm', 'lstm-shared', or path/to/file.py:Name, got 'fcc' instead.\n"
-            "hint: did you mean fc?",
-        ),
-        (
-            lambda: GatesSection(groups="iner"),
-            "recipe field gates.groups must be one of 'all', 'inner', or a non-empty list in which every entry "
-            "is a group's name, got 'iner' instead.\nhint: did you mean inner?",
-        ),
-        (
-            lambda: GatesSection(groups=[]),
-            "recipe field gates.groups must be one of 'all', 'inner', or a non-empty list in which every entry "
-            "is a group's name, got [] instead.",
-        ),
-        (
-            lambda: GatesSection(start="4"),
-            "recipe field gates.start must be a finite number, or left out, got '4' instead.",
-        ),
         (
             lambda: GatesSection(start=6.9),
             "recipe field gates.start cannot be used: The 'start' of a Preset must be None or between -6.77 and 6.77 "
@@ -292,16 +153,6 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
             "recipe field weight_optimizer.momentum must be above 0 where nesterov is true, got 0.0 instead.",
         ),
         (
-            lambda: ModelSection(spec="resnet65"),
-            "recipe field model.spec must be a model's name or module:callable, got 'resnet65' instead.\n"
-            "hint: did you mean resnet56 or resnet50 or resnet44?",
-        ),
-        (
-            lambda: TaskSection(spec="segmentaton"),
-            "recipe field task.spec must be a task's name or module:class, got 'segmentaton' instead.\n"
-            "hint: did you mean segmentation?",
-        ),
-        (
             lambda: TaskSection(spec="segmentation", settings={"ignore": 3}),
             "recipe field task.settings cannot be used: The setting of segmentation must be one of 'ignore_index', "
             "'label_smoothing', got 'ignore' instead.\nhint: did you mean ignore_index?",
@@ -310,20 +161,7 @@ def test_every_field_but_free_ones_is_refused_somewhere_above():
             lambda: TaskSection(spec="segmentation", settings={"ignore_index": 0.5}),
             "The setting 'ignore_index' of task 'segmentation' must be a whole number, got 0.5 instead.",
         ),
-        (
-            lambda: recipe(search=FinetuneSection()),
-            "recipe field search must be a table, got FinetuneSection(epochs=0, lr=None, schedule='cosine', "
-            "milestones=(), factor=0... instead.",
-        ),
-        (
-            lambda: WeightOptimizerSection(lr=10**400),
-            f"recipe field weight_optimizer.lr must be a number above 0, got 1{'0' * 76}... instead.",
-        ),
-        (
-            lambda: WeightOptimizerSection(lr=10**5000),
-            "recipe field weight_optimizer.lr must be a number above 0, got a very long int instead.",
-        ),
-        (lambda: recipe().replace(name=""), "recipe field name must be a name for a folder"),
+        (lambda: recipe().replace(name="a/b"), "recipe field name must be a name for a folder: one line, no path"),
     ],
 )
 def test_the_text_of_other_errors(make, message):

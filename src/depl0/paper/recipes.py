@@ -12,20 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from depl0.app.recipes.catalog import (
-    BACKWARD,
-    CIFAR10_DATA,
-    CIFAR100_DATA,
-    FORWARD,
-    L0_HC,
-    Variant,
-    cifar,
-    imagenet,
-)
+from depl0.app.recipes.catalog import BACKWARD, FORWARD, L0_HC, Variant
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import (
+    DataSection,
     DistillSection,
     FinetuneSection,
     GateOptimizerSection,
@@ -36,6 +29,22 @@ from depl0.app.recipes.sections import (
     WeightOptimizerSection,
 )
 
+CIFAR10_DATA: Mapping[str, Any] = MappingProxyType(
+    {"spec": "cifar10:data", "mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
+)
+CIFAR100_DATA: Mapping[str, Any] = MappingProxyType(
+    {"spec": "cifar100:data", "mean": (0.5071, 0.4865, 0.4409), "std": (0.2673, 0.2564, 0.2762)}
+)
+IMAGENET = DataSection(
+    spec="folder:data/imagenet",
+    batch_size=256,
+    eval_batch_size=256,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    augment="imagenet",
+    image_size=224,
+    workers=8,
+)
 Source: TypeAlias = Literal["paper", "authors"]
 SOURCES: tuple[Source, ...] = ("paper", "authors")
 PUBLISHED_VARIANTS = (FORWARD, BACKWARD, dataclasses.replace(L0_HC, suffix="-l0-hc"))
@@ -73,7 +82,7 @@ def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) 
     return Recipe(
         name=_name(base, source, variant),
         model=ModelSection(spec="vgg16_dep_l0"),
-        data=cifar(data),
+        data=DataSection(augment="crop-flip", **data),
         gates=_gates(source, variant, groups="all", **({} if source == "paper" else {"preset": "reference-vgg16"})),
         penalty=PenaltySection(
             weight=5e-7 if variant.method == "l0-hc" else 1e-6,
@@ -92,7 +101,7 @@ def resnet56(base: str, data: Mapping[str, Any], source: Source, variant: Varian
     return Recipe(
         name=_name(base, source, variant),
         model=ModelSection(spec="resnet56_dep_l0" if source == "paper" else "resnet56_b_dep_l0"),
-        data=cifar(data),
+        data=DataSection(augment="crop-flip", **data),
         gates=_gates(source, variant, groups="inner", alone=("conv1",)),
         penalty=PenaltySection(
             weight=1e-6 if variant.direction == "backward" else 5e-7,
@@ -119,7 +128,7 @@ def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
     return Recipe(
         name=_name(base, source, variant),
         model=ModelSection(spec="resnet50_dep_l0"),
-        data=imagenet(),
+        data=IMAGENET,
         gates=_gates(source, variant, groups="inner"),
         penalty=PenaltySection(weight=5e-9, kind="groups" if source == "paper" else "groups-k2"),
         weight_optimizer=WeightOptimizerSection(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, final
 
 import annotated_types as at
 import torch
-from pydantic import BeforeValidator, PlainSerializer, Strict, model_validator
+from pydantic import BeforeValidator, PlainSerializer, Strict, WithJsonSchema, model_validator
 from typing_extensions import Self
 
 from depl0.app.data.settings import DataFields
@@ -21,11 +21,11 @@ from depl0.app.models.spec import check_spec
 from depl0.app.schema import (
     Above0,
     BelowOne,
+    Check,
     Count,
     Distinct,
     Flag,
     Increasing,
-    Means,
     Name,
     NonNegative,
     Number,
@@ -77,9 +77,9 @@ def _pairs(value: Any) -> Any:
     try:
         table = dict(value)
     except TypeError as error:
-        raise ValueError from error
+        raise ValueError("it should be a table") from error
     if not all(isinstance(name, str) and name.isidentifier() for name in table):
-        raise ValueError
+        raise ValueError("its names should be identifiers")
     return tuple((name, table[name]) for name in sorted(table))
 
 
@@ -88,7 +88,7 @@ _Settings = Annotated[
     tuple[tuple[str, _Setting], ...],
     BeforeValidator(_pairs),
     PlainSerializer(dict),
-    Means("a table of names in which every value is true, false, a number or a line of text"),
+    WithJsonSchema({"type": "object"}),
 ]
 Milestones = Annotated[tuple[Positive, ...], Increasing]
 Factor = Annotated[float, Strict(), at.Gt(0), at.Le(1)]
@@ -117,10 +117,10 @@ class ModelSection(Section):
 
     title = "model"
 
-    spec: Annotated[Name, Means("a model's name or module:callable", check_spec)] = "resnet56"
+    spec: Annotated[Name, Check("a model's name or module:callable", check_spec)] = "resnet56"
     """Built-in name (resnet56), torchvision:NAME, timm:NAME, or a callable that returns a module:
     my_package.nets:make or path/to/file.py:make."""
-    weights: Annotated[Text, Means("a file's name, or empty")] = ""
+    weights: Text = ""
     """File with weights to start from; empty: train from scratch."""
     pretrained: Flag = False
     """Start from the weights that timm or torchvision publish. Your own callable receives pretrained=True if its
@@ -149,7 +149,7 @@ class ModelSection(Section):
 class _DataSpec(Section):
     """A class of its own, because the fields of the last base come first."""
 
-    spec: Annotated[Name, Means("the name of a data set")] = "digits"
+    spec: Name = "digits"
     """Data set: digits, mnist:DIR, fashion-mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR or module:make."""
 
 
@@ -175,7 +175,7 @@ class TaskSection(Section):
 
     title = "task"
 
-    spec: Annotated[Name, Means("a task's name or module:class", TASKS.check)] = "classification"
+    spec: Annotated[Name, Check("a task's name or module:class", TASKS.check)] = "classification"
     """classification, segmentation, regression, or your own: my_package.tasks:Name or path/to/file.py:Name."""
     settings: _Settings | None = None
     """Arguments of the task by name, e.g. {ignore_index = 0}."""
@@ -209,11 +209,9 @@ class GatesSection(Section):
     """Generator input for each group: the log α or the sampled gates of the group before it."""
     draw: Draw = "batch"
     """Whether gates are sampled once for the batch, or for each image as in the authors' code (more memory)."""
-    groups: Literal["all", "inner"] | Annotated[tuple[Annotated[Name, Means("a group's name")], ...], at.MinLen(1)] = (
-        "all"
-    )
+    groups: Literal["all", "inner"] | Annotated[tuple[Name, ...], at.MinLen(1)] = "all"
     """all, inner (groups that no shortcut is added to), or a list of names or shell patterns."""
-    alone: Annotated[tuple[Annotated[Name, Means("a layer's name")], ...], Distinct] = ()
+    alone: Annotated[tuple[Name, ...], Distinct] = ()
     """Layers whose output is gated although it is added to a shortcut; nothing is cut for these gates. Ignored with a
     budget and by methods that score channels."""
     preset: Annotated[Name, names_from(lambda: PRESETS)] = "default"
@@ -430,7 +428,7 @@ class RunSection(Section):
     """Random seed."""
     precision: Precision = "fp32"
     """Floating-point precision for training; gates are always float32."""
-    device: Annotated[Name, Means("'auto', 'cpu', 'cuda', 'cuda:1', …", _check_device)] = "auto"
+    device: Annotated[Name, Check("'auto', 'cpu', 'cuda', 'cuda:1', …", _check_device)] = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     trackers: Annotated[tuple[Tracker, ...], Distinct] = ("tensorboard",)
     """Experiment trackers to log to."""

@@ -19,7 +19,7 @@ from depl0._util import io
 from depl0._util.registry import nearest, question
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import SECTIONS, Section
-from depl0.app.schema import accepts, shown, words_for
+from depl0.app.schema import accepts, describe_type, shown
 from depl0.errors import InputError
 
 if sys.version_info >= (3, 11):
@@ -33,6 +33,11 @@ _ALTERNATIVES = {"gates.budget": "penalty.weight", "penalty.weight": "gates.budg
 
 def read_recipe(path: str | os.PathLike[str]) -> Recipe:
     """Read a recipe from a TOML file."""
+    return recipe_of(read_table(path))
+
+
+def read_table(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a TOML file."""
     name = f"recipe file {os.fspath(path)}"
     try:
         text = io.read_bounded(Path(path), io.MAX_TEXT).decode("utf-8-sig")
@@ -44,21 +49,26 @@ def read_recipe(path: str | os.PathLike[str]) -> Recipe:
         raise InputError(f"{name} is not UTF-8 text: {error}.") from error
     except (OSError, ValueError) as error:
         raise InputError(f"recipe file {os.fspath(path)!r} cannot be read: {error}.") from error
-    return parse_recipe(text, source=name)
+    return _parse(text, name)
 
 
 def parse_recipe(text: str, source: str = "recipe") -> Recipe:
-    """Return the recipe in the text of a TOML file; ``source`` is what an error calls it."""
+    """Return the recipe in the text of a TOML file; errors call it ``source``."""
+    return recipe_of(_parse(text, source))
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        last_line = text.count("\n") + 1
-        reason = str(error).replace("at end of document", f"at line {last_line}, the end of the document")
-        raise InputError(f"{source} is not valid TOML: {reason}.") from error
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested lists
         raise InputError(f"{source} is not valid TOML: {error}.") from error
-    table.pop("deploy", None)  # a section of recipes from before 0.1.0 that did not affect the run
-    for key in table:
+
+
+def recipe_of(table: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a parsed TOML file."""
+    for key in [
+        key for key in table if key != "deploy"
+    ]:  # a section of recipes from before 0.1.0 that did not affect the run
         if key != "name" and key not in SECTIONS:
             raise _unknown(key)
     sections: dict[str, Any] = {title: _section_of(kind, table.get(title, {})) for title, kind in SECTIONS.items()}
@@ -159,7 +169,7 @@ def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{title}.{name}",
-            "type": words_for(field).removesuffix(", or left out"),
+            "type": describe_type(field),
             "required": field.is_required(),
             "default": "none" if field.is_required() else _as_text(field.default),
             "description": " ".join((field.description or "").split()),
