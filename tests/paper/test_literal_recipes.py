@@ -35,17 +35,9 @@ class TinyResNet(nn.Module):
 def run_tiny(name: str, out: Path, **fields: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run a recipe for two epochs on other data; return summary and the lines of its epochs."""
     tiny = {
-        "model.spec": "tests.paper.test_literal_recipes:TinyResNet",
-        "data.spec": "tests.networks.tiny:make_data",
-        "data.batch_size": 16,
-        "data.augment": "none",
-        "data.mean": None,
-        "data.std": None,
-        "data.image_size": None,
-        "data.workers": 0,
-        "search.epochs": 2,
-        "run.device": "cpu",
-        "run.trackers": [],
+        **{"model.spec": "tests.paper.test_literal_recipes:TinyResNet", "data.spec": "tests.networks.tiny:make_data"},
+        **{"data.batch_size": 16, "data.augment": "none", "data.workers": 0, "search.epochs": 2},
+        **{"data.mean": None, "data.std": None, "data.image_size": None, "run.device": "cpu", "run.trackers": []},
     }
     recipe = with_overrides(get(name), {**tiny, **{field.replace("__", "."): value for field, value in fields.items()}})
     summary = run(recipe, out)
@@ -62,11 +54,3 @@ def test_resnet56_as_printed(tmp_path: Path) -> None:
     kept = {row["layer"]: row["kept"] for row in summary["layers"]}
     assert kept == {"conv1": 6, "inner": 12 - closed, "outer": 6, "linear": CLASSES}
     assert closed > 0  # by the initialisation, if by nothing else
-
-
-def test_resnet50_as_in_the_authors_code(tmp_path: Path) -> None:
-    summary, epochs = run_tiny("resnet50-imagenet-authors", tmp_path / "run", finetune__epochs=2)
-    assert list(summary["groups"]) == ["inner"]
-    assert summary["compactions"] == [] and summary["freezing"]["statistics"] == "kept"
-    finetuning = [line["weight_lr"] for line in epochs if line["phase"] == "finetune"]
-    assert finetuning == pytest.approx([1e-3, 1e-4])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import pytest
@@ -64,31 +64,9 @@ def settings() -> dict[str, dict[str, str]]:
     return said
 
 
-def resolve(dotted: str) -> object:
-    parts = dotted.split(".")
-    for place in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:place]))
-        except ModuleNotFoundError:
-            continue
-        for attribute in parts[place:]:
-            found = getattr(found, attribute)
-        return found
-    raise ModuleNotFoundError(dotted)
-
-
 @pytest.mark.parametrize("dotted", sorted(set(re.findall(r"`(depl0(?:\.\w+)+)`", TEXT))))
 def test_every_name_of_the_code_exists(dotted: str) -> None:
-    resolve(dotted)
-
-
-def test_links_lead_somewhere() -> None:
-    for link in re.findall(r"\]\((?!http)([^)#]+)", TEXT):
-        assert (PAGE.parent / link).exists(), link
-    headings = {
-        re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", TEXT, re.M)
-    }
-    assert set(re.findall(r"\]\(#([^)]+)\)", TEXT)) <= headings
+    assert locate(dotted) is not None
 
 
 def test_every_equation_table_and_figure_has_its_row() -> None:

@@ -51,9 +51,6 @@ def test_groups_k2_counts_every_filter_once_more_for_each_position_of_its_kernel
     torch.testing.assert_close(found, 81 * 2 * stem + 81 * 4 * one + 3 * two)
     paper = gated.penalty("groups", scale="count")
     torch.testing.assert_close(paper, 9 * 2 * stem + 9 * 4 * one + 3 * two)
-
-
-def test_both_have_gradients(gated: depl0.GatedModel) -> None:
     for kind in ("chain", "groups-k2"):
         (gradient,) = torch.autograd.grad(gated.penalty(kind), [gated.generator.log_alpha])
         assert bool((gradient > 0).all())

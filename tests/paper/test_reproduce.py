@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from depl0.app.reports.canvas import RED, new_figure
+
 FOLDER = Path(__file__).parents[2] / "reproduce"
 SCRIPTS = sorted(file.name for file in FOLDER.glob("*_*.py"))
 sys.path[:0] = [str(FOLDER / "claims")]
@@ -26,12 +28,6 @@ def rows(arm: str, costs: tuple[float, ...], scores: tuple[float, ...] = (60.0, 
     ]
 
 
-def test_every_table_and_figure_has_a_script() -> None:
-    assert [name.partition("_")[0] for name in SCRIPTS] == [
-        "appendix", "figure4", "figure5", "table1", "table2", "table3", "table4",
-    ]  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("remembered_plans")
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -45,6 +41,18 @@ def test_every_script_runs(
     assert "ours" in shown and ("Dep-L0 (Li and Ji 2021)" in shown or "The paper:" in shown)
     if "structure" in script:
         assert "<svg" in (tmp_path / f"{script.partition('_')[0]}.svg").read_text()
+
+
+def test_the_figure_shows_every_gated_layer_and_a_closed_one_at_100_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import structure
+
+    groups = {"conv1": {"gates": 16, "open": 16}} | {f"block{n}": {"gates": 8, "open": 2 * (n > 0)} for n in range(27)}
+    axes = new_figure(6, 4).subplots()
+    structure.draw_structure(axes, structure.layers_of({"groups": groups}), "")
+    (curve,) = axes.figure.axes[1].lines
+    assert len(axes.patches) == 2 * 28 and curve.get_linestyle() == "-" and curve.get_color() == RED
+    assert list(curve.get_ydata()[:3]) == [0.0, 1.0, 0.75]
 
 
 @pytest.mark.slow
