@@ -16,7 +16,7 @@ import torch
 import depl0
 from depl0.app.models.spec import factory
 from depl0.app.recipes.recipe import RunSection
-from depl0.app.runs.checkpoint import BackgroundSaver, save_checkpoint
+from depl0.app.runs.checkpoint import save_checkpoint
 
 SIDES = {"resnet50": 224}
 REPEATS = 5
@@ -46,18 +46,10 @@ def main(names: list[str]) -> None:
                 seconds.append(time.perf_counter() - start)
                 of_processor.append(time.process_time() - start_of_processor)
             size = sum(file.stat().st_size for file in path.iterdir()) / 1e6
-            waited = []
-            with BackgroundSaver(Path(folder), keep=2) as saver:
-                for step in range(REPEATS):
-                    start = time.perf_counter()
-                    saver.save(REPEATS + step, state)
-                    waited.append(time.perf_counter() - start)
-                    saver.wait()
         median, busy = statistics.median(seconds), statistics.median(of_processor)
         print(
             f"{name}: {size:.1f} MB; median of {REPEATS} saves: {median:.2f} s, {busy:.2f} s of them of the processor; "
-            f"{median / interval:.2%} and {busy / interval:.2%} of the time at one save in {interval:g} s; "
-            f"in the background training waits for {statistics.median(waited):.2f} s of it"
+            f"{median / interval:.2%} and {busy / interval:.2%} of the time at one save in {interval:g} s"
         )
 
 

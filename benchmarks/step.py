@@ -32,7 +32,7 @@ from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import RunFolder, environment
 from depl0.app.runs.progress import Quiet
-from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.accelerator import make_accelerator
 from depl0.app.runtime.network import set_channels_last
 from depl0.app.table import markdown_grid
 from depl0.app.training.loop import prepare_phase, train_step
@@ -112,7 +112,7 @@ class Stepper:
         self, model: str, variant: Variant, batch: int, channels_last: bool = False, plan: Plan | None = None
     ) -> None:
         recipe = _recipe(model, batch, variant)
-        self._engine = make_engine(recipe)
+        self._engine = make_accelerator(recipe)
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(batch, *IMAGE_SHAPE, generator=generator)
         labels = torch.randint(CLASSES, (batch,), generator=generator)
@@ -290,11 +290,11 @@ def _recipe(model: str, batch: int, variant: Variant) -> Recipe:
     return with_overrides(catalog.get("custom"), fields)
 
 
-def _session(recipe: Recipe, engine: Accelerator, batches: OneBatch) -> Session:
+def _session(recipe: Recipe, accelerator: Accelerator, batches: OneBatch) -> Session:
     size = batches.size
     info = DataInfo("one random batch", CLASSES, None, IMAGE_SHAPE, train_size=size, test_size=size)
     folder = RunFolder(Path("."))  # nothing is written: no phase is run to its end
-    return Session(recipe, engine, Data(info, batches, batches), task_of(recipe), folder, Quiet())
+    return Session(recipe, accelerator, Data(info, batches, batches), task_of(recipe), folder, Quiet())
 
 
 def step_table(result: dict[str, Any]) -> str:

@@ -104,6 +104,6 @@ def test_how_a_run_is_looked_after_may_change_when_it_goes_on(tmp_path: Path) ->
     with pytest.raises(TrainingError):
         run(tiny_recipe(), out, Noisy(at_step=2, act=interrupt))
     reporter = Noisy()
-    free = {"run__keep_checkpoints": 5, "run__checkpoint_steps": 3, "run__on_nan": "rollback"}
+    free = {"run__keep_checkpoints": 5, "run__checkpoint_steps": 3}
     run(tiny_recipe(**free), out, reporter, resume=True)
     assert "resumed from step 2" in reporter.notes

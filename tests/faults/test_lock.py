@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,54 +83,7 @@ def test_the_lock_of_a_killed_run_does_not_hold(server: ForkServer, tmp_path: Pa
     assert server.wait() == -signal.SIGKILL
 
 
-def test_the_lock_ends_with_its_process_even_if_a_child_lives_on(tmp_path: Path) -> None:
-    reading, writing = os.pipe()  # the child lives for as long as this process keeps the end that writes
-    child = f"os.fork() or (sys.stdout.close(), os.read({reading}, 1), os._exit(0))"
-    with elsewhere(tmp_path, child, pass_fds=(reading,)) as holder:
-        holder.kill()
-        holder.wait()
-        deadline = time.monotonic() + 300  # a child that has only just begun still has to let go
-        while True:
-            try:
-                with locked(tmp_path):
-                    assert content(tmp_path)["pid"] == os.getpid()
-                break
-            except InputError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        os.close(writing)
-    os.close(reading)
-
-
 OLD = {"pid": os.getpid(), "host": socket.gethostname(), "began": "", "since": "2026-01-01 00:00:00 +0000"}
-
-
-LEFT = {
-    "empty": "",
-    "cut short": '{"pid": 1',
-    "list": "[]",
-    "fields missing": '{"pid": -1}',
-    "zeros": "\x00" * 50,
-    "this process": json.dumps(OLD),
-    "another host": json.dumps({**OLD, "host": "node17"}),
-    "another process": json.dumps({**OLD, "pid": 1}),
-    "no process": json.dumps({**OLD, "pid": 2**80}),
-}
-
-
-@pytest.mark.parametrize("left", LEFT.values(), ids=LEFT)
-def test_a_file_that_was_left_behind_keeps_nobody_out(tmp_path: Path, left: str) -> None:
-    """By a loss of power, or by an earlier version, whose lock it was."""
-    (tmp_path / HOLDER).write_text(left)
-    with locked(tmp_path):
-        assert content(tmp_path)["pid"] == os.getpid()
-
-
-def test_who_cannot_be_read_is_still_refused(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        (tmp_path / HOLDER).write_text("")
-        with pytest.raises(InputError, match=r"another run works in .*: it has only just begun"), locked(tmp_path):
-            pass
 
 
 def test_a_run_on_another_host_is_named_and_the_hint_says_what_to_do(tmp_path: Path) -> None:
@@ -143,52 +94,10 @@ def test_a_run_on_another_host_is_named_and_the_hint_says_what_to_do(tmp_path: P
     assert f"delete {tmp_path / LOCK}" in str(caught.value)
 
 
-def test_only_one_of_many_enters(tmp_path: Path) -> None:
-    (tmp_path / HOLDER).write_text(json.dumps({**OLD, "pid": 2**30}))
-    inside, most, refused = 0, 0, 0
-    guard, go, others = threading.Lock(), threading.Barrier(8), threading.Semaphore(0)
-
-    def contend() -> None:
-        nonlocal inside, most, refused
-        go.wait()
-        try:
-            with locked(tmp_path):
-                with guard:
-                    inside += 1
-                    most = max(most, inside)
-                for _ in range(7):
-                    others.acquire(timeout=60)
-                with guard:
-                    inside -= 1
-        except InputError:
-            with guard:
-                refused += 1
-            others.release()
-
-    threads = [threading.Thread(target=contend) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (most, refused) == (1, 7)
-
-
 def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the run folder /proc/depl0-run cannot be written to") as caught:
         run(tiny_recipe(search__epochs=1), Path("/proc/depl0-run"))
     assert "choose another --out" in str(caught.value)
-
-
-def test_a_full_folder_is_said_and_not_left_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("depl0.app.runs.lock.atomic_write", full)
-    with pytest.raises(InputError, match="cannot be written to: No space left on device"), locked(tmp_path):
-        pass
-    monkeypatch.undo()
-    with locked(tmp_path):
-        pass
 
 
 def test_the_command_says_so_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from depl0.app.runtime.engine import make_engine, waiting_time
-from depl0.app.runtime.network import check_norms
+from depl0.app.runtime.accelerator import waiting_time
 from depl0.errors import InputError
-from tests.networks.tiny import Noisy, TinyNet, run, tiny_recipe
+from tests.networks.tiny import Noisy, run, tiny_recipe
 from tests.support.forkserver import ForkServer, own_words, ranks
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
@@ -109,20 +108,6 @@ def test_ranks_that_disagree_on_the_structure_stop(server: ForkServer, tmp_path:
     assert codes == [1, 1]
     assert "the processes do not agree on which gates are open: process 1" in said[0]
     assert not (tmp_path / "run" / "summary.json").exists()
-
-
-def test_a_norm_that_does_something_of_its_own_is_refused() -> None:
-    import torch.nn as nn
-
-    class Own(nn.BatchNorm2d):
-        def forward(self, input: Any) -> Any:
-            return super().forward(input).relu()
-
-    network, engine = TinyNet(), make_engine(tiny_recipe())
-    check_norms(network, engine)
-    network.bn2 = Own(8)
-    with pytest.raises(InputError, match="bn2 is a Own"):
-        check_norms(network, engine)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", ""])

@@ -106,7 +106,7 @@ def test_the_command_says_what_to_install(package: str) -> None:
 @pytest.mark.parametrize(
     ("package", "program", "message"),
     [
-        ("accelerate", "import depl0.app.runtime.engine", "accelerate is needed for training, but not installed."),
+        ("accelerate", "import depl0.app.runtime.accelerator", "accelerate is needed for training, but not installed."),
         ("matplotlib", "import depl0.app.reports.report", "matplotlib is needed for reports, but not installed."),
         (
             "PIL",

@@ -41,13 +41,13 @@ def _without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_is_one_graph(tmp_path: Path, fields: dict[str, Any]) -> None:
     session, gated = make_session(tmp_path, search__warmup=0.0, search__cut="never", **fields)
     phase = SearchPhase(session, gated)
-    plain = loop.prepare_phase(session.engine, phase).train()
-    network = compiling.compiled(plain, session.engine.device)
+    plain = loop.prepare_phase(session.accelerator, phase).train()
+    network = compiling.compiled(plain, session.accelerator.device)
     thresholds = set()
     for step, (images, labels) in enumerate([*session.data.train.epoch(0), *session.data.train.epoch(1)]):
         phase.before_step()
         loop.train_step(session, phase, network, images, labels)
-        loop.evaluate(session.engine, phase.model, [(images, labels)], session.task)
+        loop.evaluate(session.accelerator, phase.model, [(images, labels)], session.task)
         thresholds.add(float(gated.engine.threshold.shift) if gated.engine.threshold is not None else step)
     assert len(thresholds) == 6  # the budget moved on
     assert counters["stats"]["unique_graphs"] == 1

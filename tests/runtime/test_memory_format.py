@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from depl0.app.runtime import network as memory_format
-from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.accelerator import make_accelerator
 from depl0.app.training import preflight
 from depl0.errors import InputError, TrainingError
 from tests.networks.tiny import SIDE, Noisy, TinyNet, interrupt, run, tiny_recipe
@@ -133,11 +133,11 @@ def test_a_long_run_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_measuring_changes_nothing() -> None:
-    engine = make_engine(tiny_recipe())
+    accelerator = make_accelerator(tiny_recipe())
     host = TinyNet()
     before = copy.deepcopy(host.state_dict())
     states = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
-    assert memory_format.is_faster_channels_last(engine, host, SHAPE) in (True, False)
+    assert memory_format.is_faster_channels_last(accelerator, host, SHAPE) in (True, False)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
     after = host.state_dict()
@@ -147,8 +147,8 @@ def test_measuring_changes_nothing() -> None:
 
 
 def test_a_network_that_reads_memory_in_its_own_order(tmp_path: Path) -> None:
-    engine = make_engine(tiny_recipe())
-    assert memory_format.is_faster_channels_last(engine, ViewNet(), SHAPE) is False
+    accelerator = make_accelerator(tiny_recipe())
+    assert memory_format.is_faster_channels_last(accelerator, ViewNet(), SHAPE) is False
     spec = f"{__name__}:ViewNet"
     with pytest.raises(InputError, match="channels_last is on, but the network does not run so") as caught:
         run(tiny_recipe(model__spec=spec, run__channels_last="on"), tmp_path / "run")

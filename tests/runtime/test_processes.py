@@ -8,14 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from depl0.app.cli.app import main
-from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.accelerator import make_accelerator
 from depl0.errors import TrainingError
 from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
 from tests.support.forkserver import ForkServer, ranks
+from tests.support.ranks import run as run_rank
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
 
@@ -34,6 +37,34 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=300,
     )
+
+
+def test_processes_end_in_order(tmp_path: Path) -> None:
+    """With their interpreters: a communication thread that outlives one would abort the process (SIGABRT)."""
+    times = 20 if os.environ.get("DEPL0_ALL") else 3
+    words = [sys.executable, "-m", "tests.support.exits", str(tmp_path), str(times)]
+    paths = os.pathsep.join([str(ROOT), *map(str, sys.path)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    said = "".join(path.read_text() for path in tmp_path.glob("*/rank*.log"))
+    assert json.loads(done.stdout) == times * [[0, 0]], said
+    assert "active exception" not in said
+
+
+def test_no_communication_outlives_a_run(server: ForkServer, tmp_path: Path) -> None:
+    fields = {"search__epochs": 1, "finetune__epochs": 0}
+    codes, said = ranks(server, tmp_path, "tests.runtime.test_processes:run_and_look", fields=fields)
+    assert codes == [0, 0], said
+
+
+def run_and_look(rank: int, folder: Path, fields: dict[str, Any]) -> int:
+    """Return the exit code of a run, unless one of gloo's threads is still there when the command returns."""
+    code = run_rank(rank, folder, fields)
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not any("gloo" in name for name in names), names
+    assert not torch.distributed.is_initialized()
+    return code
 
 
 def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +104,6 @@ def test_two_processes_find_each_other_where_the_device_is_left_open(server: For
 
 def test_processes_that_accelerate_does_not_see_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("depl0.app.runtime.engine.Accelerator", lambda **_: SimpleNamespace(num_processes=1))
+    monkeypatch.setattr("depl0.app.runtime.accelerator.Accelerator", lambda **_: SimpleNamespace(num_processes=1))
     with pytest.raises(TrainingError, match="2 processes were started, but Accelerate runs 1"):
-        make_engine(tiny_recipe())
+        make_accelerator(tiny_recipe())

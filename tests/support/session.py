@@ -8,7 +8,7 @@ from typing import Any
 from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.progress import Quiet
-from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.accelerator import make_accelerator
 from depl0.app.training.session import Session
 from depl0.app.training.setup import attach_for, model_factory, open_data_for
 from depl0.gated import GatedModel
@@ -17,10 +17,10 @@ from tests.networks.tiny import tiny_recipe
 
 def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
     recipe = tiny_recipe(**fields)
-    engine = make_engine(recipe)
-    data = open_data_for(recipe, engine.device)
+    accelerator = make_accelerator(recipe)
+    data = open_data_for(recipe, accelerator.device)
     host = model_factory(recipe, data)()
     gated = attach_for(recipe, host, next(iter(data.test.epoch(0)))[0][:1])
     folder = RunFolder(tmp_path / "run")
     folder.begin(recipe)
-    return Session(recipe, engine, data, task_of(recipe), folder, Quiet()), gated
+    return Session(recipe, accelerator, data, task_of(recipe), folder, Quiet()), gated

@@ -9,7 +9,7 @@ import torch
 
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.checkpoint import BackgroundSaver, load_newest, save_checkpoint
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from tests.networks.tiny import tiny_recipe
 from tests.support import ranks
 from tests.support.faults import Counter, fail_at
@@ -40,17 +40,13 @@ def prune(out: str, fields: dict[str, Any], resume: bool = False, count: bool = 
     return code
 
 
-def save(fault: dict[str, Any], folder: str, steps: list[int], keep: int, background: bool = False) -> int:
+def save(fault: dict[str, Any], folder: str, steps: list[int], keep: int) -> int:
     """Save checkpoints, and perhaps die while the last one is saved."""
     *before, last = steps
     for number, step in enumerate(before):
         save_checkpoint(Path(folder), step, state(number), keep)
     fail_at(**fault)
-    if background:
-        with BackgroundSaver(Path(folder), keep) as saver:
-            saver.save(last, state(len(before)))
-    else:
-        save_checkpoint(Path(folder), last, state(len(before)), keep)
+    save_checkpoint(Path(folder), last, state(len(before)), keep)
     return 0
 
 

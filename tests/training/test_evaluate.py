@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from depl0.app.data.base import DataInfo
-from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.accelerator import make_accelerator
 from depl0.app.tasks import check_network, find_task
 from depl0.app.tasks.classification import class_scores
 from depl0.app.training.evaluate import evaluate
@@ -34,8 +34,9 @@ def test_accuracy_over_uneven_batches() -> None:
     model = nn.Identity()
     scores = torch.eye(4)[torch.tensor([0, 1, 2, 3, 0, 0])]
     labels = torch.tensor([0, 1, 2, 0, 0, 1])  # four of six
-    engine = make_engine(tiny_recipe())
-    assert evaluate(engine, model, [(scores[:4], labels[:4]), (scores[4:], labels[4:])], TASK) == pytest.approx(400 / 6)
+    accelerator = make_accelerator(tiny_recipe())
+    batches = [(scores[:4], labels[:4]), (scores[4:], labels[4:])]
+    assert evaluate(accelerator, model, batches, TASK) == pytest.approx(400 / 6)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -43,7 +44,7 @@ def test_images_that_are_no_numbers_are_refused(value: float) -> None:
     images, labels = torch.randn(4, 1, SIDE, SIDE), torch.zeros(4, dtype=torch.long)
     images[2, 0, 1, 1] = value
     with pytest.raises(DataError, match="hold NaN or infinite values, in 1 of the batches"):
-        evaluate(make_engine(tiny_recipe()), TinyNet(), [(images[:2], labels[:2]), (images[2:], labels[2:])], TASK)
+        evaluate(make_accelerator(tiny_recipe()), TinyNet(), [(images[:2], labels[:2]), (images[2:], labels[2:])], TASK)
 
 
 def test_modes_and_statistics_are_kept() -> None:
@@ -51,7 +52,7 @@ def test_modes_and_statistics_are_kept() -> None:
     modes = [module.training for module in model.modules()]
     state = {name: value.clone() for name, value in model.state_dict().items()}
     images = torch.randn(3, 1, SIDE, SIDE)
-    evaluate(make_engine(tiny_recipe()), model, [(images, torch.zeros(3, dtype=torch.long))], TASK)
+    evaluate(make_accelerator(tiny_recipe()), model, [(images, torch.zeros(3, dtype=torch.long))], TASK)
     check_network(TASK, model, images, info(4))
     time_networks({"a": model}, [images], repeats=2, seconds=1.0)
     assert [module.training for module in model.modules()] == modes
@@ -65,7 +66,7 @@ def test_modes_are_kept_where_it_fails() -> None:
     with pytest.raises(InputError, match="does not run on"):
         check_network(TASK, model, wrong, info(4))
     with pytest.raises(RuntimeError):
-        evaluate(make_engine(tiny_recipe()), model, [(wrong, torch.zeros(3, dtype=torch.long))], TASK)
+        evaluate(make_accelerator(tiny_recipe()), model, [(wrong, torch.zeros(3, dtype=torch.long))], TASK)
     with pytest.raises(RuntimeError):
         time_networks({"a": model}, [wrong], repeats=2, seconds=1.0)
     assert [module.training for module in model.modules()] == modes

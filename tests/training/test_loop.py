@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import depl0.app.training.loop as loop
 from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.checkpoint import load_newest
-from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.accelerator import make_accelerator
 from depl0.app.training.phase import PlainPhase
 from depl0.app.training.prune import finetune
 from depl0.app.training.search import SearchPhase
@@ -94,7 +94,7 @@ def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float], monk
     session, gated = make_session(tmp_path, search__warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target)
     phase = SearchPhase(session, gated)
     phase.before_step()
-    wrapped = loop.prepare_phase(session.engine, phase).train()
+    wrapped = loop.prepare_phase(session.accelerator, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
     loop.train_step(session, phase, wrapped, images, labels)  # optimizers make their state
     with NoLooking():
@@ -109,7 +109,7 @@ def test_clipping_is_of_the_weights_alone(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, search__warmup=0.0, search__clip_norm=1e-6, penalty__weight=1e-3)
     phase = SearchPhase(session, gated)
     phase.before_step()
-    wrapped = loop.prepare_phase(session.engine, phase).train()
+    wrapped = loop.prepare_phase(session.accelerator, phase).train()
     images, labels = next(iter(session.data.train.epoch(0)))
     norms: dict[str, float] = {}
     for rated in phase.optimizers:
@@ -189,8 +189,8 @@ def test_metrics_are_means_over_all_images(tmp_path: Path) -> None:
     torch.manual_seed(recipe.run.seed)
     host = TinyNet().train()
     host.dropout.p = 0.0
-    engine = make_engine(recipe)
-    data = open_data_for(recipe, engine.device)
+    accelerator = make_accelerator(recipe)
+    data = open_data_for(recipe, accelerator.device)
     with torch.no_grad():
         losses = [float(F.cross_entropy(host(images), labels)) for images, labels in data.train.epoch(0)]
     assert line["loss"] == pytest.approx(sum(losses) / 3, abs=0.1)  # dropout
@@ -212,5 +212,5 @@ def test_mixed_precision_leaves_no_trace_on_the_network(tmp_path: Path) -> None:
     finetune(session, compact, compact)
     assert "forward" not in vars(compact)
     assert not any("accelerate" in name or "original" in name for name in vars(compact))
-    assert session.engine._models == []
-    assert session.engine._optimizers == []
+    assert session.accelerator._models == []
+    assert session.accelerator._optimizers == []

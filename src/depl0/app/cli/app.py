@@ -128,6 +128,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _is_first_process() -> bool:
-    from depl0.app.runtime.engine import is_first_process  # what raised the error has imported it already
+    from depl0.app.runtime.accelerator import is_first_process  # what raised the error has imported it already
 
     return is_first_process()

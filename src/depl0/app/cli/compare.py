@@ -111,7 +111,7 @@ def study_folder(out: str | None, kind: str, name: str) -> Path:
 
 def finish(study: Study, result: Result, table: Table, as_json: bool) -> None:
     """Print the result; end with an error if members failed."""
-    from depl0.app.runtime.engine import is_first_process
+    from depl0.app.runtime.accelerator import is_first_process
     from depl0.app.studies.study import raise_if_failed
 
     if is_first_process():

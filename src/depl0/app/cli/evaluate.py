@@ -27,7 +27,7 @@ def eval_command(
     from depl0.app.recipes.toml import with_overrides
     from depl0.app.runs.folder import find_compact
     from depl0.app.runs.paths import recipe_of_run
-    from depl0.app.runtime.engine import make_engine
+    from depl0.app.runtime.accelerator import make_accelerator
     from depl0.app.tasks import check_network
     from depl0.app.training.evaluate import evaluate
     from depl0.app.training.setup import first_example, model_factory, open_data_for
@@ -42,13 +42,13 @@ def eval_command(
     options = {"data.spec": data, "model.spec": model, "task.spec": task_spec, "run.device": device}
     given = {name: value for name, value in options.items() if value is not None} | read_assignments(set_)
     recipe = with_overrides(recipe_of_run(recipe_file, given) if recipe_file else catalog.get("digits"), given)
-    engine = make_engine(recipe)
-    opened = open_data_for(recipe, engine.device)
-    compact = load(folder, model_factory(recipe, opened)).to(engine.device)
+    accelerator = make_accelerator(recipe)
+    opened = open_data_for(recipe, accelerator.device)
+    compact = load(folder, model_factory(recipe, opened)).to(accelerator.device)
     example = first_example(opened)
     task = task_of(recipe)
     check_network(task, compact, example, opened.info)
-    score = evaluate(engine, compact, opened.test.epoch(0), task)
+    score = evaluate(accelerator, compact, opened.test.epoch(0), task)
     counted = cost(compact, example)
     result = {task.metric.name: score, "images": opened.info.test_size, "macs": counted.macs, "params": counted.params}
     if as_json:

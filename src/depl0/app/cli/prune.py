@@ -139,7 +139,7 @@ def prune_command(
         return _prune_to_each(shares, {**options, "budget": f"{shares[0]}"}, out, quiet, as_json)
     from depl0.app.cli.result import result_table
     from depl0.app.runs.progress import make_reporter
-    from depl0.app.runtime.engine import is_first_process
+    from depl0.app.runtime.accelerator import is_first_process
     from depl0.app.runtime.threads import threads_by_work
     from depl0.app.training.prune import prune
 

@@ -442,8 +442,6 @@ class RunSection(Section):
     """Steps between two lines of gates.jsonl (default: one line per epoch)."""
     examples: Count = 24
     """Test images whose answer pruning changed that are kept, as thumbnails, for the report; 0: none."""
-    on_nan: Literal["stop", "rollback"] = "stop"
-    """On non-finite values: stop, or roll back to the last checkpoint and halve the learning rates."""
     sync_bn: Flag = False
     """Synchronize batch-norm statistics across processes."""
     channels_last: Literal["auto", "on", "off"] = "auto"

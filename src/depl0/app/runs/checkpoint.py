@@ -3,7 +3,7 @@
 A checkpoint is written aside, flushed to disk and renamed, so that a folder with a final name is whole; then the
 pointer ``newest`` is moved to it, and only then older ones go. Nothing that counts is ever changed in place: whenever a
 save is cut short, the checkpoint before it is still there. A checksum covers both files; what does not match it is
-skipped. :class:`BackgroundSaver` writes while training goes on.
+skipped.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, final
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load as read_safetensors
@@ -34,35 +31,16 @@ _NAME = re.compile(r"step-(\d{1,18})(?:-(\d{1,9}))?")
 _ASIDE, _DAMAGED = ".aside-", "damaged-"
 
 
-@final
-@dataclass(frozen=True)
-class Snapshot:
-    """A state as it was at one step, in main memory: nothing that happens afterwards changes it."""
-
-    step: int
-    tree: Any
-    tensors: dict[str, Tensor]
-
-
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write a checkpoint and remove all but the ``keep`` newest ones."""
-    return write_snapshot(folder, take_snapshot(step, state), keep)
-
-
-def take_snapshot(step: int, state: dict[str, Any]) -> Snapshot:
-    """Copy a state to main memory."""
     tensors: dict[str, Tensor] = {}
-    return Snapshot(step, _pack(state, tensors), tensors)
-
-
-def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
-    """Write a snapshot as a checkpoint and remove all but the ``keep`` newest ones."""
+    tree = _pack(state, tensors)
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
-    values = write_safetensors(snapshot.tensors)
-    header = {"version": VERSION, "step": snapshot.step, "tree": snapshot.tree}
+    values = write_safetensors(tensors)
+    header = {"version": VERSION, "step": step, "tree": tree}
     header["sha256"] = checksum(header, values)
-    target = folder / _free_name(folder, snapshot.step)
+    target = folder / _free_name(folder, step)
     part = folder / f"{_ASIDE}{target.name}"
     part.mkdir()
     try:
@@ -80,65 +58,6 @@ def write_snapshot(folder: Path, snapshot: Snapshot, keep: int) -> Path:
         if path not in kept:  # too old; or newer, and then no use, since the run would have gone on from there
             _remove(path)
     return target
-
-
-@final
-class BackgroundSaver:
-    """Writes checkpoints of one folder in a thread, one after the other.
-
-    At most one is on its way: a save waits for the one before it, so that no more than two copies of the state are in
-    memory. What went wrong in the thread (a full disk) is raised by the next :meth:`save` or :meth:`wait`, as the same
-    error that a save in the foreground would have raised.
-
-    >>> import tempfile
-    >>> from depl0.app.runs.checkpoint import load_newest
-    >>> with tempfile.TemporaryDirectory() as name, BackgroundSaver(Path(name), keep=2) as saver:
-    ...     saver.save(7, {"weights": [1.0, 2.0]})
-    ...     saver.wait()
-    ...     load_newest(Path(name))
-    (7, {'weights': [1.0, 2.0]})
-    """
-
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder = folder
-        self.keep = keep
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def save(self, step: int, state: dict[str, Any]) -> None:
-        """Copy a state, and return while it is being written. The state may change as soon as this returns."""
-        self.wait()
-        snapshot = take_snapshot(step, state)
-        # Not a daemon: at the end of the program Python waits for it, and a checkpoint is finished rather than lost.
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name=f"checkpoint of step {step}")
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Return when nothing is left to be written; raise what went wrong."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _write(self, snapshot: Snapshot) -> None:
-        try:
-            write_snapshot(self.folder, snapshot, self.keep)
-        except BaseException as error:
-            self._error = error
-
-    def __enter__(self) -> BackgroundSaver:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Finish what is being written. Its error is raised only where none is on its way already."""
-        if error is None:
-            self.wait()
-        elif self._thread is not None:
-            self._thread.join()
 
 
 def load_newest(

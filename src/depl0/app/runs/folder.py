@@ -25,7 +25,7 @@ from depl0.errors import FormatError, InputError
 from depl0.latency.cache import processor_name
 from depl0.surgery.files import check_saved
 
-FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints", "run.on_nan")
+FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints")
 """fields that may change when a run is resumed: they do not affect its result"""
 PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
 

@@ -71,7 +71,6 @@ class RunState:
     compactions: list[CompactionRecord] = field(default_factory=list)
     record: str | None = None
     """how the compact network was cut, as JSON, while it is fine-tuned"""
-    rollbacks: list[dict[str, Any]] = field(default_factory=list)
 
     def to_tree(self) -> dict[str, Any]:
         """Return plain values and tensors for a checkpoint."""

@@ -91,7 +91,6 @@ class Summary:
     layers: list[dict[str, Any]]
     channels_last: bool
     steps: int
-    rollbacks: int
     seconds: float
     seed: int
 
@@ -131,7 +130,6 @@ class Summary:
             "layers": self.layers,
             "channels_last": self.channels_last,
             "steps": self.steps,
-            "rollbacks": self.rollbacks,
             "seconds": self.seconds,
             "seed": self.seed,
         }

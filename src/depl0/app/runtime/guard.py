@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from depl0.app.runtime.engine import any_process
+from depl0.app.runtime.accelerator import any_process
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 
@@ -35,18 +35,18 @@ class NumberGuard:
             numbers.append(_largest(gradients, torch.zeros_like(numbers[0])))
         self._unseen.append(torch.stack(numbers))
 
-    def check(self, engine: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
+    def check(self, accelerator: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
         """Raise if anything since the last check is not finite. All processes call this together."""
         seen = torch.stack(self._unseen).tolist() if self._unseen else []
         self._unseen.clear()
-        check(engine, _first_wrong(seen, step, names) or wrong_parameter(model, step), where)
+        check(accelerator, _first_wrong(seen, step, names) or wrong_parameter(model, step), where)
 
 
-def check(engine: Accelerator, wrong: str | None, where: str) -> None:
+def check(accelerator: Accelerator, wrong: str | None, where: str) -> None:
     """Raise in all processes if anything is wrong in any."""
-    (any_wrong,) = any_process(engine, wrong is not None)
+    (any_wrong,) = any_process(accelerator, wrong is not None)
     if any_wrong:
-        found = [wrong] if engine.num_processes == 1 else gather_object([wrong])
+        found = [wrong] if accelerator.num_processes == 1 else gather_object([wrong])
         raise diverged(f"{next(text for text in found if text)} ({where}).")
 
 

@@ -30,27 +30,27 @@ BACKEND = "inductor"
 # layout is faster depends on the network and the machine. The two round differently: a run keeps to one.
 
 
-def is_faster_channels_last(engine: Accelerator, host: nn.Module, shape: tuple[int, ...]) -> bool:
+def is_faster_channels_last(accelerator: Accelerator, host: nn.Module, shape: tuple[int, ...]) -> bool:
     """Measure a training step of the dense network in both layouts, on copies; nothing random is used up."""
     networks = [copy.deepcopy(host).train(), set_channels_last(copy.deepcopy(host).train())]
-    images = _random_images(shape, engine.device)
-    times = torch.full((2,), torch.inf, device=engine.device)
+    images = _random_images(shape, accelerator.device)
+    times = torch.full((2,), torch.inf, device=accelerator.device)
     with isolated_random():
         try:
             for round_number in range(ROUNDS + 1):
                 for place, network in enumerate(networks):
-                    seconds = _step_seconds(engine, network, images)
+                    seconds = _step_seconds(accelerator, network, images)
                     if round_number > 0:  # the first one warms up
                         times[place] = min(float(times[place]), seconds)
         except RuntimeError:  # a network may read its feature maps in an order of its own (view)
             times[1] = torch.inf
-    plain, last = engine.reduce(times, reduction="mean").tolist()  # all processes decide alike
+    plain, last = accelerator.reduce(times, reduction="mean").tolist()  # all processes decide alike
     return bool(last < (1 - MIN_GAIN) * plain)
 
 
-def _step_seconds(engine: Accelerator, network: nn.Module, images: Tensor) -> float:
+def _step_seconds(accelerator: Accelerator, network: nn.Module, images: Tensor) -> float:
     start = time.perf_counter()
-    with engine.autocast():
+    with accelerator.autocast():
         outputs = [t for t in pytree.tree_leaves(network(images)) if isinstance(t, Tensor) and t.is_floating_point()]
         loss = torch.stack([t.float().square().mean() for t in outputs]).sum()
     loss.backward()
@@ -60,12 +60,12 @@ def _step_seconds(engine: Accelerator, network: nn.Module, images: Tensor) -> fl
     return time.perf_counter() - start
 
 
-def check_channels_last(engine: Accelerator, host: nn.Module, image_shape: tuple[int, ...]) -> None:
+def check_channels_last(accelerator: Accelerator, host: nn.Module, image_shape: tuple[int, ...]) -> None:
     """Refuse channels last for a network that depends on the order of its feature maps in memory."""
     network = set_channels_last(copy.deepcopy(host))
     try:
-        with evaluation_mode(network), torch.no_grad(), engine.autocast():
-            network(_random_images((2, *image_shape), engine.device))
+        with evaluation_mode(network), torch.no_grad(), accelerator.autocast():
+            network(_random_images((2, *image_shape), accelerator.device))
     except RuntimeError as error:
         raise InputError(
             f"run.channels_last is on, but the network does not run so: {str(error).splitlines()[0]}",
@@ -153,15 +153,15 @@ def synced_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
             norm.__dict__.pop("forward", None)
 
 
-def check_norms(model: nn.Module, engine: Accelerator) -> None:
+def check_norms(model: nn.Module, accelerator: Accelerator) -> None:
     """Refuse to synchronise batch norm on devices without kernels for it, or of a kind of its own.
 
     Raises:
         InputError: several processes train on a CPU, or a batch norm overrides ``forward``.
     """
-    if engine.num_processes > 1 and engine.device.type != "cuda":
+    if accelerator.num_processes > 1 and accelerator.device.type != "cuda":
         raise InputError(
-            f"batch norm can only be synchronised between GPUs, but the processes train on {engine.device.type}.",
+            f"batch norm can only be synchronised between GPUs, but the processes train on {accelerator.device.type}.",
             hint="set run.sync_bn to false.",
         )
     _batch_norms(model)

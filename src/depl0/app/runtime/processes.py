@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 from depl0._util.stopping import StopRequested, stop_asked, stop_on_signals
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.lock import locked
-from depl0.app.runtime.engine import any_process
+from depl0.app.runtime.accelerator import any_process
 from depl0.errors import Depl0Error, InputError, RunInterruptedError, TrainingError
 
 _LOST = re.compile(
@@ -27,9 +27,9 @@ _LOST = re.compile(
 CONTINUE = "re-run with --resume to continue."
 
 
-def check_same(engine: Accelerator, what: str, content: str) -> None:
+def check_same(accelerator: Accelerator, what: str, content: str) -> None:
     """Refuse to go on if the processes do not all have the same of something; a hash is compared."""
-    if engine.num_processes == 1:
+    if accelerator.num_processes == 1:
         return
     digest = hashlib.sha256(content.encode()).hexdigest()
     found = gather_object([digest])
@@ -42,16 +42,16 @@ def check_same(engine: Accelerator, what: str, content: str) -> None:
 
 
 @contextmanager
-def exclusive(folder: Path, engine: Accelerator) -> Iterator[None]:
+def exclusive(folder: Path, accelerator: Accelerator) -> Iterator[None]:
     """Hold the lock of a run folder: the first process does, and tells the others if it cannot."""
     with ExitStack() as stack:
         refused: Depl0Error | None = None
-        if engine.is_main_process:
+        if accelerator.is_main_process:
             try:
                 stack.enter_context(locked(folder))
             except Depl0Error as error:
                 refused = error
-        (any_refused,) = any_process(engine, refused is not None)
+        (any_refused,) = any_process(accelerator, refused is not None)
         if any_refused:
             raise refused or InputError("the first process cannot use the run folder.")
         yield
@@ -72,7 +72,7 @@ def stoppable(folder: RunFolder) -> Iterator[None]:
 
 
 @contextmanager
-def explain_failures(engine: Accelerator, folder: RunFolder) -> Iterator[None]:
+def explain_failures(accelerator: Accelerator, folder: RunFolder) -> Iterator[None]:
     """Translate environment failures (a full disk, a lost process) into actionable errors."""
     try:
         yield
@@ -88,11 +88,12 @@ def explain_failures(engine: Accelerator, folder: RunFolder) -> Iterator[None]:
     except RuntimeError as error:
         if stop_asked():  # the same signal has ended another process, or a worker that loads data
             raise StopRequested from error
-        if engine.num_processes == 1 or not (isinstance(error, _distributed_error()) or _LOST.search(str(error))):
+        if accelerator.num_processes == 1 or not (isinstance(error, _distributed_error()) or _LOST.search(str(error))):
             raise
         kept = f"; {folder.path} has the last checkpoint" if folder.has_checkpoints else ""
         raise TrainingError(
-            f"process {engine.process_index} of {engine.num_processes} has lost another one, and stops{kept}.",
+            f"process {accelerator.process_index} of {accelerator.num_processes} has lost another one, and stops"
+            f"{kept}.",
             hint=f"{CONTINUE} The other one's own message says why it ended. This one saw: {_short(str(error))}",
         ) from error
 

@@ -21,7 +21,7 @@ from depl0.app.recipes.toml import parse_recipe, write_recipe
 from depl0.app.runs import schema as content
 from depl0.app.runs.folder import RunFolder, first_difference
 from depl0.app.runs.progress import Reporter
-from depl0.app.runtime.engine import is_first_process
+from depl0.app.runtime.accelerator import is_first_process
 from depl0.app.studies.engines import Engine, Job
 from depl0.app.studies.member import LOGS, Failure, run_member
 from depl0.app.studies.progress import member_table

@@ -32,20 +32,20 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
         dense: the network that was pruned; None: it was not trained, and there is nothing to compare with.
         compact: what has become of it.
     """
-    info, engine = session.data.info, session.engine
+    info, accelerator = session.data.info, session.accelerator
     if not isinstance(session.task, Classification) or not 1 < (info.num_classes or 0) <= MAX_CLASSES:
         return None
     classes, most = int(info.num_classes or 0), session.recipe.run.examples
     if info.image_shape is None:
         most = 0
-    counts = torch.zeros(classes, 4, device=engine.device)  # images, right dense, right compact, changed
+    counts = torch.zeros(classes, 4, device=accelerator.device)  # images, right dense, right compact, changed
     examples: list[dict[str, Any]] = []
     taken: Counter[int] = Counter()
     seen = 0
     with evaluation_mode(compact, *([] if dense is None else [dense])):
         for images, labels in session.data.for_choices.epoch(0):
-            after = _answers(engine, compact, images)
-            before = after if dense is None else _answers(engine, dense, images)
+            after = _answers(accelerator, compact, images)
+            before = after if dense is None else _answers(accelerator, dense, images)
             changed = before != after
             columns = [torch.ones_like(changed), before == labels, after == labels, changed]
             counts.index_add_(0, labels, torch.stack(columns, 1).to(counts.dtype))
@@ -56,7 +56,7 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
                     answer = {"label": label, "dense": int(before[place]), "compact": int(after[place])}
                     examples.append({"number": seen + place, **answer, "picture": picture(images[place], info)})
             seen += len(labels)
-    totals = engine.reduce(counts, reduction="sum")
+    totals = accelerator.reduce(counts, reduction="sum")
     return {
         "split": session.data.split,
         "images": int(totals[:, 0].sum()),
@@ -74,8 +74,8 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
     }
 
 
-def _answers(engine: Any, network: nn.Module, images: Any) -> Tensor:
-    with engine.autocast():
+def _answers(accelerator: Any, network: nn.Module, images: Any) -> Tensor:
+    with accelerator.autocast():
         return class_scores(call(network, images)).argmax(1)
 
 

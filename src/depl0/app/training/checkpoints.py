@@ -12,8 +12,8 @@ from torch import Tensor
 
 from depl0._util.random import seed_everything, set_random_state
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.checkpoint import fitting
-from depl0.app.runtime.engine import rng_states
+from depl0.app.runs.checkpoint import fitting, save_checkpoint
+from depl0.app.runtime.accelerator import rng_states
 from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.network import match_state_layout
 from depl0.app.training.phase import Phase
@@ -34,9 +34,9 @@ class Sums(NamedTuple):
         """Return both together."""
         return self if other is None else Sums(other.losses + self.losses, other.measured + self.measured)
 
-    def over_processes(self, engine: Accelerator) -> Sums:
+    def over_processes(self, accelerator: Accelerator) -> Sums:
         """Return the sums over the processes of a run; all of them call this together."""
-        return Sums(engine.reduce(self.losses, reduction="sum"), engine.reduce(self.measured, reduction="sum"))
+        return Sums(*(accelerator.reduce(own, reduction="sum") for own in self))
 
 
 def is_step_to_save(session: Session) -> bool:
@@ -54,7 +54,7 @@ def is_checkpoint_due(session: Session) -> bool:
 
 def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | None) -> None:
     """Write a checkpoint, unless a value is not finite. All processes call this together."""
-    check(session.engine, wrong_parameter(phase.model, session.global_step), phase.name)
+    check(session.accelerator, wrong_parameter(phase.model, session.global_step), phase.name)
     search = phase.search_state()
     if search is not None:
         session.state.search = search
@@ -62,21 +62,22 @@ def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums
         "phase": phase.name,
         "epoch": epoch,
         "step": step,
-        "sums": None if sums is None else _sums_of_all(session.engine, sums),
+        "sums": None if sums is None else _sums_of_all(session.accelerator, sums),
         "model": phase.model.state_dict(),
         "optimizers": [scheduled.optimizer.state_dict() for scheduled in phase.optimizers],
-        "rates": [scheduled.lr / session.rate_factor for scheduled in phase.optimizers],
+        "rates": [scheduled.lr for scheduled in phase.optimizers],
         "average": phase.average.state() if phase.average is not None else None,
-        "scaler": session.engine.scaler.state_dict() if session.engine.scaler is not None else None,
-        "rng": rng_states(session.engine),
+        "scaler": session.accelerator.scaler.state_dict() if session.accelerator.scaler is not None else None,
+        "rng": rng_states(session.accelerator),
         "run": session.state.to_tree(),
         "seconds": session.seconds,
         "recipe": write_recipe(session.written),
         "metrics": session.folder.metrics.text(),
         "gates": session.folder.gates.text(),
     }
-    if session.saver is not None:
-        session.saver.save(session.global_step, state)
+    if session.accelerator.is_main_process:
+        folder, keep = session.folder.checkpoints, session.recipe.run.keep_checkpoints
+        save_checkpoint(folder, session.global_step, state, keep)
     session.last_saved = time.monotonic()
 
 
@@ -85,7 +86,7 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
     state = session.checkpoint_of(phase.name)
     if state is None:
         return 0, 0, None
-    engine = session.engine
+    accelerator = session.accelerator
     with fitting(session.folder.checkpoints, session.global_step):
         _load_network(phase, state["model"])
         if session.state.search is not None:
@@ -96,17 +97,17 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
             scheduled.lr = float(rate)
         if phase.average is not None:
             phase.average.load_state(state["average"])
-        if engine.scaler is not None and state["scaler"] is not None:
-            engine.scaler.load_state_dict(state["scaler"])
+        if accelerator.scaler is not None and state["scaler"] is not None:
+            accelerator.scaler.load_state_dict(state["scaler"])
         _restore_random(session, state["rng"])
         session.resumed = None
-        return int(state["epoch"]), int(state["step"]), _restored_sums(engine, state["sums"])
+        return int(state["epoch"]), int(state["step"]), _restored_sums(accelerator, state["sums"])
 
 
-def _sums_of_all(engine: Accelerator, sums: Sums) -> list[dict[str, Tensor]]:
+def _sums_of_all(accelerator: Accelerator, sums: Sums) -> list[dict[str, Tensor]]:
     """Return the sums of every process: added up in another order they would be rounded otherwise."""
     own = {name: value.cpu() for name, value in sums._asdict().items()}
-    return [own] if engine.num_processes == 1 else list(gather_object([own]))
+    return [own] if accelerator.num_processes == 1 else list(gather_object([own]))
 
 
 def _load_network(phase: Phase, state: dict[str, Any]) -> None:
@@ -125,22 +126,23 @@ def _load_network(phase: Phase, state: dict[str, Any]) -> None:
         phase.average.carry_over(shrunk)
 
 
-def _restored_sums(engine: Accelerator, saved: list[dict[str, Tensor]] | None) -> Sums | None:
+def _restored_sums(accelerator: Accelerator, saved: list[dict[str, Tensor]] | None) -> Sums | None:
     if saved is None:
         return None
-    if len(saved) == engine.num_processes:
-        return Sums(*(saved[engine.process_index][name].to(engine.device) for name in Sums._fields))
-    share = 1 if engine.is_main_process else 0  # of another number of processes: all in the first one's
+    if len(saved) == accelerator.num_processes:
+        return Sums(*(saved[accelerator.process_index][name].to(accelerator.device) for name in Sums._fields))
+    share = 1 if accelerator.is_main_process else 0  # of another number of processes: all in the first one's
     totals = (torch.stack([one[name] for one in saved]).sum(0) for name in Sums._fields)
-    return Sums(*(share * total.to(engine.device) for total in totals))
+    return Sums(*(share * total.to(accelerator.device) for total in totals))
 
 
 def _restore_random(session: Session, states: list[dict[str, Any]]) -> None:
-    engine = session.engine
-    if len(states) == engine.num_processes:
-        set_random_state(states[engine.process_index])
+    accelerator = session.accelerator
+    if len(states) == accelerator.num_processes:
+        set_random_state(states[accelerator.process_index])
         return
     session.reporter.note(
-        f"this run had {len(states)} processes and now has {engine.num_processes}: it continues, but not bit for bit"
+        f"this run had {len(states)} processes and now has {accelerator.num_processes}: it continues, but not bit for "
+        "bit"
     )
-    seed_everything(session.recipe.run.seed + session.global_step + engine.process_index)
+    seed_everything(session.recipe.run.seed + session.global_step + accelerator.process_index)

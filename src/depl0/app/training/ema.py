@@ -1,4 +1,8 @@
-"""A running mean of the weights."""
+"""An exponential moving average of the weights, with the update of :mod:`torch.optim.swa_utils`.
+
+``swa_utils.AveragedModel`` keeps a network of fixed shape. The networks here become smaller while they are averaged, so
+that their averages are kept as a list of tensors, which is cut along with them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from depl0.surgery.shrink import Shrunk
 
@@ -17,7 +22,7 @@ class Average:
     """Keeps mean ← decay·mean + (1 − decay)·weights of a network, its statistics included."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
+        self._average = get_ema_multi_avg_fn(decay)
         self._model = model
         self.restart()
 
@@ -25,10 +30,9 @@ class Average:
         """Let the mean begin with the present weights."""
         self._mean = [tensor.clone() for tensor in self._present()]
 
-    @torch.no_grad()
     def update(self) -> None:
         """Move the mean towards the present weights, in one operation for all of them."""
-        torch._foreach_lerp_(self._mean, self._present(), 1 - self.decay)
+        self._average(self._mean, self._present(), 0)
 
     @torch.no_grad()
     def copy_to_model(self) -> None:

@@ -18,31 +18,31 @@ from depl0.search.calibration import call
 
 
 @torch.no_grad()
-def evaluate(engine: Accelerator, model: nn.Module, batches: Iterable[tuple[Any, Any]], task: Task) -> float:
+def evaluate(accelerator: Accelerator, model: nn.Module, batches: Iterable[tuple[Any, Any]], task: Task) -> float:
     """Return the task's metric over all batches and processes. Every module's mode is kept.
 
     Raises:
         DataError: inputs hold NaN or infinite values; they would count as wrong answers.
     """
     sums: Tensor | None = None
-    damaged = torch.zeros((), device=engine.device)
+    damaged = torch.zeros((), device=accelerator.device)
     with evaluation_mode(model):
         for inputs, targets in batches:
             for leaf in pytree.tree_leaves(inputs):
                 if isinstance(leaf, Tensor) and leaf.is_floating_point():
                     damaged += ~leaf.isfinite().all()
-            with engine.autocast():
+            with accelerator.autocast():
                 outputs = call(model, inputs)
             measured = task.measure(outputs, targets)
             sums = measured if sums is None else sums + measured
     assert sums is not None, "there is always something to evaluate on"
-    count = int(engine.reduce(damaged, reduction="sum"))
+    count = int(accelerator.reduce(damaged, reduction="sum"))
     if count:
         raise DataError(
             f"examples to evaluate on hold NaN or infinite values, in {count:,} of the batches.",
             hint="look for a transform that divides by zero, or for damaged files.",
         )
-    return task.value(engine.reduce(sums, reduction="sum"))
+    return task.value(accelerator.reduce(sums, reduction="sum"))
 
 
 class Scores(NamedTuple):
@@ -53,8 +53,8 @@ class Scores(NamedTuple):
     """None: no images are held out for choices"""
 
 
-def final_scores(engine: Accelerator, model: nn.Module, data: Data, task: Task) -> Scores:
+def final_scores(accelerator: Accelerator, model: nn.Module, data: Data, task: Task) -> Scores:
     """Return what a finished network is worth: measured once, and nothing is chosen by the test images."""
-    test = evaluate(engine, model, data.test.epoch(0), task)
+    test = evaluate(accelerator, model, data.test.epoch(0), task)
     held_out = data.validation
-    return Scores(test, None if held_out is None else evaluate(engine, model, held_out.epoch(0), task))
+    return Scores(test, None if held_out is None else evaluate(accelerator, model, held_out.epoch(0), task))

@@ -33,14 +33,14 @@ def finalize(
 
     ``trained`` is the dense network as it was before, to compare with; None: it was not trained.
     """
-    engine, state = session.engine, session.state
+    accelerator, state = session.accelerator, session.state
     record = record_for(compact)
-    check_same(engine, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
-    check(engine, wrong_parameter(compact, session.global_step), "the compact network")
+    check_same(accelerator, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
+    check(accelerator, wrong_parameter(compact, session.global_step), "the compact network")
     for network in (compact, gated.host):  # measured as they are when they come from a file
         set_contiguous(network)
-    scores = final_scores(engine, compact, session.data, session.task)
-    dense = model_factory(session.recipe, session.data)().to(engine.device)
+    scores = final_scores(accelerator, compact, session.data, session.task)
+    dense = model_factory(session.recipe, session.data)().to(accelerator.device)
     more, faster = measured(dense, compact, example)
     figures = {
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
@@ -50,7 +50,7 @@ def finalize(
     summary = _summary(session, gated, record, figures, faster, reached).to_dict()
     answers = compare_answers(session, trained, compact)
     check_stop()
-    if engine.is_main_process:
+    if accelerator.is_main_process:
         files.save(compact, session.folder.compact)
         if answers is not None:
             session.folder.keep_answers(answers)
@@ -102,7 +102,6 @@ def _summary(
         layers=layer_table(gated.plan, record, dense, compact),
         channels_last=bool(state.channels_last),
         steps=session.global_step,
-        rollbacks=len(state.rollbacks),
         seconds=session.seconds,
         seed=recipe.run.seed,
     )

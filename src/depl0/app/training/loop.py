@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast_buffers
 from depl0._util.stopping import stop_asked, stop_deferred
-from depl0.app.runtime.engine import any_process, prepare, restore
+from depl0.app.runtime.accelerator import any_process, prepare, restore
 from depl0.app.runtime.guard import explained_batches
 from depl0.app.runtime.network import compiled, match_state_layout, set_channels_last, synced_norms
 from depl0.app.training.checkpoints import Sums, is_checkpoint_due, is_step_to_save, restore_phase, save_phase
@@ -37,11 +37,9 @@ def run_phase(session: Session, phase: Phase) -> None:
 
 
 def _run_phase(session: Session, phase: Phase) -> None:
-    engine, batches, is_new = session.engine, session.data.train, session.checkpoint_of(phase.name) is None
+    accelerator, batches, is_new = session.accelerator, session.data.train, session.checkpoint_of(phase.name) is None
     epoch, first_step, sums = restore_phase(session, phase)  # first, because it may bring the network to a smaller size
     wrapped = _prepare(session, phase)
-    for scheduled in phase.optimizers:
-        scheduled.lr *= session.rate_factor
     session.reporter.begin(
         phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step, session.task.metric
     )
@@ -49,8 +47,6 @@ def _run_phase(session: Session, phase: Phase) -> None:
         _write_gates(session, phase, 0)
     try:
         with stop_deferred():
-            if is_new and session.recipe.run.on_nan == "rollback":  # there must be something to go back to
-                save_phase(session, phase, epoch, first_step, sums)
             while epoch < phase.epochs:
                 start = time.monotonic()
                 wrapped.train()
@@ -58,7 +54,7 @@ def _run_phase(session: Session, phase: Phase) -> None:
                     session.epoch = epoch + step / batches.steps
                     if phase.before_step():  # parameters were replaced: wrap the network anew
                         del wrapped
-                        restore(engine, phase.called)
+                        restore(accelerator, phase.called)
                         wrapped = _prepare(session, phase)
                         wrapped.train()
                     if epoch == 0 and step == 0:  # gates move by now, unless a warm-up holds them open
@@ -75,15 +71,15 @@ def _run_phase(session: Session, phase: Phase) -> None:
                 phase.after_epoch()
                 _write_epoch(session, phase, epoch + 1, sums, time.monotonic() - start)
                 epoch, first_step, sums = epoch + 1, 0, None
-                stop, due = any_process(engine, stop_asked(), is_checkpoint_due(session))
+                stop, due = any_process(accelerator, stop_asked(), is_checkpoint_due(session))
                 if epoch == phase.epochs or due or stop:
                     save_phase(session, phase, epoch, 0, sums)
                 if stop:  # asked while the epoch was evaluated
                     raise _interrupted(session)
-        session.wait_until_saved()
     finally:
         session.reporter.end()
-        restore(engine, phase.called)
+        wrapped = phase.called  # the wrapper refers to the process group, and is collected here
+        restore(accelerator, phase.called)
     if phase.average is not None:
         phase.average.copy_to_model()
 
@@ -94,14 +90,14 @@ def _prepare(session: Session, phase: Phase) -> nn.Module:
         set_channels_last(phase.model)
     for scheduled in phase.optimizers:
         match_state_layout(scheduled.optimizer)
-    wrapped = prepare_phase(session.engine, phase)
-    return compiled(wrapped, session.engine.device) if session.recipe.run.compile else wrapped
+    wrapped = prepare_phase(session.accelerator, phase)
+    return compiled(wrapped, session.accelerator.device) if session.recipe.run.compile else wrapped
 
 
-def prepare_phase(engine: Accelerator, phase: Phase) -> nn.Module:
-    """Give the network and its optimizers to the engine; return the network as the engine runs it."""
+def prepare_phase(accelerator: Accelerator, phase: Phase) -> nn.Module:
+    """Give the network and its optimizers to the accelerator; return the network as the accelerator runs it."""
     optimizers = [scheduled.optimizer for scheduled in phase.optimizers]
-    wrapped, prepared = prepare(engine, phase.called, optimizers, phase.find_unused_parameters)
+    wrapped, prepared = prepare(accelerator, phase.called, optimizers, phase.find_unused_parameters)
     for scheduled, optimizer in zip(phase.optimizers, prepared, strict=True):
         scheduled.optimizer = optimizer
     return wrapped
@@ -109,20 +105,20 @@ def prepare_phase(engine: Accelerator, phase: Phase) -> nn.Module:
 
 def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, targets: Any) -> Sums:
     """Do one step; return its share of the epoch's sums, without waiting for the device."""
-    engine, teacher = session.engine, phase.distillation
-    with engine.autocast(), explained_batches():
+    accelerator, teacher = session.accelerator, phase.distillation
+    with accelerator.autocast(), explained_batches():
         with teacher.watch(phase.model) if teacher is not None else nullcontext({}) as blocks:
             outputs = call(wrapped, inputs)
         losses = phase.losses(outputs, targets)
         loss = losses.total
         if teacher is not None:  # penalties stay beside it
             loss = loss - losses.task + teacher(losses.task, losses.outputs, inputs, blocks)
-    engine.backward(loss)
+    accelerator.backward(loss)
     if phase.clip_norm is not None:
         weights = phase.optimizers[0].optimizer
-        engine.unscale_gradients(weights)  # of these alone: the gates' optimizer unscales its own when it steps
+        accelerator.unscale_gradients(weights)  # of these alone: the gates' optimizer unscales its own when it steps
         nn.utils.clip_grad_norm_([p for group in weights.param_groups for p in group["params"]], phase.clip_norm)
-    session.guard.keep(loss, losses.task, [s.optimizer for s in phase.optimizers], engine.scaler is not None)
+    session.guard.keep(loss, losses.task, [s.optimizer for s in phase.optimizers], accelerator.scaler is not None)
     for scheduled in phase.optimizers:
         scheduled.optimizer.step()
         scheduled.optimizer.zero_grad(set_to_none=True)
@@ -138,13 +134,13 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
 def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sums) -> None:
     """Stop on non-finite values, or on request; save when it is time."""
     last = step == session.data.train.steps
-    asked = stop_asked() and session.engine.num_processes == 1  # several stop together, at a check
+    asked = stop_asked() and session.accelerator.num_processes == 1  # several stop together, at a check
     if not (last or asked or _is_time_to_check(session) or is_step_to_save(session)):
         return
     names = [scheduled.name for scheduled in phase.optimizers]
     lr = phase.optimizers[0].optimizer.param_groups[0]["lr"]
     where = f"{phase.name}, epoch {epoch + 1}, learning rate {lr:g}"
-    session.guard.check(session.engine, phase.model, session.global_step, names, where)
+    session.guard.check(session.accelerator, phase.model, session.global_step, names, where)
     if not last:  # of this process's own images; the check before has waited for the device already
         loss, _, count = sums.losses.tolist()
         session.reporter.progress(
@@ -157,7 +153,7 @@ def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sum
                 "lr": lr,
             }
         )
-    stop, due = any_process(session.engine, stop_asked(), is_checkpoint_due(session))
+    stop, due = any_process(session.accelerator, stop_asked(), is_checkpoint_due(session))
     if stop or (due and not last):
         save_phase(session, phase, epoch, step, sums)
     if stop:
@@ -165,7 +161,6 @@ def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sum
 
 
 def _interrupted(session: Session) -> RunInterruptedError:
-    session.wait_until_saved()
     return RunInterruptedError(
         f"interrupted at step {session.global_step}; everything is saved in {session.folder.path}.",
         hint="re-run with --resume to continue.",
@@ -174,14 +169,14 @@ def _interrupted(session: Session) -> RunInterruptedError:
 
 def _is_time_to_check(session: Session) -> bool:
     """Tell whether to check now: all processes must come to the same answer, each by itself."""
-    if session.engine.num_processes == 1:
+    if session.accelerator.num_processes == 1:
         return session.global_step % _CHECK_EVERY == 0
     if session.global_step < session.next_check:
         return False
     (step, then), now = session.last_check, time.monotonic()
     rate = (session.global_step - step) / max(now - then, 1e-3)
-    wanted = torch.tensor(float(min(rate * _CHECK_SECONDS, _CHECK_EVERY)), device=session.engine.device)
-    steps = float(session.engine.reduce(wanted, reduction="mean")) if then else 1.0
+    wanted = torch.tensor(float(min(rate * _CHECK_SECONDS, _CHECK_EVERY)), device=session.accelerator.device)
+    steps = float(session.accelerator.reduce(wanted, reduction="mean")) if then else 1.0
     session.next_check, session.last_check = session.global_step + max(1, int(steps)), (session.global_step, now)
     return True
 
@@ -190,14 +185,14 @@ def _is_time_to_check(session: Session) -> bool:
 
 
 def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, seconds: float) -> None:
-    engine = session.engine
+    accelerator = session.accelerator
     assert sums is not None, "an epoch has at least one step"
-    total = sums.over_processes(engine)
+    total = sums.over_processes(accelerator)
     loss, task_loss, count = total.losses.tolist()
     metric = session.task.metric.name
     broadcast_buffers(phase.model)
     with phase.average.swapped_in() if phase.average is not None else nullcontext():
-        score = evaluate(engine, phase.model, session.data.for_choices.epoch(0), session.task)
+        score = evaluate(accelerator, phase.model, session.data.for_choices.epoch(0), session.task)
     line: dict[str, Any] = {
         "phase": phase.name,
         "method": session.written.gates.method,
@@ -211,15 +206,15 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
         **phase.describe(),
         "seconds": seconds,
     }
-    if engine.is_main_process:
+    if accelerator.is_main_process:
         session.folder.metrics.add(line)
-        engine.log(_scalars(phase.name, line), step=session.global_step)
+        accelerator.log(_scalars(phase.name, line), step=session.global_step)
     _write_gates(session, phase, epoch)
     session.reporter.epoch(line)
 
 
 def _write_gates(session: Session, phase: Phase, epoch: float) -> None:
-    if session.engine.is_main_process:
+    if session.accelerator.is_main_process:
         gates = phase.gates_line()
         if gates is not None:
             where = {"phase": phase.name, "epoch": epoch, "step": session.global_step}

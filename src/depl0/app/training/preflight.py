@@ -52,13 +52,13 @@ def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
     if data.info.image_shape is None:
         return False
     if wanted == "on":
-        check_channels_last(session.engine, host, data.info.image_shape)
+        check_channels_last(session.accelerator, host, data.info.image_shape)
         return True
     steps = data.train.steps * (recipe.search.epochs + recipe.finetune.epochs)
     if wanted == "off" or steps < MIN_STEPS or steps * recipe.data.batch_size * macs < MIN_MACS:
         return False
-    batch = max(1, recipe.data.batch_size // session.engine.num_processes)
-    faster = is_faster_channels_last(session.engine, host, (batch, *data.info.image_shape))
+    batch = max(1, recipe.data.batch_size // session.accelerator.num_processes)
+    faster = is_faster_channels_last(session.accelerator, host, (batch, *data.info.image_shape))
     session.reporter.note(f"channels last is {'faster' if faster else 'not faster'} here")
     return faster
 
@@ -81,19 +81,19 @@ def choose_rounding(session: Session, gated: GatedModel) -> GatedModel:
 
 def header(session: Session, gated: GatedModel) -> str:
     """Return network, data, device, folder and plan of a run, one line each."""
-    recipe, info, engine = session.recipe, session.data.info, session.engine
+    recipe, info, accelerator = session.recipe, session.data.info, session.accelerator
     images = f"{info.train_size:,} training and {info.test_size:,} test images"
     shape = info.shape
     classes = "" if info.num_classes is None else f", {info.num_classes:,} classes"
-    processes = "" if engine.num_processes == 1 else f", {engine.num_processes} processes"
-    if engine.device.type == "cpu":
+    processes = "" if accelerator.num_processes == 1 else f", {accelerator.num_processes} processes"
+    if accelerator.device.type == "cpu":
         threads = torch.get_num_threads()
         processes = f", {threads} thread{'s' if threads > 1 else ''}{processes}"
     rows = {
         "network": f"{recipe.model.spec}: {gated.dense_cost}",
         "data": f"{recipe.data.spec}: {images} of {shape}{classes}",
         "images": _reading(info),
-        "device": f"{engine.device}, {recipe.run.precision}{processes}",
+        "device": f"{accelerator.device}, {recipe.run.precision}{processes}",
         "folder": str(session.folder.path),
         "plan": _plan(session),
     }
@@ -156,7 +156,7 @@ def time_estimate(session: Session, host: nn.Module) -> str | None:
     inputs = pytree.tree_map(lambda tensor: tensor[:TIMED_IMAGES], next(iter(session.data.test.epoch(0)))[0])
     first = pytree.tree_leaves(inputs)[0]
     seconds = 0.0
-    with evaluation_mode(host), torch.no_grad(), isolated_random(), session.engine.autocast():
+    with evaluation_mode(host), torch.no_grad(), isolated_random(), session.accelerator.autocast():
         for _ in range(2):  # the first one also finds its algorithms
             start = time.perf_counter()
             call(host, inputs)

@@ -17,7 +17,7 @@ from depl0.app.recipes.recipe import Recipe, distill_share
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.progress import Quiet, Reporter
-from depl0.app.runtime.engine import make_engine
+from depl0.app.runtime.accelerator import make_accelerator
 from depl0.app.runtime.processes import stoppable
 from depl0.app.training.evaluate import final_scores
 from depl0.app.training.finalize import finalize, record_for
@@ -27,9 +27,8 @@ from depl0.app.training.phase import PlainPhase
 from depl0.app.training.preflight import check_above_chance, choose_layout, choose_rounding, header, time_estimate
 from depl0.app.training.recovery import recover
 from depl0.app.training.search import record_cut, search
-from depl0.app.training.session import Session, Shared, open_session, roll_back
+from depl0.app.training.session import Session, Shared, open_session
 from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for, with_preprocessing
-from depl0.errors import DivergedError
 from depl0.gated import GatedModel
 from depl0.search.recovery.distillation import DistillationLoss
 from depl0.search.state import Cut
@@ -70,17 +69,17 @@ def prune(
 def _prune(
     recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, reporter: Reporter, shared: Shared | None
 ) -> dict[str, Any]:
-    engine = make_engine(recipe, folder.path)
-    said = reporter if engine.is_main_process else Quiet()
+    accelerator = make_accelerator(recipe, folder.path)
+    said = reporter if accelerator.is_main_process else Quiet()
     written, recipe = recipe, resolve_paths(recipe, folder.path)  # a run may be resumed from another folder
     said.note(f"opening {recipe.data.spec} …")
-    data = open_data_for(recipe, engine.device, engine.process_index, engine.num_processes)
+    data = open_data_for(recipe, accelerator.device, accelerator.process_index, accelerator.num_processes)
     check_stop()
     make_host = model_factory(recipe, data)
     said.note(f"analysing {recipe.model.spec} …")
-    gated, example, start = gated_network(recipe, engine, data, make_host)
+    gated, example, start = gated_network(recipe, accelerator, data, make_host)
     check_stop()
-    with open_session(written, engine, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
+    with open_session(written, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
         session.trained, session.shared = start.trained, shared or session.shared
         choose_layout(session, gated.host, gated.dense_cost.macs)
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
@@ -90,19 +89,14 @@ def _prune(
         time_needed = time_estimate(session, gated.host)
         if time_needed is not None:
             session.reporter.note(time_needed)
-        while True:
-            try:
-                gated = choose_rounding(session, gated)
-                _measure_dense(session, gated.host)
-                if not session.is_past("search"):
-                    search(session, gated)
-                    compact = _extract_and_finetune(session, gated, dense)
-                else:
-                    compact = _finetune_from_checkpoint(session, gated, make_host, dense)
-                return finalize(session, gated, compact, example, dense)
-            except DivergedError as trouble:
-                session = roll_back(session, trouble)
-                gated, example, _ = gated_network(recipe, engine, data, make_host)
+        gated = choose_rounding(session, gated)
+        _measure_dense(session, gated.host)
+        if session.is_past("search"):
+            compact = _finetune_from_checkpoint(session, gated, make_host, dense)
+        else:
+            search(session, gated)
+            compact = _extract_and_finetune(session, gated, dense)
+        return finalize(session, gated, compact, example, dense)
 
 
 def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
@@ -133,7 +127,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
     scores = None
     if session.trained:
         scores = session.shared.once(
-            "dense", recipe, lambda: final_scores(session.engine, host, session.data, session.task)
+            "dense", recipe, lambda: final_scores(session.accelerator, host, session.data, session.task)
         )
         shown, split = (scores.test, "") if scores.validation is None else (scores.validation, "validation ")
         session.reporter.note(f"dense network: {split}{metric.label} {metric.show(shown)}")
@@ -141,7 +135,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
     elif recipe.search.dense_baseline and recipe.search.epochs + recipe.finetune.epochs > 0:
         dense = copy.deepcopy(host)
         run_phase(session, dense_phase(session, dense))
-        scores = final_scores(session.engine, dense, session.data, session.task)
+        scores = final_scores(session.accelerator, dense, session.data, session.task)
     if scores is not None:
         state.dense_score, state.dense_validation = scores
     state.has_dense_score = True
@@ -208,7 +202,7 @@ def _finetunes_gated(recipe: Recipe) -> bool:
 
 def _rebuild(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
     """Cut a new network as it was cut before the run stopped; its values come from the checkpoint."""
-    compact = make_host().to(session.engine.device)
+    compact = make_host().to(session.accelerator.device)
     record = files.record_from_json(json.loads(session.state.record or "{}"), session.folder.path)
     apply_record(compact, record)
     remember(compact, record)

@@ -50,7 +50,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
             )
         broadcast_parameters(compact)  # each process has looked at other data
         broadcast_buffers(compact)
-        score = evaluate(session.engine, compact, data.for_choices.epoch(0), session.task)
+        score = evaluate(session.accelerator, compact, data.for_choices.epoch(0), session.task)
         losses = {"loss_before": done.before, "loss_after": done.after}
         figures: dict[str, Any] = {"steps": done.steps, **losses, session.task.metric.name: score}
         session.log_event("recovery", session.epoch, **figures)

@@ -186,7 +186,7 @@ class Penalised(nn.Module):
     """Calls a gated network and its penalty together.
 
     Asked one after the other, each would run the generator for itself, forward and backward. Inside one module both are
-    also seen by whatever the engine puts around a network: gradient synchronisation and compilation.
+    also seen by whatever the accelerator puts around a network: gradient synchronisation and compilation.
     """
 
     def __init__(self, gated: GatedModel, kind: PenaltyKind, scale: PenaltyScale) -> None:
@@ -304,15 +304,15 @@ class ScoredPhase(Phase):
 def score_before_freezing(session: Session, gated: GatedModel) -> float:
     """Measure the network, and the dependency of its gates, before they are frozen."""
     session.state.dependency = dependency_of(gated).get("dependency")
-    return evaluate(session.engine, gated, session.data.for_choices.epoch(0), session.task)
+    return evaluate(session.accelerator, gated, session.data.for_choices.epoch(0), session.task)
 
 
 def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, before: float) -> None:
     """Measure the network after its gates were frozen, and write down what that changed."""
     task, of, state = session.task, session.recipe.gates.of, session.state
-    after = evaluate(session.engine, gated, session.data.for_choices.epoch(0), task)
+    after = evaluate(session.accelerator, gated, session.data.for_choices.epoch(0), task)
     state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
-    check_same(session.engine, "which gates are open", json.dumps(state.frozen_gates))
+    check_same(session.accelerator, "which gates are open", json.dumps(state.frozen_gates))
     statistics, fitted = "renewed" if freezing.statistics_renewed else "kept", []
     if freezing.compensation is not None:
         statistics, fitted = "compensated", [asdict(each) for each in freezing.compensation.fitted]

@@ -1,9 +1,7 @@
-"""What all phases of a run share: opened once, resumed from a checkpoint, and rolled back after a divergence."""
+"""What all phases of a run share: opened once, and resumed from a checkpoint."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,19 +14,17 @@ from depl0.app.data import Data
 from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.sanity import warnings_for
 from depl0.app.recipes.toml import with_overrides, write_recipe
-from depl0.app.runs.checkpoint import BackgroundSaver, fitting, load_newest, save_checkpoint
+from depl0.app.runs.checkpoint import fitting, load_newest
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths, trust_code
 from depl0.app.runs.progress import Logged, Quiet, Reporter
 from depl0.app.runs.state import RunState
+from depl0.app.runtime.accelerator import close_process_group
 from depl0.app.runtime.guard import NumberGuard
 from depl0.app.runtime.processes import check_same, exclusive, explain_failures
 from depl0.app.tasks import Task
 from depl0.app.training.phase import PHASES, PhaseName
-from depl0.errors import DivergedError
 from depl0.search.recovery.distillation import DistillationLoss
-
-MAX_ROLLBACKS = 3
 
 _T = TypeVar("_T")
 
@@ -55,7 +51,7 @@ class Session:
 
     recipe: Recipe
     """as seen from here: files are where they were found"""
-    engine: Accelerator
+    accelerator: Accelerator
     data: Data
     task: Task
     folder: RunFolder
@@ -66,8 +62,6 @@ class Session:
     """with other runs"""
     trained: bool = False
     """whether the dense network solved its task when the run began"""
-    saver: BackgroundSaver | None = None
-    """writes checkpoints while training goes on; the first process has one"""
     as_given: Recipe | None = None
     """the recipe that is written to the folder, if files were found elsewhere than it says"""
     state: RunState = field(default_factory=RunState)
@@ -90,26 +84,16 @@ class Session:
         """Return the recipe as the folder has it."""
         return self.as_given or self.recipe
 
-    def wait_until_saved(self) -> None:
-        """Return when every checkpoint is on the disk; raise what went wrong."""
-        if self.saver is not None:
-            self.saver.wait()
-
     @property
     def seconds(self) -> float:
         """Return the seconds spent on this run, earlier parts included."""
         return self.seconds_before + time.monotonic() - self.started
 
-    @property
-    def rate_factor(self) -> float:
-        """Return what learning rates are multiplied by: a half for every rollback."""
-        return 0.5 ** len(self.state.rollbacks)
-
     def resume(self) -> None:
         """Continue from the newest checkpoint, or from the beginning if there is none."""
-        main = self.engine.is_main_process
+        main = self.accelerator.is_main_process
         found = load_newest(self.folder.checkpoints, self.reporter.note, mend=main)
-        check_same(self.engine, "the checkpoint to resume from", str(found and found[0]))
+        check_same(self.accelerator, "the checkpoint to resume from", str(found and found[0]))
         if found is None:
             self.reporter.note("nothing to resume: no checkpoint yet; starting from the beginning")
             if main:
@@ -136,14 +120,14 @@ class Session:
     def log_event(self, event: str, epoch: float, phase: PhaseName = "search", **more: Any) -> None:
         """Write a line about a single event to ``metrics.jsonl``, with the seconds of the run so far."""
         line = {"event": event, "phase": phase, "epoch": epoch, "step": self.global_step, **more}
-        if self.engine.is_main_process:
+        if self.accelerator.is_main_process:
             self.folder.metrics.add({**line, "seconds": self.seconds})
 
 
 @contextmanager
 def open_session(
     recipe: Recipe,
-    engine: Accelerator,
+    accelerator: Accelerator,
     data: Data,
     folder: RunFolder,
     *,
@@ -152,13 +136,13 @@ def open_session(
     reporter: Reporter | None,
 ) -> Iterator[Session]:
     """Open a run folder for this run alone, resuming it if it ``goes_on``; trackers and checkpoints end with it."""
-    with exclusive(folder.path, engine), explain_failures(engine, folder):
-        shown: Reporter = reporter if reporter and engine.is_main_process else Quiet()
-        if engine.is_main_process:
+    with exclusive(folder.path, accelerator), explain_failures(accelerator, folder):
+        shown: Reporter = reporter if reporter and accelerator.is_main_process else Quiet()
+        if accelerator.is_main_process:
             shown = Logged(shown, folder.path / "log.txt")
         resolved = resolve_paths(recipe, folder.path)
-        session = Session(resolved, engine, data, task_of(resolved), folder, shown, as_given=recipe)
-        if engine.is_main_process:
+        session = Session(resolved, accelerator, data, task_of(resolved), folder, shown, as_given=recipe)
+        if accelerator.is_main_process:
             trust_code(resolved)
         if goes_on:
             session.resume()
@@ -166,82 +150,20 @@ def open_session(
             _begin(session, resume)
         for warning in warnings_for(resolved, data):
             session.reporter.note(f"warning: {warning}")
-        engine.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
+        accelerator.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
         try:
-            with BackgroundSaver(folder.checkpoints, recipe.run.keep_checkpoints) as saver:
-                session.saver = saver if engine.is_main_process else None
-                yield session
+            yield session
         finally:
-            engine.end_training()
+            for tracker in accelerator.trackers:
+                tracker.finish()
+            close_process_group()
 
 
 def _begin(session: Session, resume: bool) -> None:
     """Write the recipe to the folder, unless another process did so since we looked."""
     folder = session.folder
-    if session.engine.is_main_process:
+    if session.accelerator.is_main_process:
         open_run(str(folder.path), session.written, resume=False)
         folder.begin(session.written)
     if resume:  # said after the folder has begun: the log is in it
         session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
-
-
-def roll_back(session: Session, trouble: DivergedError) -> Session:
-    """Return the session of a run that continues from its last good checkpoint with halved learning rates.
-
-    The checkpoint is written once more, with the rollback in its state: what follows is a resumed run, and one that is
-    killed now knows of it too.
-
-    Raises:
-        DivergedError: the recipe does not ask for it, there is no checkpoint, or it was done too often.
-    """
-    run = session.recipe.run
-    session.wait_until_saved()
-    session.engine.wait_for_everyone()
-    if run.on_nan != "rollback" and session.folder.has_checkpoints:
-        raise DivergedError(
-            trouble.message,
-            hint="the last good checkpoint is intact. Go on from there with half the learning rates: --resume --set "
-            f"run.on_nan=rollback. Or {trouble.hint}",
-        ) from trouble
-    found = load_newest(session.folder.checkpoints) if run.on_nan == "rollback" else None
-    if found is None:
-        raise trouble
-    step, state = found
-    with fitting(session.folder.checkpoints, step):
-        before, metrics = RunState.from_tree(state["run"]), str(state["metrics"])
-    number = len(before.rollbacks) + 1
-    if number > MAX_ROLLBACKS:
-        raise DivergedError(
-            f"{trouble.message} The run has already been rolled back {MAX_ROLLBACKS} times.",
-            hint="lower weight_optimizer.lr and gate_optimizer.lr, or set search.clip_norm, and start again.",
-        ) from trouble
-    event = {
-        "event": "rollback",
-        "phase": state["phase"],
-        "epoch": state["epoch"] + state["step"] / session.data.train.steps,
-        "step": step,
-        "cause": trouble.message,
-        "noticed_at_step": session.global_step,
-        "rate_factor": 0.5**number,
-    }
-    state["run"] = dataclasses.replace(before, rollbacks=[*before.rollbacks, event]).to_tree()
-    state["metrics"] = f"{metrics}{json.dumps(event)}\n"
-    if session.engine.is_main_process:
-        save_checkpoint(session.folder.checkpoints, step, state, run.keep_checkpoints)
-    session.engine.wait_for_everyone()
-    session.reporter.note(f"{trouble.message} Back to step {step}, with learning rates times {event['rate_factor']:g}.")
-    again = Session(
-        session.recipe,
-        session.engine,
-        session.data,
-        session.task,
-        session.folder,
-        session.reporter,
-        session.distillation,
-        session.shared,
-        session.trained,
-        session.saver,
-        session.as_given,
-    )
-    again.resume()
-    return again

@@ -141,21 +141,21 @@ def first_example(data: Data) -> Any:
 
 
 def gated_network(
-    recipe: Recipe, engine: Accelerator, data: Data, make_host: Callable[[], nn.Module]
+    recipe: Recipe, accelerator: Accelerator, data: Data, make_host: Callable[[], nn.Module]
 ) -> tuple[GatedModel, Any, InitialNetwork]:
     """Build the network of a recipe with its gates, the same in all processes; with one image of the data."""
     start = initial_network(recipe, data, make_host)
-    host = start.host.to(engine.device)
+    host = start.host.to(accelerator.device)
     if recipe.run.sync_bn:
-        check_norms(host, engine)
+        check_norms(host, accelerator)
     example = first_example(data)
     check_network(task_of(recipe), host, example, data.info)
-    choose_threads(cost(host, example).macs * recipe.data.batch_size / engine.num_processes, engine.device)
+    choose_threads(cost(host, example).macs * recipe.data.batch_size / accelerator.num_processes, accelerator.device)
     # Where layers are timed, one process does it and the others read what it has kept.
-    with engine.main_process_first() if recipe.gates.of == "latency" else nullcontext():
+    with accelerator.main_process_first() if recipe.gates.of == "latency" else nullcontext():
         gated = attach_for(recipe, host, example)
-    if engine.num_processes > 1:  # all have the same network by now, and each draws its own gates
-        seed_everything(recipe.run.seed + engine.process_index)
+    if accelerator.num_processes > 1:  # all have the same network by now, and each draws its own gates
+        seed_everything(recipe.run.seed + accelerator.process_index)
     return gated, example, start
 
 

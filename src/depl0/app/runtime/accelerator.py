@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,7 +24,7 @@ from depl0.errors import InputError, TrainingError
 _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
-def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
+def make_accelerator(recipe: Recipe, folder: Path | None = None) -> Accelerator:
     """Return an Accelerator for a recipe, and seed everything that is random, alike in all processes.
 
     Trackers write to the folder.
@@ -36,7 +38,7 @@ def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
         torch.cuda.set_device(device)
     wait = waiting_time()
     try:
-        engine = Accelerator(
+        accelerator = Accelerator(
             mixed_precision=_PRECISIONS[recipe.run.precision],
             cpu=device.partition(":")[0] == "cpu" or (device == "auto" and not _has_accelerator()),
             log_with=list(recipe.run.trackers) or None if folder is not None else None,
@@ -53,17 +55,29 @@ def make_engine(recipe: Recipe, folder: Path | None = None) -> Accelerator:
             f"DEPL0_TIMEOUT to more seconds. This one saw: {reason}",
         ) from error
     world = os.environ.get("WORLD_SIZE", "1")
-    if str(engine.num_processes) != world:  # each would train for itself, in the same folder
+    if str(accelerator.num_processes) != world:  # each would train for itself, in the same folder
         raise TrainingError(
-            f"{world} processes were started, but Accelerate runs {engine.num_processes}.",
+            f"{world} processes were started, but Accelerate runs {accelerator.num_processes}.",
             hint="let torchrun or accelerate launch start them, and leave other ACCELERATE_ variables unset.",
         )
+    atexit.register(close_process_group)
     seed_everything(recipe.run.seed)
-    return engine
+    return accelerator
+
+
+def close_process_group() -> None:
+    """Join the threads of this process's communication, after everything that still refers to them.
+
+    ``DistributedDataParallel`` holds tensors and the process group in reference cycles. A communication thread that
+    drops such a tensor while the interpreter shuts down aborts the process.
+    """
+    gc.collect()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def is_first_process() -> bool:
-    """Tell whether this is the process that speaks for all, before there is an engine."""
+    """Tell whether this is the process that speaks for all, before there is an accelerator."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -106,33 +120,33 @@ def _check_trackers(trackers: tuple[str, ...]) -> None:
 # -- random numbers --------------------------------------------------------------------------------------------------
 
 
-def rng_states(engine: Accelerator) -> list[dict[str, Any]]:
+def rng_states(accelerator: Accelerator) -> list[dict[str, Any]]:
     """Return the random state of every process; all of them call this together."""
-    return [random_state()] if engine.num_processes == 1 else list(gather_object([random_state()]))
+    return [random_state()] if accelerator.num_processes == 1 else list(gather_object([random_state()]))
 
 
 # -- networks and processes ------------------------------------------------------------------------------------------
 
 
 def prepare(
-    engine: Accelerator, model: nn.Module, optimizers: Sequence[Any], find_unused_parameters: bool
+    accelerator: Accelerator, model: nn.Module, optimizers: Sequence[Any], find_unused_parameters: bool
 ) -> tuple[nn.Module, list[Any]]:
-    """Return a network and its optimizers as the engine runs them."""
-    engine.ddp_handler.find_unused_parameters = find_unused_parameters
-    wrapped, *prepared = engine.prepare(model, *optimizers)
+    """Return a network and its optimizers as the accelerator runs them."""
+    accelerator.ddp_handler.find_unused_parameters = find_unused_parameters
+    wrapped, *prepared = accelerator.prepare(model, *optimizers)
     return wrapped, prepared
 
 
-def any_process(engine: Accelerator, *flags: bool) -> list[bool]:
+def any_process(accelerator: Accelerator, *flags: bool) -> list[bool]:
     """Tell for each flag whether it is set in any process; all of them call this together."""
-    if engine.num_processes == 1:
+    if accelerator.num_processes == 1:
         return list(flags)
-    counts = engine.reduce(torch.tensor(flags, dtype=torch.float32, device=engine.device), reduction="sum")
+    counts = accelerator.reduce(torch.tensor(flags, dtype=torch.float32, device=accelerator.device), reduction="sum")
     return [count > 0 for count in counts.tolist()]
 
 
-def restore(engine: Accelerator, model: nn.Module) -> None:
-    """Undo what the engine did to a network: it holds on to it, marks it, and puts mixed precision on its forward."""
-    engine.free_memory()
+def restore(accelerator: Accelerator, model: nn.Module) -> None:
+    """Undo what the accelerator did to a network: a reference, a mark, and mixed precision around its forward."""
+    accelerator.free_memory()
     for name in ("forward", "_original_forward", "_is_accelerate_prepared"):
         model.__dict__.pop(name, None)
