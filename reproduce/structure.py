@@ -15,11 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from common import DATA, MODELS, VARIANTS, options, parsed, recipe, run
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
-from depl0.app.reports.canvas import new_figure, style
+from depl0.app.reports.canvas import RED, new_figure, style
 from depl0.app.reports.layers import draw_structure
 from depl0.app.reports.run import Layer
 from depl0.app.table import markdown_grid
+
+
+def draw_pruned_curve(axes: Axes, layers: Sequence[Layer]) -> None:
+    """Draw the pruned share as a curve on a second axis, as the paper's figure does."""
+    ratio = axes.twinx()
+    shares = [layer.pruned for layer in layers]
+    ratio.plot(range(1, len(layers) + 1), shares, color=RED, marker="o", markersize=3.5, linewidth=1.2, clip_on=False)
+    ratio.set_ylim(0, 1.05)
+    ratio.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    ratio.set_ylabel("pruned")
+    ratio.grid(visible=False)
+    ratio.spines["right"].set_visible(True)
 
 
 def layers_of(summary: Mapping[str, Any]) -> list[Layer]:
@@ -48,6 +62,7 @@ def draw(panels: Mapping[str, Sequence[Layer]], file: Path) -> None:
             figure.subplots(rows, columns, squeeze=False).flat, panels.items(), strict=False
         ):
             draw_structure(axes, layers, title)
+            draw_pruned_curve(axes, layers)
         figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 

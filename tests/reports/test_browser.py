@@ -148,7 +148,7 @@ def test_nothing_is_cut_off(browser: Browser, report: Path, width: int, phone: b
 
 
 def test_the_headline_comes_first(page: Page) -> None:
-    assert page.locator("#run1 .headline .value").all_text_contents() == ["93.05 %", "62.74M", "426.5k", "4 ms"]
+    assert page.locator("#run1 .headline .value").all_text_contents() == ["93.05 %", "62.7M", "427k", "4 ms"]
     top = "document.querySelector('#run1 {}').getBoundingClientRect().top"
     assert page.evaluate(f"{top.format('.headline')} < {top.format('svg')}")
 

@@ -92,8 +92,8 @@ def test_a_loss_that_falls_far_has_a_logarithmic_axis(known: Run, losses: tuple[
 def test_headline(known: Run) -> None:
     assert [(figure.title, figure.value, figure.note) for figure in headline(known)] == [
         ("Accuracy", "93.05 %", "dense 93.30 %, −0.25 points"),
-        ("MACs", "62.74M", "dense 125.5M, 50.0 % left"),
-        ("Parameters", "426.5k", "dense 853k, 50.0 % left"),
+        ("MACs", "62.7M", "dense 125M, 50.0 % left"),
+        ("Parameters", "427k", "dense 853k, 50.0 % left"),
         ("Latency, batch 1", "4 ms", "dense 8 ms, 2.00x as fast (1.90 to 2.10)"),
     ]
 

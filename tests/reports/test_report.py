@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def test_page_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
     figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
     names = {"structure", "training-a", "training-b", "gates-a", "gates-b"}
-    assert figures == {f"{name}.{ending}" for name in names for ending in ("png", "svg")}
+    assert figures == {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
     for name in names:
         with Image.open(tmp_path / "out" / "figures" / f"{name}.png") as picture:
             assert min(picture.size) > 200
@@ -70,7 +72,7 @@ def test_several_runs_are_printed_as_json(tmp_path: Path, capsys: pytest.Capture
     ("words", "message"),
     [
         ("report nowhere", "nowhere is not the folder of a run"),
-        ("report . --format pdf", "--format must be one of html, md, json, got 'pdf' instead"),
+        ("report . --format pdf", "--format must be one of html, md, json, csv, latex, got 'pdf' instead"),
     ],
     ids=["no run", "no format"],
 )
@@ -90,3 +92,16 @@ def test_a_run_on_other_data_is_noted(tmp_path: Path, capsys: pytest.CaptureFixt
     captured = capsys.readouterr()
     assert "run is a run on CIFAR-10" in captured.err
     assert "* CIFAR-10  ResNet-56" in captured.out
+
+
+def test_tables_are_written_for_papers_and_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "a_run", layers=2, epochs=3)
+    assert main(["report", str(folder)]) == 0
+    row = next(csv.DictReader(io.StringIO((folder / "tables" / "runs.csv").read_text())))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert float(row["accuracy"]) == summary["compact"]["accuracy"] and row["run"] == "a_run"
+    text = (folder / "tables" / "runs.tex").read_text()
+    assert r"\begin{tabular}" in text and r"a\_run & " in text and r"\bottomrule" in text
+    capsys.readouterr()
+    assert main(["report", str(folder), "--format", "latex"]) == 0
+    assert capsys.readouterr().out == text

@@ -174,7 +174,8 @@ SWEEP = """\
 
 Budgets as shares of the MACs, 25 epochs of search, 20 of fine-tuning; mean ± sample standard deviation over n seeds.
 
-On the frontier: no other row is better in accuracy or cost without being worse in the other.
+On the frontier: no other row is better in accuracy or cost without being worse in the other; differences \
+within the spread, or of 0.5% of the cost, count as none.
 
 Not in the table: dep-l0/budget-0.1/seed-0: failed: it cannot be reached.; dep-l0/budget-0.0001/seed-0: failed: it \
 cannot be reached.

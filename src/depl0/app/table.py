@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MISSING = "–"
-FORMATS = ("text", "md", "json")
+FORMATS = ("text", "md", "json", "csv", "latex")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def shown(column: Column, value: Any) -> str:
 
 def render(table: Table, kind: str) -> str:
     """Return a table in one of ``FORMATS``, with a line's end."""
-    renderers = {"text": _text, "md": _markdown, "json": _json}
+    renderers = {"text": _text, "md": _markdown, "json": _json, "csv": _csv, "latex": _latex}
     return renderers[kind](table)
 
 
@@ -167,7 +169,30 @@ def markdown_text(text: str) -> str:
     return text
 
 
+def _latex(table: Table) -> str:
+    """Return a ``tabular`` in the style of booktabs."""
+    columns = "".join("r" if number else "l" for number in _numbers(table))
+    rows = [[column.title for column in table.visible], *table.shown()]
+    first, *rest = (" & ".join(map(_latex_text, row)) + r" \\" for row in rows)
+    lines = [f"% {table.title}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule", *rest]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _latex_text(text: str) -> str:
+    signs = {"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "×": r"$\times$", "\\": r"\textbackslash{}"}
+    return "".join(signs.get(sign, "\\" + sign if sign in "&%$#_{}" else sign) for sign in text)
+
+
 # -- for programs ------------------------------------------------------------------------------------------------------
+
+
+def _csv(table: Table) -> str:
+    """Return all columns with their raw values."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.key for column in table.columns])
+    writer.writerows([row.get(column.key) for column in table.columns] for row in table.rows)
+    return text.getvalue()
 
 
 def _json(table: Table) -> str:

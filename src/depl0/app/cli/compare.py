@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from depl0.app.runs.progress import Reporter
     from depl0.app.studies.compare import Comparison
-    from depl0.app.studies.engines import Engine
     from depl0.app.studies.study import Result, Study
+    from depl0.app.studies.workers import Workers
     from depl0.app.table import Table
 
 OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); run the same command again to resume."
@@ -71,12 +71,12 @@ def compare_command(
             Study("comparison", comparison.members(), folder)  # refuses a folder of something else before any trial
         trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
         with threads_by_work():
-            comparison = comparison.chosen(trials.run(folder, reporter, engine_of(on, cpus, gpus)))
-    run_comparison(comparison, folder, reporter, as_json, engine_of(on, cpus, gpus))
+            comparison = comparison.chosen(trials.run(folder, reporter, workers_of(on, cpus, gpus)))
+    run_comparison(comparison, folder, reporter, as_json, workers_of(on, cpus, gpus))
 
 
 def run_comparison(
-    comparison: Comparison, folder: Path, reporter: Reporter, as_json: bool, engine: Engine | None = None
+    comparison: Comparison, folder: Path, reporter: Reporter, as_json: bool, workers: Workers | None = None
 ) -> None:
     """Run the members that are not finished, write the files of the comparison, and print its table."""
     from depl0.app.runtime.threads import threads_by_work
@@ -92,16 +92,16 @@ def run_comparison(
             lambda outcomes: comparison.summarise(outcomes, study.folder),
             tabulate,
             draw_comparison,
-            engine,
+            workers,
         )
     finish(study, result, table, as_json)
 
 
-def engine_of(on: str | None, cpus: int, gpus: int) -> Engine | None:
-    """Return the engine that runs members at the same time; None: they run here, one after the other."""
-    from depl0.app.studies.engines import Resources, find_engine
+def workers_of(on: str | None, cpus: int, gpus: int) -> Workers | None:
+    """Return the workers that run members at the same time; None: they run here, one after the other."""
+    from depl0.app.studies.workers import Resources, find_workers
 
-    return None if on is None else find_engine(on, Resources(cpus, gpus))
+    return None if on is None else find_workers(on, Resources(cpus, gpus))
 
 
 def study_folder(out: str | None, kind: str, name: str) -> Path:

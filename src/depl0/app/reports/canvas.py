@@ -56,6 +56,13 @@ _STYLE: Any = {
     "savefig.dpi": 150,
 }
 
+_METADATA: dict[str, Any] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""the kinds of files of a figure, without what would differ between two equal figures"""
+
 Draw = Callable[[Axes], None]
 
 
@@ -76,10 +83,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def write(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and as SVG."""
+    """Write a figure as PNG, SVG and PDF."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    for path, metadata in zip(paths, ({"Software": None}, {"Date": None, "Creator": None}), strict=True):
+    paths = [folder / f"{name}.{kind}" for kind in _METADATA]
+    for path, metadata in zip(paths, _METADATA.values(), strict=True):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
         atomic_write(path, buffer.getvalue())

@@ -202,6 +202,8 @@ class Panel:
     title: Callable[[Run], str]
     draw: Callable[[Axes, Run], None]
     search_only: bool = False
+    is_detail: bool = False
+    """whether the page shows it under "Details" only"""
 
 
 def _cost_title(run: Run) -> str:
@@ -217,8 +219,8 @@ PANELS = (
     Panel("loss", lambda run: "Loss", loss),
     Panel("metric", _metric_title, metric),
     Panel("cost", _cost_title, cost, search_only=True),
-    Panel("threshold", lambda run: "Threshold of the scores", threshold, search_only=True),
-    Panel("undecided", lambda run: "Undecided gates", undecided, search_only=True),
+    Panel("threshold", lambda run: "Threshold of the scores", threshold, search_only=True, is_detail=True),
+    Panel("undecided", lambda run: "Undecided gates", undecided, search_only=True, is_detail=True),
     Panel("rates", lambda run: "Learning rate", rates),
 )
 

@@ -20,6 +20,7 @@ from depl0.app.reports import answers, curves, layers, results
 from depl0.app.reports.canvas import inline_svg
 from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
 from depl0.app.reports.show import change, count, milliseconds, share, short
+from depl0.app.reports.study import StudyPart
 from depl0.app.table import MISSING, Table, shown
 
 _STEPS = 200
@@ -68,21 +69,28 @@ class Section:
     changed: str
     """how many answers changed"""
     curves: list[Markup]
+    details: list[Markup]
+    """curves that explain the search"""
+    search: Table
+    usage: str
+    """how to load, evaluate and export the pruned model"""
     heat: dict[str, Any] | None
     blocks: list[Block]
     provenance: Table
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[Run], study: StudyPart | None = None) -> str:
     """Return the text of ``report.html``."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     script = _own("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     top = layers.tallest(runs[:DETAILED])
-    title = f"Pruning report: {runs[0].label}" if len(runs) == 1 else f"Pruning report: {len(runs)} runs"
+    single = f"Pruning report: {runs[0].label}" if len(runs) == 1 else f"Pruning report: {len(runs)} runs"
+    title = single if study is None else f"Study: {study.title}"
     text: str = environment.from_string(_own("report.html")).render(
         title=title,
         lead=_lead(runs),
+        study=study,
         sections=[_section(run, place, top) for place, run in enumerate(runs[:DETAILED], start=1)],
         all_runs=results.all_runs(runs),
         css=Markup(_own("report.css").replace("{{ ramp }}", _ramp())),
@@ -130,7 +138,10 @@ def _section(run: Run, place: int, top: int | None) -> Section:
         results=results.dense_to_compact(run),
         examples=answers.examples(found_answers) if found_answers is not None else [],
         changed=_changed(found_answers),
-        curves=_curves(run, prefix),
+        curves=_curves(run, prefix, details=False),
+        details=_curves(run, prefix, details=True),
+        search=results.search_facts(run),
+        usage=usage(run),
         heat=_heat(run.gates) if run.gates is not None else None,
         blocks=_blocks(run, prefix, found_answers),
         provenance=results.provenance(run),
@@ -147,9 +158,22 @@ def _what(run: Run) -> str:
     return f"{model} on {data}, {run.method}, {asked}"
 
 
-def _curves(run: Run, prefix: str) -> list[Markup]:
+def usage(run: Run) -> str:
+    """Return the code that loads the pruned model, and the commands that evaluate and export it."""
+    model = run.get("model") or dig(run.recipe, "model", "spec")
+    folder = run.path.as_posix()
+    return (
+        "import depl0\n\n"
+        f"# make_model() builds the original model: {model}\n"
+        f'model = depl0.load("{folder}/compact", make_model).eval()\n\n'
+        f"# depl0 eval {folder}\n"
+        f"# depl0 export {folder} --to onnx\n"
+    )
+
+
+def _curves(run: Run, prefix: str, *, details: bool) -> list[Markup]:
     made = []
-    for panel in curves.panels(run):
+    for panel in (panel for panel in curves.panels(run) if panel.is_detail == details):
 
         def draw(axes: Axes, panel: curves.Panel = panel) -> None:
             curves.draw(axes, run, panel)
@@ -201,7 +225,7 @@ def _latency(run: Run) -> Figure:
 
 def _blocks(run: Run, prefix: str, found: dict[str, Any] | None) -> list[Block]:
     """Return the parts that a run has, in the order of the page."""
-    return [*_classes(run, found), *_search(run), _layers(run), _frozen(run)]
+    return [*_classes(run, found), _layers(run), _frozen(run)]
 
 
 def _classes(run: Run, found: dict[str, Any] | None) -> list[Block]:
@@ -219,11 +243,6 @@ def _changed(found: dict[str, Any] | None) -> str:
         f"{count(found['changed'])} of {count(found['images'])} {found['split']} images "
         f"({share(found['changed'] / found['images'])}) have another answer than before pruning."
     )
-
-
-def _search(run: Run) -> list[Block]:
-    table = results.search_facts(run)
-    return [Block("The search", tables=(table,), kind="facts")] if table.rows else []
 
 
 def _layers(run: Run) -> Block:

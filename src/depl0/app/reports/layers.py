@@ -1,4 +1,4 @@
-"""Figures of the layers: the paper's bars of filters with the prune ratio, and the heat map of every gate."""
+"""Figures of the layers: bars of filters with the pruned share, and the heat map of every gate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from depl0.app.reports.canvas import GREEN, GREY, INK, RED, new_figure
+from depl0.app.reports.canvas import GREEN, GREY, INK, new_figure
 from depl0.app.reports.run import GateHistory, Layer, Matrix, Run
 
 NAMED = 24
 """up to so many layers are named below their bars; more are numbered"""
+LABELLED = 60
+"""up to so many layers have their pruned share printed above their bars"""
 
 
 def width(layers: Sequence[Layer]) -> float:
@@ -39,7 +41,7 @@ def draw_structure(axes: Axes, layers: Sequence[Layer], title: str, top: int | N
     axes.bar(places, [layer.channels for layer in layers], color=GREY, width=0.82, label="original filters")
     axes.bar(places, [layer.kept for layer in layers], color=GREEN, width=0.82, label="kept")
     tallest = top or max((layer.channels for layer in layers), default=1)
-    axes.set_ylim(0, 1.05 * tallest)
+    axes.set_ylim(0, (1.2 if 12 < len(layers) <= LABELLED else 1.1) * tallest)
     axes.set_ylabel("filters")
     axes.set_title(title, pad=24)
     axes.grid(axis="x", visible=False)
@@ -54,18 +56,22 @@ def draw_structure(axes: Axes, layers: Sequence[Layer], title: str, top: int | N
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("layer")
-    ratio = axes.twinx()
-    ratio.plot(
-        places, [layer.pruned for layer in layers], color=RED, marker="o", markersize=3.5, linewidth=1.2,
-        label="pruned", clip_on=False,
-    )  # fmt: skip
-    ratio.set_ylim(0, 1.05)
-    ratio.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    ratio.set_ylabel("pruned")
-    ratio.grid(visible=False)
-    ratio.spines["right"].set_visible(True)
-    handles = [item for part in (axes, ratio) for item in part.get_legend_handles_labels()[0]]
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=3, columnspacing=1.2)
+    _label_shares(axes, layers)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=3, columnspacing=1.2)
+
+
+def _label_shares(axes: Axes, layers: Sequence[Layer]) -> None:
+    """Print the pruned share of each layer above its bar."""
+    if len(layers) > LABELLED:
+        return
+    upright = len(layers) > 12
+    for place, layer in enumerate(layers, start=1):
+        if layer.channels:
+            axes.annotate(
+                f"−{round(100 * layer.pruned)} %" if layer.kept < layer.channels else "0 %", (place, layer.channels),
+                xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", rotation=90 if upright else 0,
+                fontsize=7 if upright else 8.5,
+            )  # fmt: skip
 
 
 def _cut(name: str, longest: int = 26) -> str:

@@ -12,19 +12,35 @@ from depl0.app.reports import answers, curves, layers, results
 from depl0.app.reports.canvas import style, write
 from depl0.app.reports.html import page
 from depl0.app.reports.run import DETAILED, Run
+from depl0.app.reports.study import StudyPart
 from depl0.app.table import Table, render
 
-FORMATS = ("html", "md", "json")
+FORMATS = ("html", "md", "json", "csv", "latex")
+ENDINGS = {"latex": "tex"}
 
 
-def write_report(runs: Sequence[Run], folder: Path, kind: str = "html") -> Path:
-    """Write ``report.html`` (or .md, .json) and the figures to a folder; return the report's path."""
+def write_report(runs: Sequence[Run], folder: Path, kind: str = "html", study: StudyPart | None = None) -> Path:
+    """Write the report, its figures and, beside a page, its tables to a folder; return the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = [] if kind == "json" else write_figures(runs, folder / "figures")
-    text = page(runs) if kind == "html" else as_text(runs, kind, [f"figures/{name}" for name in names])
-    path = folder / f"report.{kind}"
+    names = [] if kind not in ("html", "md") else write_figures(runs, folder / "figures")
+    text = page(runs, study) if kind == "html" else as_text(runs, kind, [f"figures/{name}" for name in names])
+    path = folder / f"report.{ENDINGS.get(kind, kind)}"
     atomic_write(path, text.encode())
+    if kind == "html":
+        write_tables({"runs": results.all_runs(runs), **_tables_of(study)}, folder / "tables")
     return path
+
+
+def _tables_of(study: StudyPart | None) -> dict[str, Table]:
+    return {} if study is None else {f"study-{place}": table for place, table in enumerate(study.tables, start=1)}
+
+
+def write_tables(tables: dict[str, Table], folder: Path) -> None:
+    """Write tables as CSV, with raw values, and as LaTeX, as people read them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        for kind in ("csv", "latex"):
+            atomic_write(folder / f"{name}.{ENDINGS.get(kind, kind)}", render(table, kind).encode())
 
 
 def write_figures(runs: Sequence[Run], folder: Path) -> list[str]:
@@ -56,9 +72,11 @@ def file_name(label: str) -> str:
 
 
 def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
-    """Return the report as Markdown or JSON."""
+    """Return the report as Markdown or JSON, or the table of its runs as CSV or LaTeX."""
     if kind == "json":
         return json.dumps([_plain(run) for run in runs], indent=2, default=str) + "\n"
+    if kind in ("csv", "latex"):
+        return render(results.all_runs(runs), kind)
     tables = [results.all_runs(runs)] if len(runs) > 1 else []
     for run in runs[:DETAILED]:
         tables += [answers.stages(run), results.dense_to_compact(run), results.search_facts(run)]

@@ -22,7 +22,7 @@ def short(value: float) -> str:
     """
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
-            return f"{value / size:.4g}{unit}"
+            return f"{value / size:.3g}{unit}"
     return f"{value:g}"
 
 

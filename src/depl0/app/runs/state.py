@@ -56,6 +56,8 @@ class RunState:
     dense_score: float | None = None
     dense_validation: float | None = None
     """the same on the images that are held out, if any"""
+    dense_right: list[int] | None = None
+    """correct predictions of the dense network in each class, where it was trained beside the search"""
     channels_last: bool | None = None
     """how weights lie in memory; None: not decided yet"""
     round_to: int | None = None

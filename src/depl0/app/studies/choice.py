@@ -14,10 +14,10 @@ from typing import Any, final
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Reporter
-from depl0.app.studies.engines import Engine
 from depl0.app.studies.measures import describe
 from depl0.app.studies.measures import value as shown
 from depl0.app.studies.study import TRIALS, Outcome, Study, carry_out
+from depl0.app.studies.workers import Workers
 from depl0.app.table import Table, text_table
 from depl0.app.tasks import Metric, metric_in
 from depl0.errors import InputError, TrainingError
@@ -65,10 +65,10 @@ class Trials:
             for number in choice.values
         }
 
-    def run(self, folder: Path, reporter: Reporter, engine: Engine | None = None) -> dict[str, Any]:
+    def run(self, folder: Path, reporter: Reporter, workers: Workers | None = None) -> dict[str, Any]:
         """Run what is not done yet, in a folder of its own, and return what was chosen for each method, and why."""
         study = Study("trials", self._recipes, folder / TRIALS)
-        found, _ = carry_out(study, reporter, self._summarise, _tabulate, engine=engine)
+        found, _ = carry_out(study, reporter, self._summarise, _tabulate, workers=workers)
         for method, chosen in found["chosen"].items():
             if chosen is None:
                 errors = [member["error"] for member in found["members"] if member["method"] == method]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,6 +43,26 @@ from depl0.gates.generators import GENERATORS
 from depl0.gates.threshold import COSTS
 
 DIRECTIONS = ("forward", "backward")
+SAME_COST = 0.005
+"""costs that differ by at most this share of the dense cost count as equal on the frontier"""
+_T_QUANTILES = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+)
+"""97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; the last is used for more"""
 
 
 def read_methods(text: str) -> tuple[str, ...]:
@@ -174,6 +196,7 @@ class Comparison:
                 "method": _shown(method),
                 "budget": budget,
                 **over_seeds(members, self.metric),
+                "by_seed": {seed: member[self.metric.name] for seed, member in zip(self.seeds, members, strict=True)},
             }
             for budget in self.budgets
             for method in self.methods
@@ -209,12 +232,71 @@ def _shown(method: str) -> str:
 
 
 def _is_on_frontier(row: dict[str, Any], rows: list[dict[str, Any]], metric: Metric) -> bool:
-    """Tell whether no other row is at least as good in metric and cost, and better in one."""
-    mine, *others = ((each[metric.name]["mean"], each["cost_left"]["mean"]) for each in (row, *rows))
-    return mine[0] is not None and not any(
-        score is not None and not metric.better(mine[0], score) and cost <= mine[1] and (score, cost) != mine
-        for score, cost in others
-    )
+    """Return True unless another row is better in metric or cost and not worse in the other, beyond their spread."""
+    if row[metric.name]["mean"] is None:
+        return False
+    sign = 1 if metric.higher_is_better else -1
+    for other in rows:
+        if other is row or other[metric.name]["mean"] is None:
+            continue
+        gain = sign * _beyond_spread(other, row, metric.name, 0.0)
+        saving = -_beyond_spread(other, row, "cost_left", SAME_COST)
+        if min(gain, saving) >= 0 and max(gain, saving) > 0:
+            return False
+    return True
+
+
+def _beyond_spread(a: dict[str, Any], b: dict[str, Any], name: str, floor: float) -> float:
+    """Return the difference of two means, or 0 if it is within the spread over seeds (or within ``floor``)."""
+    difference: float = a[name]["mean"] - b[name]["mean"]
+    spread = math.hypot(a[name]["sd"] or 0.0, b[name]["sd"] or 0.0)
+    return difference if abs(difference) > max(spread, floor) else 0.0
+
+
+def paired_differences(result: Result) -> Table:
+    """Return the difference of every two methods at each budget, seed by seed, with its 95 % interval."""
+    metric = metric_in(result)
+    scores: dict[tuple[str, float], dict[int, float]] = {}
+    for row in result["methods"]:
+        scores[row["method"], row["budget"]] = {
+            int(seed): score for seed, score in row.get("by_seed", {}).items() if score is not None
+        }
+    rows = []
+    for (first, budget), (second, other) in itertools.combinations(scores, 2):
+        if budget != other:
+            continue
+        ours, theirs = scores[first, budget], scores[second, budget]
+        differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+        if differences:
+            mean, half = statistics.fmean(differences), half_interval(differences)
+            interval = (
+                ""
+                if half is None
+                else f"{metric.number(mean - half, sign=True)} to " + metric.number(mean + half, sign=True)
+            )
+            rows.append(
+                (
+                    f"{first} less {second}",
+                    f"{budget:g}",
+                    str(len(differences)),
+                    metric.number(mean, sign=True),
+                    interval,
+                )
+            )
+    titles = ("methods", "budget", "n", f"{metric.label}, mean difference", "95 % interval")
+    return text_table(f"{result['recipe']}: differences between methods, seed by seed", titles, rows)
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of a mean (Student's t); None for fewer than two values.
+
+    >>> round(half_interval([1.0, 2.0, 3.0]), 2)
+    2.48
+    """
+    if len(values) < 2:
+        return None
+    quantile = _T_QUANTILES[min(len(values) - 1, len(_T_QUANTILES)) - 1]
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def tabulate(result: Result) -> Table:
@@ -279,5 +361,8 @@ def _notes(result: Result, metric: Metric, several: bool) -> tuple[str, ...]:
         f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
         f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
     )
-    frontier = f"On the frontier: no other row is better in {metric.label} or cost without being worse in the other."
+    frontier = (
+        f"On the frontier: no other row is better in {metric.label} or cost without being worse in the other; "
+        f"differences within the spread, or of {share(SAME_COST)} of the cost, count as none."
+    )
     return (note, frontier) if several else (note,)

@@ -1,4 +1,4 @@
-"""One member of a study: run here, or as a process of its own that an engine starts.
+"""One member of a study: run here, or as a process of its own that workers start.
 
 ``python -m depl0.app.studies.member FOLDER NAME`` runs the member of that name, from its last checkpoint if it was
 begun before. The study's folder is all that it needs, and all that it leaves; a failure is also its last line, as JSON.
@@ -68,7 +68,7 @@ def run_process(
 ) -> dict[str, Any] | None:
     """Run a member as a process, and wait for it; return its failure, if it failed.
 
-    An engine calls this where it has found room. Whatever ends the caller ends the process too, which saves first.
+    Workers call this where there is room. Whatever ends the caller ends the process too, which saves first.
 
     Args:
         folder: the study's folder.
@@ -92,7 +92,7 @@ def run_process(
         started(process)
         try:
             said, _ = process.communicate()
-        except BaseException:  # the engine cancels
+        except BaseException:  # the workers cancel
             process.terminate()
             process.wait()
             raise

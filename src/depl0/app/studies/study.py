@@ -22,9 +22,9 @@ from depl0.app.runs import schema as content
 from depl0.app.runs.folder import RunFolder, first_difference
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.accelerator import is_first_process
-from depl0.app.studies.engines import Engine, Job
 from depl0.app.studies.member import LOGS, Failure, run_member
 from depl0.app.studies.progress import member_table
+from depl0.app.studies.workers import Job, Workers
 from depl0.app.table import Table, markdown_page
 from depl0.app.training.session import Shared
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
@@ -71,15 +71,15 @@ class Study:
         self._take_up()
 
     def run(
-        self, reporter: Reporter, after_each: Callable[[list[Outcome]], None], engine: Engine | None = None
+        self, reporter: Reporter, after_each: Callable[[list[Outcome]], None], workers: Workers | None = None
     ) -> list[Outcome]:
-        """Run what is not finished, one member after the other, or wherever an engine has room for them.
+        """Run what is not finished, one member after the other, or wherever workers have room for them.
 
         ``after_each`` is told what there is by then. An interruption ends the study; a member that fails does not.
         """
         self._write()
-        if engine is not None:
-            return self._run_on(engine, reporter, after_each)
+        if workers is not None:
+            return self._run_on(workers, reporter, after_each)
         for number, (name, recipe) in enumerate(self.members.items(), start=1):
             if self._is_finished(name):
                 reporter.note(f"{name} ({number}/{len(self.members)}): finished already")
@@ -120,12 +120,14 @@ class Study:
             self._failures[name] = failure
             reporter.note(f"{name} failed: {failure.message}")
 
-    def _run_on(self, engine: Engine, reporter: Reporter, after_each: Callable[[list[Outcome]], None]) -> list[Outcome]:
-        """Hand everything that is not finished to an engine, and wait."""
+    def _run_on(
+        self, workers: Workers, reporter: Reporter, after_each: Callable[[list[Outcome]], None]
+    ) -> list[Outcome]:
+        """Hand everything that is not finished to workers, and wait."""
         left = [name for name in self.members if not self._is_finished(name)]
         for name in left:
             self._failures.pop(name, None)
-        jobs = {name: engine.submit(self.folder, name) for name in left}
+        jobs = {name: workers.submit(self.folder, name) for name in left}
         reporter.note(f"{len(left)} of {len(self.members)} members submitted; they print to {self.folder / LOGS}")
         try:
             with member_table(self.folder, self._statuses, reporter) as renew:
@@ -142,7 +144,7 @@ class Study:
                     check_stop()
                     time.sleep(POLL_SECONDS)
         except BaseException as error:
-            engine.close(cancel=True)
+            workers.close(cancel=True)
             after_each(self.outcomes())
             if not isinstance(error, (RunInterruptedError, StopRequested, KeyboardInterrupt)):
                 raise
@@ -151,7 +153,7 @@ class Study:
                 f"{self.folder}.",
                 hint="re-run the same command to continue.",
             ) from error
-        engine.close(cancel=False)
+        workers.close(cancel=False)
         return self.outcomes()
 
     def _is_finished(self, name: str) -> bool:
@@ -222,12 +224,12 @@ class Study:
 
 
 def _result(job: Job) -> Failure | None:
-    """Return why a member failed that an engine has run, or could not run."""
+    """Return why a member failed that workers have run, or could not run."""
     try:
         failure = job.result()
     except RunInterruptedError:
         raise
-    except Exception as error:  # whatever the engine, its workers or its network raise
+    except Exception as error:  # whatever the workers, their cluster or its network raise
         message = str(error).strip().splitlines() or [""]
         return Failure(type(error).__name__, f"{type(error).__name__}: {message[-1]}")
     return None if failure is None else Failure(**failure)
@@ -239,7 +241,7 @@ def carry_out(
     summarise: Callable[[list[Outcome]], Result],
     tabulate: Callable[[Result], Table],
     draw: Callable[[Result, Path], None] = lambda result, folder: None,
-    engine: Engine | None = None,
+    workers: Workers | None = None,
 ) -> tuple[Result, Table]:
     """Run a study; after every member write ``KIND.json``, ``KIND.md`` and the pictures; return both."""
 
@@ -252,7 +254,7 @@ def carry_out(
             draw(result, study.folder)
         return result, table
 
-    return publish(study.run(reporter, lambda outcomes: (publish(outcomes), None)[1], engine))
+    return publish(study.run(reporter, lambda outcomes: (publish(outcomes), None)[1], workers))
 
 
 def raise_if_failed(study: Study) -> None:

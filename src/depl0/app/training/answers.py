@@ -29,11 +29,12 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
 
     Args:
         session: the run.
-        dense: the network that was pruned; None: it was not trained, and there is nothing to compare with.
+        dense: the network that was pruned; None: it was not trained. Its classes are then those of the dense network
+            that was trained beside the search, if there is one, and no prediction is compared.
         compact: what has become of it.
     """
     info, accelerator = session.data.info, session.accelerator
-    if not isinstance(session.task, Classification) or not 1 < (info.num_classes or 0) <= MAX_CLASSES:
+    if not _has_classes(session):
         return None
     classes, most = int(info.num_classes or 0), session.recipe.run.examples
     if info.image_shape is None:
@@ -57,6 +58,7 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
                     examples.append({"number": seen + place, **answer, "picture": picture(images[place], info)})
             seen += len(labels)
     totals = accelerator.reduce(counts, reduction="sum")
+    trained_beside: list[int] | list[None] = session.state.dense_right or [None] * classes
     return {
         "split": session.data.split,
         "images": int(totals[:, 0].sum()),
@@ -65,13 +67,30 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
             {
                 "name": str(label) if info.class_names is None else info.class_names[label],
                 "images": int(row[0]),
-                "dense": None if dense is None else int(row[1]),
+                "dense": trained_beside[label] if dense is None else int(row[1]),
                 "compact": int(row[2]),
             }
             for label, row in enumerate(totals.tolist())
         ],
         "examples": examples,
     }
+
+
+@torch.no_grad()
+def right_in_classes(session: Session, network: nn.Module) -> list[int] | None:
+    """Return how many predictions are correct in each class; None if the task is not classification."""
+    if not _has_classes(session):
+        return None
+    accelerator = session.accelerator
+    right = torch.zeros(int(session.data.info.num_classes or 0), device=accelerator.device)
+    with evaluation_mode(network):
+        for images, labels in session.data.for_choices.epoch(0):
+            right.index_add_(0, labels, (_answers(accelerator, network, images) == labels).to(right.dtype))
+    return [int(number) for number in accelerator.reduce(right, reduction="sum").tolist()]
+
+
+def _has_classes(session: Session) -> bool:
+    return isinstance(session.task, Classification) and 1 < (session.data.info.num_classes or 0) <= MAX_CLASSES
 
 
 def _answers(accelerator: Any, network: nn.Module, images: Any) -> Tensor:

@@ -18,6 +18,7 @@ from depl0.app.training.answers import compare_answers
 from depl0.app.training.evaluate import final_scores
 from depl0.app.training.session import Session
 from depl0.app.training.setup import model_factory
+from depl0.app.training.tracking import track_result
 from depl0.costs.count import cost
 from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
@@ -55,6 +56,7 @@ def finalize(
         if answers is not None:
             session.folder.keep_answers(answers)
         session.folder.finish(summary)
+        track_result(accelerator, session.folder, summary)
     return summary
 
 

@@ -19,6 +19,7 @@ from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.progress import Quiet, Reporter
 from depl0.app.runtime.accelerator import make_accelerator
 from depl0.app.runtime.processes import stoppable
+from depl0.app.training.answers import right_in_classes
 from depl0.app.training.evaluate import final_scores
 from depl0.app.training.finalize import finalize, record_for
 from depl0.app.training.loop import run_phase
@@ -136,6 +137,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         dense = copy.deepcopy(host)
         run_phase(session, dense_phase(session, dense))
         scores = final_scores(session.accelerator, dense, session.data, session.task)
+        state.dense_right = right_in_classes(session, dense)
     if scores is not None:
         state.dense_score, state.dense_validation = scores
     state.has_dense_score = True

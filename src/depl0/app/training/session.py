@@ -24,6 +24,7 @@ from depl0.app.runtime.guard import NumberGuard
 from depl0.app.runtime.processes import check_same, exclusive, explain_failures
 from depl0.app.tasks import Task
 from depl0.app.training.phase import PHASES, PhaseName
+from depl0.app.training.tracking import finish_trackers, start_trackers
 from depl0.search.recovery.distillation import DistillationLoss
 
 _T = TypeVar("_T")
@@ -144,18 +145,19 @@ def open_session(
         session = Session(resolved, accelerator, data, task_of(resolved), folder, shown, as_given=recipe)
         if accelerator.is_main_process:
             trust_code(resolved)
+        elsewhere = [name for name in resolved.run.trackers if name != "tensorboard"]
+        start_trackers(accelerator, resolved, folder.path, elsewhere)  # may fail: the run has not begun yet
         if goes_on:
             session.resume()
         else:
             _begin(session, resume)
+        start_trackers(accelerator, resolved, folder.path, set(resolved.run.trackers) & {"tensorboard"})
         for warning in warnings_for(resolved, data):
             session.reporter.note(f"warning: {warning}")
-        accelerator.init_trackers("tensorboard" if recipe.run.trackers == ("tensorboard",) else "depl0")
         try:
             yield session
         finally:
-            for tracker in accelerator.trackers:
-                tracker.finish()
+            finish_trackers(accelerator)
             close_process_group()
 
 

@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
 from depl0._util.optional import require
-from depl0.app.studies.engines.base import RETRIES, Engine, Job, Resources, register
 from depl0.app.studies.member import LostWorkerError, run_process
+from depl0.app.studies.workers.base import RETRIES, Job, Resources, Workers, register
+from depl0.errors import TrainingError
+
+SECONDS = 180.0
+"""time limit for starting Ray on this machine, or for reaching a cluster"""
+
+
+def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> None:
+    """Start Ray, with a message of what is awaited.
+
+    Raises:
+        TrainingError: Ray has not started in time, or has failed to.
+    """
+    what = f"the Ray cluster at {address}" if address else "Ray to start on this machine"
+    print(f"waiting for {what}, at most {seconds:g} s …", file=sys.stderr, flush=True)
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            start()
+        except Exception as error:  # raised below, in the thread of the caller
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive() or failed:
+        reason = f"failed: {str(failed[0]).partition(chr(10))[0][:200]}" if failed else f"took more than {seconds:g} s"
+        raise TrainingError(
+            f"waiting for {what} {reason}.",
+            hint="look at `ray status` and at the address, or use --on local:N for processes of this machine.",
+        )
 
 
 @final
 @register("ray")
-class Ray(Engine):
+class Ray(Workers):
     """One task a member. Ray finds the machine, and starts a member again whose worker or machine is lost."""
 
     def __init__(self, argument: str, resources: Resources) -> None:
         self._ray: Any = require("ray", "ray", "for --on ray", extra="ray")
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
-            self._ray.init(address=argument or None, log_to_driver=False, include_dashboard=False)
+            _start(
+                lambda: self._ray.init(address=argument or None, log_to_driver=False, include_dashboard=False), argument
+            )
         task = self._ray.remote(run_process)
         self._task = task.options(
             num_cpus=resources.cpus,

@@ -1,7 +1,7 @@
-"""What an engine does: it finds room for the members of a study, and starts them.
+"""What workers do: they find room for the members of a study, and start them.
 
 Members are processes (:func:`depl0.app.studies.member.run_process`) that share nothing but the study's folder, which
-all machines must see under the same path. Everything else (queues, machines that are lost, retries) is the engine's own
+all machines must see under the same path. Everything else (queues, machines that are lost, retries) is the workers' own
 business.
 """
 
@@ -20,7 +20,7 @@ from depl0.errors import InputError
 RETRIES = 2
 """how often a member is started again whose process was lost"""
 
-Kind = TypeVar("Kind", bound="type[Engine]")
+Kind = TypeVar("Kind", bound="type[Workers]")
 
 
 @final
@@ -44,16 +44,16 @@ class Resources:
 
 
 class Job(Protocol):
-    """A member that an engine has taken: what futures of all kinds have."""
+    """A member that workers have taken: what futures of all kinds have."""
 
     def done(self) -> bool:
         """Tell whether it has ended."""
 
     def result(self) -> dict[str, Any] | None:
-        """Return why it failed, if it did; raise what kept the engine from running it."""
+        """Return why it failed, if it did; raise what kept the workers from running it."""
 
 
-class Engine(abc.ABC):
+class Workers(abc.ABC):
     """Starts members where there is room for them.
 
     Args:
@@ -73,15 +73,15 @@ class Engine(abc.ABC):
         """Let go of everything. ``cancel``: ask what still runs to stop, and wait until it has saved."""
 
 
-ENGINES: Registry[type[Engine]] = Registry("engine")
+WORKERS: Registry[type[Workers]] = Registry("workers")
 
 
 def register(name: str) -> Callable[[Kind], Kind]:
-    """Return a decorator that makes an engine known by a name."""
-    return ENGINES.register(name, lambda kind: kind)
+    """Return a decorator that makes workers known by a name."""
+    return WORKERS.register(name, lambda kind: kind)
 
 
-def find_engine(text: str, resources: Resources) -> Engine:
-    """Return the engine that ``--on`` names."""
+def find_workers(text: str, resources: Resources) -> Workers:
+    """Return the workers that ``--on`` names."""
     name, _, argument = text.partition(":")
-    return ENGINES.find(name)(argument, resources)
+    return WORKERS.find(name)(argument, resources)

@@ -1,4 +1,4 @@
-"""Members of a study on an engine: the table of the sequential study, whatever is killed on the way."""
+"""Members of a study on workers: the table of the sequential study, whatever is killed on the way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,10 @@ import pytest
 
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Quiet
-from depl0.app.studies.engines import Resources, find_engine
 from depl0.app.studies.progress import where
 from depl0.app.studies.study import Outcome, Study
-from depl0.errors import InputError
+from depl0.app.studies.workers import Resources, find_workers
+from depl0.errors import InputError, TrainingError
 from tests.networks.tiny import tiny_recipe
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -52,7 +53,7 @@ def figures(outcomes: list[Outcome]) -> dict[str, Any]:
 @pytest.mark.parametrize("on", ["local:2", "ray", "slurm-local"])
 def test_an_engine_gives_what_the_sequential_study_gives(tmp_path: Path, on: str, sequential: list[Outcome]) -> None:
     study, seen = Study("sweep", BROKEN, tmp_path / "study"), []
-    outcomes = study.run(Quiet(), seen.append, find_engine(on, Resources(cpus=1)))
+    outcomes = study.run(Quiet(), seen.append, find_workers(on, Resources(cpus=1)))
     assert figures(outcomes) == figures(sequential[1:])
     broken = outcomes[-1]
     assert broken.failure is not None and broken.failure.kind == "DivergedError"
@@ -68,7 +69,7 @@ def driver(folder: Path) -> subprocess.Popen[bytes]:
         "from depl0._util.stopping import stop_on_signals\n"
         "with stop_on_signals():\n"
         "    study = Study('sweep', ONE, Path(sys.argv[1]))\n"
-        "    study.run(Quiet(), lambda found: None, find_engine('local:1', Resources()))"
+        "    study.run(Quiet(), lambda found: None, find_workers('local:1', Resources()))"
     )
     return subprocess.Popen([sys.executable, "-c", code, str(folder)], stderr=subprocess.DEVNULL)
 
@@ -112,16 +113,27 @@ def test_nothing_is_lost_when_it_is_killed(tmp_path: Path, victim: str, sequenti
     else:
         process.wait()
         wait_for(lambda: not is_alive(pid))
-    outcomes = Study("sweep", ONE, folder).run(Quiet(), lambda found: None, find_engine("local:2", Resources()))
+    outcomes = Study("sweep", ONE, folder).run(Quiet(), lambda found: None, find_workers("local:2", Resources()))
     assert figures(outcomes) == figures(sequential[:1])
 
 
 @pytest.mark.parametrize("on", ["local", "local:0", "local:x", "cloud"])
 def test_wrong_engines_are_refused(on: str) -> None:
-    with pytest.raises(InputError, match=r"--on local takes|The engine must be one of"):
-        find_engine(on, Resources())
+    with pytest.raises(InputError, match=r"--on local takes|The workers must be one of"):
+        find_workers(on, Resources())
 
 
 def test_wrong_resources_are_refused() -> None:
     with pytest.raises(InputError, match="--gpus must be an integer of at least 0, got -1"):
         Resources(1, -1)
+
+
+def test_ray_says_what_it_waits_for_and_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
+    from depl0.app.studies.workers.ray import _start
+
+    with pytest.raises(TrainingError, match=r"Ray cluster at 10\.0\.0\.1 took more than 0\.1 s") as caught:
+        _start(threading.Event().wait, "10.0.0.1", seconds=0.1)
+    assert "waiting for the Ray cluster at 10.0.0.1, at most 0.1 s" in capsys.readouterr().err
+    assert "--on local:N" in str(caught.value)
+    with pytest.raises(TrainingError, match="by zero"):
+        _start(lambda: 1 // 0, "")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, final
 
 from depl0._util.optional import require
-from depl0.app.studies.engines.base import Engine, Job, Resources, register
 from depl0.app.studies.member import run_process
+from depl0.app.studies.workers.base import Job, Resources, Workers, register
 
 HOURS = 24
 """time limit of a job; one that reaches it is submitted again and continues"""
@@ -31,7 +31,7 @@ class MemberJob:
         return submission(self, *arguments)
 
 
-class _Submitit(Engine):
+class _Submitit(Workers):
     cluster: str
 
     def __init__(self, argument: str, resources: Resources) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, final
 
-from depl0.app.studies.engines.base import RETRIES, Engine, Job, Resources, register
 from depl0.app.studies.member import LostWorkerError, run_process
+from depl0.app.studies.workers.base import RETRIES, Job, Resources, Workers, register
 from depl0.errors import InputError
 
 
 @final
 @register("local")
-class Local(Engine):
+class Local(Workers):
     """Threads that each wait for one process after the other."""
 
     def __init__(self, argument: str, resources: Resources) -> None:
