@@ -86,14 +86,6 @@ def test_wrong_words_are_refused(
     assert captured.out == ""
 
 
-def test_a_run_on_other_data_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = write_run(tmp_path / "run")
-    assert main(["paper", "tables", "imagenet", str(run)]) == 0
-    captured = capsys.readouterr()
-    assert "run is a run on CIFAR-10" in captured.err
-    assert "* CIFAR-10  ResNet-56" in captured.out
-
-
 def test_tables_are_written_for_papers_and_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "a_run", layers=2, epochs=3)
     assert main(["report", str(folder)]) == 0
