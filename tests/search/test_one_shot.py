@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +305,19 @@ def test_more_groups_are_only_proposed_if_there_are_more(trained: nn.Module) -> 
         with pytest.raises(InputError, match="is infeasible") as found:
             depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, budget=0.001, groups=groups)  # type: ignore[arg-type]
         assert ("groups='all'" in str(found.value)) is is_proposed
+
+
+def test_data_of_a_few_classes_of_many_are_noticed() -> None:
+    torch.manual_seed(0)
+    network, inputs = nn.Sequential(nn.Linear(100, 32), nn.ReLU(), nn.Linear(32, 100)), torch.eye(100).repeat(4, 1)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(150):
+        LOSS(network(inputs), torch.arange(400) % 100).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    few = [inputs[torch.arange(400) % 100 < 5].repeat(40, 1)]
+    with pytest.warns(UserWarning, match="answers with only 5 of its 100 classes on 100 held-out inputs"):
+        depl0.prune(network, inputs[:1], data=few, recover=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        depl0.prune(network, inputs[:1], data=[inputs[torch.randperm(400)]], budget=0.9, recover=None)

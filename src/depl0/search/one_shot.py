@@ -28,7 +28,7 @@ from depl0.search.recovery.descent import LR, WARMUP_STEPS, Recovery, descend
 from depl0.search.recovery.distillation import DistillationLoss, kept_channels
 from depl0.search.recovery.examples import Augment, check_augment, hold_out, is_image_batch
 from depl0.search.recovery.memory import check_memory, needed_memory
-from depl0.search.recovery.outputs import ClassAxis, compare_by, is_hopeless, measure_agreement
+from depl0.search.recovery.outputs import ClassAxis, compare_by, is_hopeless, measure_agreement, missing_classes
 from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
 from depl0.search.scores.reconstruction import reconstruction_scores
 from depl0.select.gates import check_budget, minimum_share
@@ -143,6 +143,8 @@ def prune(
         inputs, held_out = hold_out(calibration.inputs()) if steps is None else (calibration.inputs(), [])
         check_memory(needed_memory(gated, inputs, trained=steps is not None or recovery_steps > 0), gated.engine.device)
         comparison = compare_by(original, held_out[0], class_axis) if held_out else None
+        if comparison is not None and (missing := missing_classes(original, held_out, comparison)) is not None:
+            warnings.warn(missing, stacklevel=2)
         if augment == "auto":
             augment = is_image_batch(inputs[0]) and comparison is not None and comparison.axes == (1,)
         check_augment(augment, inputs[0])

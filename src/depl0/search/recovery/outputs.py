@@ -23,6 +23,8 @@ Axis: TypeAlias = "int | Literal['auto'] | None"
 ClassAxis: TypeAlias = "Axis | Sequence[Axis] | Mapping[str, Axis]"
 VALUES = 16.0
 """weight of the relative error of outputs that are values, beside the KL of class scores"""
+FEW_CLASSES = 0.25
+"""of the classes that as many answers would have if all were equally likely"""
 HOPELESS_ERROR, HOPELESS_EQUAL = 0.9, 0.3
 """A network whose outputs differ so much from the original ones can hardly be used."""
 
@@ -159,6 +161,29 @@ def is_hopeless(agreement: Agreement) -> bool:
     outputs = [agreement] if agreement.outputs is None else list(agreement.outputs.values())
     return any(
         found.equal < HOPELESS_EQUAL if found.equal is not None else found.error > HOPELESS_ERROR for found in outputs
+    )
+
+
+@torch.no_grad()
+def missing_classes(network: nn.Module, batches: list[Any], comparison: Comparison) -> str | None:
+    """Return a warning if a classifier answers with far fewer classes than it has; None otherwise.
+
+    A pruned network is only fitted to what the data show: photographs of ten classes do not keep the other 990.
+    """
+    if comparison.axes != (1,):
+        return None
+    with evaluation_mode(network):
+        scores = [floating(call(network, batch))[0] for batch in batches]
+    classes, found = scores[0].shape[1], torch.cat([each.argmax(1).flatten() for each in scores])
+    if scores[0].dim() > 2:
+        return None
+    count = len(found.unique())
+    expected = classes * (1 - (1 - 1 / classes) ** len(found))  # distinct classes, if all were equally likely
+    if count >= FEW_CLASSES * expected:
+        return None
+    return (
+        f"the network answers with only {count} of its {classes} classes on {len(found)} held-out inputs: the pruned "
+        "network is fitted to these, and accuracy on the others is neither kept nor measured. Pass data of all classes."
     )
 
 
