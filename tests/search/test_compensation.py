@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import depl0
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
 from depl0.search.recovery.compensation import compensate
@@ -243,3 +246,24 @@ def test_bad_input() -> None:
     with pytest.raises(RuntimeError):
         compensate(gated, closing(gated, 1), [batches[0], batches[0][:, :1]])
     assert all(torch.equal(t, old[n]) for n, t in gated.host.state_dict().items())
+
+
+def test_a_second_fit_towards_the_original_network_is_that_of_both_cuts_at_once() -> None:
+    """Constants of the first fit are in biases and running means, and must not count twice."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(2, 12, 3), nn.ReLU(), nn.Conv2d(12, 12, 3, bias=False), nn.BatchNorm2d(12), nn.ReLU(),
+        nn.Conv2d(12, 3, 1),
+    ).eval()  # fmt: skip
+    network[3].running_mean.uniform_(-1, 1)
+    batches, test = [torch.rand(32, 2, 8, 8) for _ in range(2)], torch.rand(16, 2, 8, 8)
+    first, both = torch.arange(24) % 4 == 0, torch.arange(24) % 2 == 0
+    outputs = {}
+    for rounds in ([both], [first, both]):
+        gated = depl0.attach(copy.deepcopy(network), batches[0][:1], generator="independent")
+        for closed in rounds:
+            compensate(gated, closed & ~gated.engine.removed, batches, after=(~closed).float(), original=network)
+            gated.engine.close(closed)
+        with torch.no_grad():
+            outputs[len(rounds)] = gated.extract()(test)
+    torch.testing.assert_close(outputs[2], outputs[1])

@@ -100,12 +100,14 @@ def compensate(
             plenty.
         before: the gates of the network whose outputs are to be kept; by default every gate that is not gone is 1.
         after: the gates of the network that is fitted, where more changes than that gates are closed.
-        original: the network whose outputs are to be kept, with all its channels, if the host has other weights by now.
+        original: the network whose outputs are to be kept, with all its channels, if the host was fitted before. The
+            host starts from its weights again: constants of an earlier fit would count twice.
     """
     plan, host = gated.engine.host_plan, gated.host
     before, without = _gates_around(gated, closed, before)
     if original is not None:
         before = torch.ones_like(before)
+        host.load_state_dict(original.state_dict())
     after = without if after is None else after.detach().cpu().float()
     inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
     if not inputs:
@@ -114,7 +116,7 @@ def compensate(
     if torch.equal(before, after) and original is None:
         return Compensation((), ())
     with evaluation_mode(host):
-        run = _Run(plan, (host, original or host), (before, after), inputs, readers)
+        run = _Run(plan, host, (before, after), inputs, readers)
         run.to_end()
     seen = set(run.order)
     refused += [
@@ -160,17 +162,16 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        hosts: tuple[nn.Module, nn.Module],
+        host: nn.Module,
         gates: tuple[Tensor, Tensor],
         inputs: list[ExampleInputs],
         readers: dict[str, Reader],
     ) -> None:
-        self.plan, self.readers = plan, readers
-        self.host, self.original = hosts
+        self.plan, self.host, self.readers = plan, host, readers
         self.before, self.after = gates
-        self.dense, self.cut = folded(plan, self.original, self.before), folded(plan, self.host, self.after)
+        self.dense, self.cut = folded(plan, host, self.before), folded(plan, host, self.after)
         self.order, added = order_and_added(self.dense, inputs[0])
-        self.added = added_readers(self.host, readers, added)
+        self.added = added_readers(host, readers, added)
         self.profile = profile(self.dense, inputs[0], self.added)
         self.pieces = pieces(inputs, self.profile.piece())
         self.pending: dict[str, _CallPairs] = {}
@@ -242,15 +243,14 @@ class _Run:
         read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
         if torch.equal(was_open, is_open) and all(torch.equal(a, b) for a, b in read):
             return
-        hosts = self.original, self.host
-        wanted, weight = (host.get_parameter(reader.weight).detach().double().cpu() for host in hosts)
+        weight = self.host.get_parameter(reader.weight).detach().double().cpu()
         # What was closed until now is not known to the layer: it starts from nothing.
         weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
         if is_wide(weight):
-            seen = self._moments(reader, calls, None, wanted, by_channel=True)
-            fit = fit_channels(wanted, seen, is_open)
+            seen = self._moments(reader, calls, None, weight, by_channel=True)
+            fit = fit_channels(weight, seen, is_open)
         else:
-            seen = self._moments(reader, calls, sums, wanted, by_channel=False)
+            seen = self._moments(reader, calls, sums, weight, by_channel=False)
             fit = fit_patches(weight, seen, is_open, _are_open(self.after, reader.out_gates))
         self.fitted.append(Fitted(reader.layer, fit.before, fit.after))
         self._write(reader, fit, is_open)
