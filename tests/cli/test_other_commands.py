@@ -63,9 +63,11 @@ def test_plan_of_images_too_small(type_command: Type) -> None:
 
 
 def test_recipes(type_command: Type) -> None:
-    typed = type_command("recipes")
+    typed = type_command("recipes --all")
     assert (typed.code, typed.err) == (0, "")
     assert [line.split()[0] for line in typed.out.splitlines()] == list(catalog.names())
+    typed = type_command("recipes")
+    assert len(typed.out.splitlines()) == 10 and typed.err == f"{len(catalog.names()) - 10} more: depl0 recipes --all\n"
 
 
 @pytest.mark.parametrize("name", ["digits", "resnet50-imagenet-backward"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import depl0
+from depl0._util.optional import install_command
 from tests.support.without import run_without
 
 pytestmark = pytest.mark.processes
@@ -99,7 +100,7 @@ def test_the_command_says_what_to_install(package: str) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        f"error: {package} is needed by the command depl0, but not installed.\nhint: pip install 'depl0[cli]'\n"
+        f"error: {package} is needed by the command depl0, but not installed.\nhint: {install_command('cli')}\n"
     )
 
 
@@ -118,4 +119,4 @@ def test_the_command_says_what_to_install(package: str) -> None:
 def test_a_part_of_the_library_says_what_to_install(package: str, program: str, message: str) -> None:
     done = run_without((package,), program)
     assert f"depl0.errors.NotInstalledError: {message}" in done.stderr
-    assert done.stderr.endswith("hint: pip install 'depl0[cli]'\n")
+    assert done.stderr.endswith(f"hint: {install_command('cli')}\n")

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from depl0._util.optional import install_command
+
 pytestmark = pytest.mark.integrations
 
 
@@ -22,5 +24,5 @@ def test_the_missing_extra_is_named(integration: str, packages: tuple[str, ...])
     assert last == [
         f"depl0.errors.NotInstalledError: {integration} is needed for depl0.integrations.{integration}, "
         "but not installed.",
-        f"hint: pip install 'depl0[{integration}]'",
+        f"hint: {install_command(integration)}",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from depl0.errors import NotInstalledError
@@ -14,10 +15,10 @@ def require(module: str, package: str, purpose: str, *, extra: str = "cli") -> A
 
     >>> require("math", "Python", "to count").sqrt(4.0)
     2.0
-    >>> require("no_such_module", "no-such-package", "for the digits")
+    >>> require("no_such_module", "no-such-package", "for the digits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     depl0.errors.NotInstalledError: no-such-package is needed for the digits, but not installed.
-    hint: pip install 'depl0[cli]'
+    hint: pip install ...[cli]'
     """
     try:
         return import_module(module)
@@ -38,5 +39,12 @@ def check_installed(*packages: str, purpose: str, extra: str = "cli") -> None:
 
 
 def missing(package: str, purpose: str, *, extra: str = "cli") -> NotInstalledError:
-    """Return the error for a package that is not there."""
-    return NotInstalledError(f"{package} is needed {purpose}, but not installed.", hint=f"pip install 'depl0[{extra}]'")
+    """Return the error for a package that is not installed."""
+    return NotInstalledError(f"{package} is needed {purpose}, but not installed.", hint=install_command(extra))
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: of the clone that depl0 runs from, or of the installed package."""
+    clone = Path(__file__).resolve().parents[3]
+    where = f"-e '{clone}" if (clone / "pyproject.toml").is_file() else "'depl0"
+    return f"pip install {where}[{extra}]'"

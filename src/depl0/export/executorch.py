@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from depl0._util.optional import require
+from depl0._util.optional import install_command, require
 from depl0.analysis.recording import quiet
 from depl0.errors import ExportError, InputError, NotInstalledError
 from depl0.export.program import capture
@@ -43,7 +43,7 @@ module = lambda *tensors: method.execute(tensors)
             raise
         except ImportError as error:
             raise NotInstalledError(
-                f"executorch is installed, but cannot be imported: {error}.", hint="pip install 'depl0[executorch]'"
+                f"executorch is installed, but cannot be imported: {error}.", hint=install_command("executorch")
             ) from error
 
     def encode(self, request: Request) -> bytes:

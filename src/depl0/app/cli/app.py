@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext
+from importlib.metadata import PackageNotFoundError, metadata
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from depl0._util.optional import check_installed
 from depl0._util.registry import load_plugins
 from depl0._util.stopping import StopRequested, stop_on_signals
 from depl0._util.trust import trusting
-from depl0.app.cli import compare, evaluate, export, latency, plan, prune, recipes, report
+from depl0.app.cli import compare, doctor, evaluate, export, latency, plan, prune, recipes, report
 from depl0.app.cli.options import GroupedCommand, in_groups
 from depl0.app.table import printable
 from depl0.errors import (
@@ -30,11 +31,31 @@ from depl0.errors import (
     TraceError,
 )
 
+EPILOG = """\b
+Examples:
+  depl0 prune digits
+  depl0 prune --model timm:resnet18 --pretrained --data folder:DIR --quick
+  depl0 export runs/digits --to onnx
+
+\b
+Any command takes --debug (traceback of an error) and --trust-code (run code
+of files from elsewhere).{documentation}"""
+
+
+def _epilog() -> str:
+    """Return the end of the help, with the address of the documentation from the package's metadata."""
+    try:
+        addresses = metadata("depl0").get_all("Project-URL") or []
+    except PackageNotFoundError:  # a source tree that is not installed
+        addresses = []
+    found = "".join(f" Documentation:\n{address.partition(', ')[2]}" for address in addresses[:1])
+    return EPILOG.format(documentation=found)
+
+
 app = typer.Typer(
     name="depl0",
-    help="Prune convolutional networks: learn which channels to close, cut them out, verify the result.",
-    epilog="Any command takes --debug, to show the traceback of an error, and --trust-code, to run code of files from "
-    "elsewhere.",
+    help="Prune neural networks: choose channels, remove them, verify the result.",
+    epilog=_epilog(),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -47,6 +68,7 @@ app.command("export", cls=GroupedCommand)(export.export_command)
 app.command("report", cls=GroupedCommand)(report.report_command)
 app.command("latency", cls=GroupedCommand)(latency.latency_command)
 app.command("compare", cls=TRAINING)(compare.compare_command)
+app.command("doctor", cls=GroupedCommand)(doctor.doctor_command)
 app.add_typer(recipes.app, name="recipes")
 for _name, _commands in load_plugins("depl0.commands").items():
     app.add_typer(_commands, name=_name)
@@ -82,7 +104,7 @@ def _shared(
     ] = False,
 ) -> None:
     """Options before the name of a command."""
-    if context.invoked_subcommand != "export":
+    if context.invoked_subcommand not in ("export", "doctor"):
         check_installed(*PACKAGES, purpose="by the command depl0")
 
 
@@ -94,6 +116,8 @@ def main(arguments: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words or os.environ.get("DEPL0_DEBUG") == "1"
     trusted = "--trust-code" in words
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     words = [word for word in words if word not in ("--debug", "--trust-code")]
     try:
         with trusting(trusted), stop_on_signals() if words[:1] in STOPPABLE else nullcontext():

@@ -55,7 +55,10 @@ def compare_command(
     quiet: Annotated[bool, QUIET] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Run several methods with the same recipe, budget and epochs; tabulate mean ± spread. Run it again to resume."""
+    """Compare methods, budgets and seeds.
+
+    All runs share one recipe; the table has mean ± spread. Run the command again to resume.
+    """
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.threads import threads_by_work
     from depl0.app.studies.choice import Trials, read_choice

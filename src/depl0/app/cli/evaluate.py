@@ -8,8 +8,13 @@ from typing import Annotated
 
 import typer
 
+from depl0._util.metric import ACCURACY, Metric
 from depl0.app.cli.options import JSON, SET, echo, read_assignments
-from depl0.errors import InputError
+from depl0.errors import Depl0Error, InputError
+
+
+class LimitError(Depl0Error):
+    """The network misses a limit that the command line set."""
 
 
 def eval_command(
@@ -19,6 +24,12 @@ def eval_command(
     task_spec: Annotated[str | None, typer.Option("--task", help="Task (default: the run's own).")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     set_: Annotated[list[str] | None, SET] = None,
+    min_accuracy: Annotated[
+        float | None, typer.Option(help="Fail if the accuracy is lower: 0.9 is 90 %.", min=0, max=1)
+    ] = None,
+    max_macs: Annotated[
+        float | None, typer.Option(help="Fail if more than this fraction of the original MACs is left.", min=0, max=1)
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Evaluate a saved compact network."""
@@ -32,7 +43,7 @@ def eval_command(
     from depl0.app.training.evaluate import evaluate
     from depl0.app.training.setup import first_example, model_factory, open_data_for
     from depl0.costs.count import cost
-    from depl0.surgery.files import load
+    from depl0.surgery.files import load, read_record
 
     folder, recipe_file = find_compact(path)
     if recipe_file is None and (data is None or model is None):
@@ -56,3 +67,16 @@ def eval_command(
     else:
         shown = f"{task.metric.label} {task.metric.show(score)}"
         echo(f"{shown} on {opened.info.test_size:,} images; {counted}")
+    _check_limits(task.metric, score, counted.macs / read_record(folder).dense_cost[1], min_accuracy, max_macs)
+
+
+def _check_limits(
+    metric: Metric, score: float, macs: float, min_accuracy: float | None, max_macs: float | None
+) -> None:
+    """Raise if the network misses a limit of the command line, so that the exit code is 1."""
+    if min_accuracy is not None and metric != ACCURACY:
+        raise InputError(f"--min-accuracy is for classifiers, and the metric is {metric.label}.", hint="leave it out.")
+    if min_accuracy is not None and score < 100 * min_accuracy:
+        raise LimitError(f"the accuracy is {score:.2f} %, below --min-accuracy {min_accuracy:g}.")
+    if max_macs is not None and macs > max_macs:
+        raise LimitError(f"{macs:.3f} of the original MACs are left, above --max-macs {max_macs:g}.")

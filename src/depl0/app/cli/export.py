@@ -47,7 +47,7 @@ def export_command(
         str | None, typer.Option(help="Shape of one input, e.g. 3,224,224, if the folder lacks it.")
     ] = None,
 ) -> None:
-    """Write a compact network as one file, verified in a separate process."""
+    """Write a pruned network as a verified file."""
     from depl0.app.deploy.source import open_source
     from depl0.export import Request, names, target, write_checked  # torch.onnx is slow to import
     from depl0.export.int8 import IMAGES

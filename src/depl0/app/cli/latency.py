@@ -42,7 +42,10 @@ def latency_command(
     seconds: Annotated[float, typer.Option(help="Time limit per comparison (s).")] = 10.0,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Time a network in PyTorch, torch.compile and ONNX Runtime; with its dense form, if it is a compact one."""
+    """Time a network on this machine.
+
+    It runs in PyTorch, torch.compile and ONNX Runtime, beside its original network if it is a pruned one.
+    """
     from depl0.app.cli.latency_run import (
         Sizes,
         device_called,

@@ -31,7 +31,7 @@ def plan_command(
     groups: Annotated[str, typer.Option(help="all or inner.")] = "all",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Print, layer by layer, what can be pruned of a network, and why the rest cannot."""
+    """Print which layers of a network can be pruned."""
     import torch
 
     from depl0._util.user_code import load_callable

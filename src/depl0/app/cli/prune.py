@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from depl0.app.cli.options import QUIET, SET, choice, echo, read_assignments, read_budgets, with_options_of
+from depl0.app.table import printable
 from depl0.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ LEARNED_FIELDS = (
 BUDGETS = ("macs", "params", "latency")
 GROUPS = {
     "Network and data": ("model", "weights", "pretrained", "data", "task"),
-    "Budget": ("budget", "of", "round_to", "method", "quick"),
+    "Budget": ("budget", "of", "round_to", "method", "quick", "recover"),
     "Training": ("epochs", "finetune_epochs", "batch_size", "lr", "seed", "device", "set_"),
 }
 """the options of a training as help lists them; all others are those of a run"""
@@ -83,7 +84,9 @@ def chosen_recipe(
             "(--recover 0: the cut alone).",
         ),
     ] = False,
-    recover: Annotated[int | None, typer.Option(hidden=True)] = None,
+    recover: Annotated[
+        int | None, typer.Option(help="Steps of recovery without labels after the cut (0: none).")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of the search.")] = None,
     finetune_epochs: Annotated[int | None, typer.Option(help="Epochs of fine-tuning.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per training step, over all processes.")] = None,
@@ -133,11 +136,11 @@ def prune_command(
     quiet: Annotated[bool, QUIET] = False,
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
-    """Train a network with gates, remove the closed channels, fine-tune what is left, and report the result."""
+    """Prune a network, and report the result."""
     shares = () if options["budget"] is None else read_budgets(options["budget"], "--budget")
     if options["quick"] and len(shares) > 1:
         return _prune_to_each(shares, {**options, "budget": f"{shares[0]}"}, out, quiet, as_json)
-    from depl0.app.cli.result import result_table
+    from depl0.app.cli.result import closing_line, result_table
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.accelerator import is_first_process
     from depl0.app.runtime.threads import threads_by_work
@@ -147,7 +150,11 @@ def prune_command(
     with threads_by_work():
         folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
     if is_first_process():
-        echo(json.dumps(summary, indent=2) if as_json else result_table(summary, folder.path))
+        if as_json:
+            echo(json.dumps(summary, indent=2))
+        else:
+            echo(result_table(summary, folder.path))
+            typer.secho(printable(closing_line(summary, folder.path)), fg="green", bold=True)
 
 
 def _prune_to_each(
@@ -171,11 +178,20 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
     from depl0.app.recipes import catalog
     from depl0.app.runs.paths import find_recipe
 
+    if recipe is not None and recipe.lower().endswith((".pt", ".pth", ".safetensors")):
+        raise InputError(
+            f"{recipe} holds weights, and a recipe was expected.",
+            hint=f"depl0 prune --model MODEL --weights {recipe} --data DATA.",
+        )
     if recipe is not None:
         named = find_recipe(recipe)
         return catalog.for_trained(named) if trained and recipe.startswith("custom") else named
     if model is None and data is None:
         return catalog.get("digits")
+    if data is None:
+        raise InputError(
+            f"--model {model} needs data.", hint="say --data folder:DIR, cifar10:DIR, file.py:make or digits."
+        )
     if model is None:
         raise InputError(
             f"--data {data} needs a network.",
@@ -183,7 +199,7 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
             "recipes lists them).",
         )
     own = catalog.for_trained(catalog.get("custom")) if trained else catalog.get("custom")
-    words = re.findall(r"[\w.+]+", f"{model} {(data or own.data.spec).partition(':')[0]}")
+    words = re.findall(r"[\w.+]+", f"{model} {data.partition(':')[0]}")
     return own.replace(name="-".join(words))
 
 

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
 from depl0.app.cli.options import JSON, GroupedCommand, echo
 
-app = typer.Typer(
-    help="List recipes and their fields; download data.", invoke_without_command=True, rich_markup_mode=None
+app = typer.Typer(help="List recipes and fields; download data.", invoke_without_command=True, rich_markup_mode=None)
+
+
+EVERYDAY = (
+    "digits",
+    "custom",
+    "lenet5-fashion-mnist",
+    "resnet20-cifar10",
+    "resnet56-cifar10",
+    "resnet56-cifar100",
+    "vgg16-cifar10",
+    "vgg16-cifar100",
+    "resnet50-imagenet",
+    "custom-l0-hc",
 )
 
 
 @app.callback()
-def list_command(context: typer.Context) -> None:
-    """List recipes and their fields; download data."""
+def list_command(
+    context: typer.Context,
+    all_: Annotated[bool, typer.Option("--all", help="List every recipe, variants and the paper's included.")] = False,
+) -> None:
+    """List recipes and fields; download data."""
     if context.invoked_subcommand is not None:
         return
     from depl0.app.recipes import catalog
 
-    width = max(len(name) for name in catalog.names())
-    for name in catalog.names():
+    names = catalog.names() if all_ else [name for name in catalog.names() if name in EVERYDAY]
+    width = max(len(name) for name in names)
+    for name in names:
         echo(f"{name:<{width}}  {catalog.describe(name)}")
+    if not all_:
+        print(f"{len(catalog.names()) - len(names)} more: depl0 recipes --all", file=sys.stderr)
 
 
 @app.command("show", cls=GroupedCommand)

@@ -24,7 +24,7 @@ def report_command(
     ] = None,
     format_: Annotated[str, choice("--format", FORMATS, "Output format.")] = "html",
 ) -> None:
-    """Write report.html, figures and tables; or print the report in another format."""
+    """Write report.html, or print another format."""
     from depl0.app.reports.report import as_text, write_report
     from depl0.app.reports.run import read_runs
 

@@ -45,6 +45,18 @@ def result_table(summary: dict[str, Any], folder: Path) -> str:
     return "\n".join(lines)
 
 
+def closing_line(summary: dict[str, Any], folder: Path) -> str:
+    """Return the result in a line: cost, metric, speed and folder."""
+    dense, compact, metric = summary["dense"], summary["compact"], metric_in(summary)
+    parts = [f"{dense['macs'] / max(compact['macs'], 1):.1f}× fewer MACs"]
+    if dense[metric.name] is not None:
+        parts.append(metric.difference(dense[metric.name], compact[metric.name]).replace("-", "−"))
+    speedup = Speedup(**summary["speedup"]["1"])
+    if speedup.is_measurable and speedup.ratio > 1:
+        parts.append(f"{speedup.ratio:.1f}× faster")
+    return " · ".join([*parts, f"saved to {folder}"])
+
+
 def _metric_rows(metric: Metric, summary: dict[str, Any]) -> list[Row]:
     """Return the metric of both networks; where images were held out for choices, on these and on the test images."""
     held_out = summary.get("validation")

@@ -89,10 +89,12 @@ def factory(
 
 
 def check_spec(spec: str) -> None:
-    """Refuse a text that cannot describe a network; nothing is imported for it."""
+    """Raise InputError if a text cannot describe a network; the user's code is not imported."""
     where, colon, name = spec.rpartition(":")
     if not colon:
         if spec not in registry.MODELS:
+            if published := _published(spec):
+                raise InputError(f"there is no built-in model {spec!r}.", hint=f"did you mean {published}?")
             raise unknown("built-in model", spec, registry.names(), FORMS)
     elif not where or not name:
         raise InputError(
@@ -172,6 +174,15 @@ def _checked(network: object, spec: str) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise InputError(f"model {spec!r} must return a torch.nn.Module, got a {type(network).__name__} instead.")
     return network
+
+
+def _published(name: str) -> str | None:
+    """Return the spec of a network of torchvision or timm that has this name."""
+    for library in ("torchvision", "timm"):
+        with contextlib.suppress(InputError):  # not installed, or without this network
+            check_known(library, name)
+            return f"{library}:{name}"
+    return None
 
 
 def _unknown(what: str, name: str, known: Iterable[str], advice: str) -> InputError:

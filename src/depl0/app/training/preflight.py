@@ -23,6 +23,7 @@ from depl0.app.training.session import Session
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gated.attaching import choose_multiple, with_config
+from depl0.gates.generators import PRESETS
 from depl0.gates.threshold import COSTS
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call
@@ -94,10 +95,30 @@ def header(session: Session, gated: GatedModel) -> str:
         "data": f"{recipe.data.spec}: {images} of {shape}{classes}",
         "images": _reading(info),
         "device": f"{accelerator.device}, {recipe.run.precision}{processes}",
+        "method": _method(recipe),
+        "rates": _rates(recipe),
         "folder": str(session.folder.path),
         "plan": _plan(session),
     }
     return "\n".join(f"{title:<8} {text}" for title, text in rows.items() if text)
+
+
+def _method(recipe: Recipe) -> str:
+    """Return the method of a recipe, with the generator of learned gates."""
+    gates = recipe.gates
+    if not isinstance(method_of(recipe), Learned):
+        return gates.method
+    preset = f"{gates.preset}, c = {PRESETS[gates.preset].bound:g}"
+    return f"{gates.method} {gates.direction}, generator {gates.generator} ({preset})"
+
+
+def _rates(recipe: Recipe) -> str:
+    """Return learning rates and schedule; nothing if nothing is trained."""
+    if recipe.search.epochs + recipe.finetune.epochs == 0:
+        return ""
+    learned = isinstance(method_of(recipe), Learned)
+    gates = f", gates {recipe.gate_optimizer.lr:g}" if learned else ""
+    return f"weights {recipe.weight_optimizer.lr:g} ({recipe.weight_optimizer.schedule}){gates}"
 
 
 def _reading(info: DataInfo) -> str:
