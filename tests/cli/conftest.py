@@ -10,6 +10,9 @@ import pytest
 
 from depl0.app.cli.app import main
 
+ROOT, TOP = Path(__file__).parents[2], "<checkout>"
+"""the checkout, whose path may hold spaces, and how words are split nevertheless"""
+
 
 @dataclass(frozen=True)
 class Typed:
@@ -30,7 +33,7 @@ def type_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     def run(words: str) -> Typed:
         capsys.readouterr()
-        code = main(words.split())
+        code = main([word.replace(TOP, str(ROOT)) for word in words.replace(str(ROOT), TOP).split()])
         return Typed(code, *capsys.readouterr())
 
     return run

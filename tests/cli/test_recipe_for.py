@@ -20,14 +20,16 @@ def test_nothing_said_is_the_demo() -> None:
     ("model", "data", "name"),
     [
         ("timm:mobilenetv3_small_100", "folder:some/where", "timm-mobilenetv3_small_100-folder"),
-        ("nets/mine.py:make", None, "nets-mine.py-make-digits"),
+        ("nets/mine.py:make", "digits", "nets-mine.py-make-digits"),
     ],
 )
-def test_own_network_gets_a_name_of_its_own(model: str, data: str | None, name: str) -> None:
+def test_own_network_gets_a_name_of_its_own(model: str, data: str, name: str) -> None:
     recipe = recipe_for(model, data)
     assert recipe.name == name
     assert not recipe.search.dense_baseline, "nobody asked for a second training"
     assert recipe.replace(name="custom") == get("custom")
+    with pytest.raises(InputError, match="needs data"):
+        recipe_for(model, None)
 
 
 def test_data_alone_ask_for_a_network() -> None:
@@ -43,35 +45,37 @@ def test_a_trained_network_of_ones_own_gets_gentle_rates() -> None:
             chosen = chosen_recipe(recipe=recipe, data="digits", **options)
             assert (chosen.weight_optimizer.lr, chosen.weight_optimizer.warmup_epochs) == (0.01, 0.5)
             assert chosen.finetune_lr == 0.01
-    assert chosen_recipe(model="small_cnn", weights="file.pt", lr=0.2).weight_optimizer.lr == 0.2
-    assert chosen_recipe(model="small_cnn").weight_optimizer.lr == get("custom").weight_optimizer.lr
+    assert chosen_recipe(model="small_cnn", data="digits", weights="file.pt", lr=0.2).weight_optimizer.lr == 0.2
+    assert chosen_recipe(model="small_cnn", data="digits").weight_optimizer.lr == get("custom").weight_optimizer.lr
     assert chosen_recipe("resnet20-cifar10", weights="file.pt").weight_optimizer.lr == 0.02
 
 
 def test_trained_weights_come_from_one_place() -> None:
     with pytest.raises(InputError, match=r"model\.weights and model\.pretrained are both set"):
-        chosen_recipe(model="timm:resnet18", weights="file.pt", pretrained=True)
+        chosen_recipe(model="timm:resnet18", data="digits", weights="file.pt", pretrained=True)
     with pytest.raises(InputError, match=r"model\.pretrained must be false for a built-in network"):
-        chosen_recipe(model="resnet56", pretrained=True)
+        chosen_recipe(model="resnet56", set_=["data.spec=digits"], pretrained=True)
 
 
 def test_the_task_of_the_command_line() -> None:
     recipe = chosen_recipe(task="segmentation", set_=["task.settings={ignore_index=0}"])
     assert (recipe.task.spec, recipe.task.settings) == ("segmentation", (("ignore_index", 0),))
-    assert chosen_recipe(model="small_cnn", task="my_tasks.py:Own").task.spec == "my_tasks.py:Own"
+    assert chosen_recipe(model="small_cnn", data="digits", task="my_tasks.py:Own").task.spec == "my_tasks.py:Own"
     assert chosen_recipe().task.spec == "classification"
     with pytest.raises(InputError, match=r"task\.spec must be a task's name or module:class, got 'regresion' instead"):
         chosen_recipe(task="regresion")
 
 
 def test_trained_networks_are_scored_unless_gates_are_asked_for() -> None:
-    trained = chosen_recipe(model="resnet20", weights="w.safetensors")
+    trained = chosen_recipe(model="resnet20", data="digits", weights="w.safetensors")
     assert (trained.gates.method, trained.search.compensate) == ("reconstruction", True)
     assert trained.finetune.schedule == "continued" and distill_share(trained, task_of(trained)) == 0.9
     asked = ("gates.generator=lstm", "gates.direction=backward", "penalty.weight=1e-6", "gates.method=dep-l0")
     options_for_gates: list[dict[str, Any]] = [{"set_": [field]} for field in asked]
     for options in (*options_for_gates, {"method": "dep-l0"}):
-        assert chosen_recipe(model="resnet20", weights="w.safetensors", **options).gates.method == "dep-l0"
-    assert chosen_recipe(model="resnet20").gates.method == "dep-l0"
+        assert (
+            chosen_recipe(model="resnet20", data="digits", weights="w.safetensors", **options).gates.method == "dep-l0"
+        )
+    assert chosen_recipe(model="resnet20", data="digits").gates.method == "dep-l0"
     assert chosen_recipe("resnet20-cifar10", weights="w.safetensors").gates.method == "reconstruction"
     assert chosen_recipe("resnet20-cifar10", weights="w.safetensors", method="dep-l0").gates.method == "dep-l0"

@@ -121,7 +121,8 @@ def chosen_recipe(
         "run.device": device,
     }
     given = {name: value for name, value in fields.items() if value is not None}
-    base = recipe_for(model, data, recipe, trained=bool(weights or pretrained))
+    source = data or read_assignments(set_).get("data.spec")
+    base = recipe_for(model, source, recipe, trained=bool(weights or pretrained))
     chosen = complete(base, {**(QUICK if quick else {}), **given}, set_)
     if quick and not chosen.model.starts_trained:
         raise InputError("--quick needs a trained network.", hint="give --weights FILE or --pretrained.")
