@@ -41,7 +41,7 @@ def two():
         (f"{SHORT} --model torchvision:resnet18x", ["resnet18x", "did you mean resnet18"]),
         (f"{SHORT} --model nowhere.py:make", ["nowhere.py"]),
         (f"{SHORT} --data digit", ["got 'digit' instead", "did you mean digits?"]),
-        (f"{SHORT} --data mnist", ["needs the folder of its files", "mnist:DIR"]),
+        (f"{SHORT} --data mnist", ["must be written mnist:DIR", "mnist:DIR"]),
         (f"{SHORT} --budget 0.5 --set penalty.weight=1e-6", ["gates.budget (0.5) and penalty.weight (1e-06) are"]),
         ("prune --data digits", ["--data digits needs a network", "--model resnet20"]),
         ("plan lenet5 --image-size 48x", ["--image-size must be a side, or height and width", "48x80"]),
@@ -68,7 +68,7 @@ def two():
         ("plan resnet65", ["did you mean resnet56"]),
         ("plan resnet20 --groups some", ["some"]),
         ("recipes show resnet65-cifar10", ["no recipe called 'resnet65-cifar10'", "did you mean resnet56-cifar10"]),
-        ("recipes download cifar1000 d", ["must be one of cifar10, cifar100"]),
+        ("recipes download cifar1000 d", ["must be one of 'cifar10', 'cifar100'"]),
     ],
 )
 def test_wrong_usage(type_command: Type, tmp_path: Path, options: str, words: list[str]) -> None:

@@ -60,7 +60,8 @@ def interpreter(version: str) -> str | None:
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = [shutil.which(f"python{version}"), *map(str, versions.glob(f"{version}.*/bin/python"))]
+    installed = list(versions.glob(f"{version}.*/bin/python")) if os.access(versions, os.R_OK | os.X_OK) else []
+    found = [shutil.which(f"python{version}"), *map(str, installed)]
     for path in filter(None, found):
         done = subprocess.run(
             [path, "-c", "import sys; print(sys.version)"], capture_output=True, text=True, check=False

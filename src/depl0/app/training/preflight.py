@@ -116,8 +116,8 @@ def _rates(recipe: Recipe) -> str:
     """Return learning rates and schedule; nothing if nothing is trained."""
     if recipe.search.epochs + recipe.finetune.epochs == 0:
         return ""
-    learned = isinstance(method_of(recipe), Learned)
-    gates = f", gates {recipe.gate_optimizer.lr:g}" if learned else ""
+    rate = recipe.gate_optimizer.lr if isinstance(method_of(recipe), Learned) else None
+    gates = "" if rate is None else f", gates {rate:g}"
     return f"weights {recipe.weight_optimizer.lr:g} ({recipe.weight_optimizer.schedule}){gates}"
 
 
