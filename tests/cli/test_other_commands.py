@@ -84,7 +84,7 @@ def test_data_that_is_there_is_not_downloaded(type_command: Type, tmp_path: Path
 
 @pytest.mark.parametrize(
     "words",
-    ["--help", "prune --help", "eval --help", "plan --help", "latency --help", "recipes --help", "paper --help"],
+    ["--help", "prune --help", "eval --help", "plan --help", "latency --help", "recipes --help"],
 )
 def test_help(type_command: Type, words: str) -> None:
     typed = type_command(words)
