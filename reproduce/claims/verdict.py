@@ -102,7 +102,7 @@ def arms_of(rows: Rows, chosen: Mapping[str, Sequence[tuple[float, float]]], epo
     for arm in dict.fromkeys(row["arm"] for row in counted):
         own = [row for row in counted if row["arm"] == arm]
         found[arm] = [row for row in own if arm not in chosen or (row["rate"], row["weight"]) in chosen[arm]]
-    if any(rate != PUBLISHED_RATE for rate, _ in chosen["dep"]):
+    if epochs == EPOCHS and any(rate != PUBLISHED_RATE for rate, _ in chosen["dep"]):
         found[PUBLISHED] = [row for row in counted if row["arm"] == "dep" and row["rate"] == PUBLISHED_RATE]
     return {arm: own for arm, own in found.items() if own}
 
@@ -229,10 +229,12 @@ def write(rows: Rows, out: Path) -> str:
                 if figure == "test" and found is not None:
                     plotted[f"{NAMES[left]}, {epochs} epochs, {where}"] = found
         for control in [arm for arm in arms if arm not in ("dep", "l0-hc", PUBLISHED) and "dep" in arms]:
-            found = control_against(arms[control], arms["dep"])
+            base = control.removesuffix("-image") if control.endswith("-image") else "dep"
+            found = control_against(arms[control], arms.get(base, ()))
             if found is not None:
-                parts.append(f"{NAMES.get(control, control)} − Dep-L0 at its own MACs: {found} points, n = {found.n}.")
-                plotted[f"{NAMES.get(control, control)} − Dep-L0, {epochs} epochs"] = found
+                name = f"{NAMES.get(control, control)} − {NAMES[base]}"
+                parts.append(f"{name} at the MACs of the first: {found} points, n = {found.n}: {verdict(found)}.")
+                plotted[f"{name}, {epochs} epochs"] = found
     if plotted:
         forest(plotted, out / "forest.svg")
         parts.insert(0, "![Differences in test accuracy to L0-HC, with 95 % intervals](forest.svg)")
