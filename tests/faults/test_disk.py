@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from depl0.app.cli.app import main
-from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.errors import InputError, TrainingError
 from tests.networks.tiny import Noisy, interrupt, run, tiny_recipe
@@ -87,16 +85,6 @@ def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
 
     with pytest.raises(TrainingError, match="cannot be written to: Read-only file system"):
         run(tiny_recipe(search__epochs=2), out, Noisy(at_step=2, act=remount))
-
-
-def test_the_options_of_the_command_are_obeyed(tmp_path: Path) -> None:
-    recipe, out = tmp_path / "r.toml", tmp_path / "run"
-    recipe.write_text(write_recipe(tiny_recipe(search__epochs=2, finetune__epochs=1)))
-    command = ["prune", str(recipe), "--out", str(out), "--quiet"]
-    command += ["--set", "run.checkpoint_steps=2", "--set", "run.keep_checkpoints=3"]
-    assert main(command) == 0
-    kept = sorted(path.name for path in (out / "checkpoints").iterdir())
-    assert kept == ["newest", "step-000000006", "step-000000008", "step-000000009"]
 
 
 def test_how_a_run_is_looked_after_may_change_when_it_goes_on(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.studies import pictures
-from depl0.app.studies.compare import Comparison, gates_of, read_methods, tabulate
+from depl0.app.studies.compare import Comparison, _is_on_frontier, gates_of, paired_differences, read_methods, tabulate
 from depl0.app.studies.pictures import draw_comparison
 from depl0.app.studies.study import Failure, Outcome
 from depl0.app.table import markdown_page
+from depl0.app.tasks import ACCURACY
 from depl0.errors import InputError
 from tests.support.summaries import a_summary, finish_run
 
@@ -239,3 +241,23 @@ def test_no_picture_of_one_budget_or_of_nothing(tmp_path: Path) -> None:
     draw_comparison(sweep(tmp_path / "one", (0.5,), SWEPT), tmp_path)
     draw_comparison(sweep(tmp_path / "nothing", (0.2, 0.1), {}), tmp_path)
     assert not list(tmp_path.glob("comparison.*"))
+
+
+def a_row(method: str, scores: list[float], cost: float) -> dict[str, Any]:
+    numbers = {"accuracy": {"mean": statistics.fmean(scores), "sd": statistics.stdev(scores)}}
+    by_seed = {str(seed): score for seed, score in enumerate(scores)}
+    return {"method": method, "budget": 0.5, "cost_left": {"mean": cost, "sd": 0.0}, "by_seed": by_seed, **numbers}
+
+
+def test_differences_are_paired_by_seed_and_the_frontier_respects_spread() -> None:
+    good, cheap, noisy = (
+        a_row("good", [95.0, 96.0, 97.0], 0.500),
+        a_row("cheap", [90.0, 91.1, 91.9], 0.499),  # a thousandth of the cost does not make up for five points
+        a_row("noisy", [93.0, 99.0, 94.0], 0.501),  # within its own spread of the best
+    )
+    rows = [good, cheap, noisy]
+    assert [_is_on_frontier(row, rows, ACCURACY) for row in rows] == [True, False, True]
+    table = paired_differences({"recipe": "r", "metric": ACCURACY.to_dict(), "methods": [good, cheap]})
+    (row,) = table.shown()
+    assert row[:4] == ["good less cheap", "0.5", "3", "+5.00"]
+    assert row[4] == "+4.75 to +5.25"  # 4.303 · 0.1 / √3
