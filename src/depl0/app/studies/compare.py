@@ -196,7 +196,9 @@ class Comparison:
                 "method": _shown(method),
                 "budget": budget,
                 **over_seeds(members, self.metric),
-                "by_seed": {str(seed): member[self.metric.name] for seed, member in zip(self.seeds, members, strict=True)},
+                "by_seed": {
+                    str(seed): member[self.metric.name] for seed, member in zip(self.seeds, members, strict=True)
+                },
             }
             for budget in self.budgets
             for method in self.methods
