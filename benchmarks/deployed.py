@@ -30,7 +30,7 @@ from depl0.export.int8 import quantize_onnx
 from depl0.export.onnx import export_onnx
 from depl0.host.inputs import ExampleInputs
 from depl0.latency.backends import session_call
-from depl0.latency.cache import processor_name
+from depl0.latency.machine import processor_name
 from depl0.latency.measure import interleave, speedup, summarise
 
 ORDER = ("dense, float", "compact, float", "dense, int8", "compact, int8")

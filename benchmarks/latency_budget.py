@@ -2,8 +2,8 @@
 
     python benchmarks/latency_budget.py [--budget 0.6] [--models resnet50,mobilenet_v2] [--json FILE]
 
-Nothing is trained: gates are ordered by the norms of their filters. Eager PyTorch, batch 1, one thread, on the CPU; the
-layers' tables come from the user's cache folder if they were measured before. MobileNetV2 needs torchvision.
+Nothing is trained: gates are ordered by the norms of their filters. Eager PyTorch, batch 1, one thread, on the
+CPU. MobileNetV2 needs torchvision.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torch import nn
 import depl0
 from depl0.app import models
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
-from depl0.latency.cache import machine
+from depl0.latency.machine import machine
 from depl0.latency.measure import ratio, summarise, time_networks
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -43,9 +42,6 @@ def measure(name: str, budget: float, round_to: int, size: int) -> dict[str, Any
     torch.manual_seed(0)
     dense, example = build(name).eval(), torch.randn(1, 3, size, size)
     gated = attach_untrained(dense, example)
-    start = time.perf_counter()
-    tables = gated.engine.time_layers()
-    timed = time.perf_counter()
     compact, found = cut_untrained(gated, budget, "latency", round_to)
     assert found is not None
     networks = {"dense": dense, "compact": compact}
@@ -58,12 +54,7 @@ def measure(name: str, budget: float, round_to: int, size: int) -> dict[str, Any
         "image_size": size,
         "budget": budget,
         "round_to": round_to,
-        "seconds_for_tables": timed - start,
-        "calibration": asdict(tables.calibration),
-        "tables_dense_ms": 1000 * tables.dense,
         "attempts": [asdict(attempt) for attempt in found.attempts],
-        "predicted": found.predicted,
-        "first_predicted_over_measured": found.attempts[0].predicted / found.attempts[0].measured,
         "measured_when_frozen": found.measured,
         "measured": share,
         "measured_of_medians": medians["compact"].median / medians["dense"].median,

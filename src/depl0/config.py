@@ -19,9 +19,8 @@ from depl0.gates.generators import Preset, make_generator
 from depl0.gates.generators.base import Conditioning, Direction
 from depl0.gates.threshold import BudgetKind, check_share, checked_kind
 
-RoundTo: TypeAlias = int | Literal["auto"]
-AUTO: Literal["auto"] = "auto"
-"""asks the device (:mod:`depl0.latency.multiples`)"""
+Runtime: TypeAlias = Literal["pytorch", "onnxruntime"]
+"""what a budget of latency is measured with"""
 MinShare: TypeAlias = "float | Mapping[str, float]"
 Draw: TypeAlias = Literal["batch", "image"]
 EvaluationRule: TypeAlias = Literal["median", "paper"]
@@ -49,9 +48,10 @@ class GateConfig:
         start: first log α of every gate, instead of the preset's.
         evaluation: the rule for the gates outside training.
         budget: the share of the cost to keep. None: gates are closed by a penalty in the loss.
-        of: what the budget counts; ``"latency"`` is measured on the host's device.
+        of: what the budget counts. For ``"latency"`` a share of the MACs is searched whose compact network, timed
+            beside the original one on its device, is within the budget.
+        runtime: what a budget of latency is timed in: ``"pytorch"``, or ``"onnxruntime"`` if it is deployed there.
         round_to: every group keeps a multiple of this many channels, or all of them; 8, 16 or 32 suit most hardware.
-            ``"auto"`` benchmarks the host's device once and remembers the result.
         remove_blocks: remove layers that closed groups have made constant; otherwise one channel stays.
         min_share: the share of its channels that every group keeps at least, whatever they are worth; or several, by
             names or shell patterns of groups (the first that matches counts): ``{"*.mlp.*": 0.25, "*": 0.1}``.
@@ -75,7 +75,8 @@ class GateConfig:
     evaluation: EvaluationRule = "median"
     budget: float | None = None
     of: BudgetKind = "macs"
-    round_to: RoundTo = 1
+    runtime: Runtime = "pytorch"
+    round_to: int = 1
     remove_blocks: bool = False
     min_share: MinShare = 0.0
 
@@ -105,8 +106,9 @@ class GateConfig:
                     hint="gates that cut nothing cost nothing, and have nothing to compete for.",
                 )
         checked_kind(self.of)
-        if self.round_to != AUTO:
-            check_round_to(self.round_to)
+        if self.runtime not in get_args(Runtime):
+            raise InputError(f"runtime must be 'pytorch' or 'onnxruntime', got {self.runtime!r} instead.")
+        check_round_to(self.round_to)
         _check_min_share(self.min_share)
 
     def least_gates(self, name: str, size: int) -> int:
@@ -119,11 +121,6 @@ class GateConfig:
         shares = self.min_share if isinstance(self.min_share, Mapping) else {"*": self.min_share}
         share = next((share for pattern, share in shares.items() if fnmatchcase(name, pattern)), 0.0)
         return math.ceil(share * size - 1e-9)
-
-    @property
-    def multiple(self) -> int:
-        """Return ``round_to`` as a number; 1 as long as nobody has asked the device."""
-        return 1 if self.round_to == "auto" else self.round_to
 
     def changed(self, **changes: Any) -> GateConfig:
         """Return the same configuration with other values for some fields."""
@@ -149,7 +146,7 @@ def check_round_to(round_to: object) -> None:
     if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
         raise InputError(
             f"round_to must be a whole number of at least 1, got {round_to!r} instead.",
-            hint="8, 16 or 32 channels suit most hardware; 1 rounds nothing; attach and recipes also take 'auto'.",
+            hint="8, 16 or 32 channels suit most hardware; 1 rounds nothing.",
         )
 
 
@@ -166,6 +163,7 @@ class OtherGateChanges(TypedDict, total=False):
     start: float | None
     evaluation: EvaluationRule
     of: BudgetKind
-    round_to: RoundTo
+    runtime: Runtime
+    round_to: int
     remove_blocks: bool
     min_share: MinShare

@@ -120,7 +120,7 @@ def test_unknown_penalty_is_refused() -> None:
     gated = depl0.attach(STRUCTURES["NoNorm"].build(), image())
     with pytest.raises(
         depl0.errors.InputError,
-        match="kind must be one of 'params', 'macs', 'groups', 'latency', 'groups-k2', 'chain', got 'flops'",
+        match="kind must be one of 'params', 'macs', 'groups', 'groups-k2', 'chain', got 'flops'",
     ):
         gated.penalty("flops")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,11 @@ from torch import nn
 
 import depl0
 from depl0.app.methods.untrained import attach_untrained, cut_untrained, rank_scores
-from depl0.select.latency import TRIES, Attempt, _best, select_within_latency
+from depl0.host.inputs import ExampleInputs
+from depl0.select.latency import TRIES, Attempt, _best, measured_share, select_within_latency
 from tests.networks.tiny import CLASSES, run, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEPL0_CACHE", str(tmp_path / "cache"))
 
 
 class Wide(nn.Sequential):
@@ -40,11 +35,7 @@ def test_a_run_keeps_its_record(tmp_path: Path) -> None:
     summary = run(recipe, tmp_path / "run")
     assert summary["budget_of"] == "latency" and summary["round_to"] == 2
     assert 0 < summary["budget_reached"] < 1.5
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    shares = [line["expected"]["latency_share"] for line in lines if "latency_share" in line.get("expected", {})]
-    assert shares and shares[-1] < 0.9  # generous: how even the measured times are depends on the machine
     found = summary["latency_budget"]
-    assert all(attempt["predicted"] <= attempt["asked"] + 1e-6 for attempt in found["attempts"])
     within = [attempt["measured"] for attempt in found["attempts"] if attempt["measured"] <= 0.8]
     assert found["measured"] == max(within, default=min(attempt["measured"] for attempt in found["attempts"]))
     assert 1 <= len(found["attempts"]) <= TRIES
@@ -59,12 +50,9 @@ def test_the_network_found_is_faster() -> None:
         layers += [nn.Conv2d(into, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4)).eval()
     gated = attach_untrained(model, torch.randn(1, 3, 24, 24))
-    gated.engine.time_layers()
     config = gated.config.changed(budget=0.5, of="latency", round_to=8)
     found = select_within_latency(gated.engine.snapshot(), config)
     assert found.measured < 0.9  # generous: the machine may be busy
-    for attempt in found.attempts:
-        assert attempt.predicted <= attempt.asked + 1e-6
     compact, _ = cut_untrained(gated, 0.5, "macs")
     assert depl0.cost(compact, gated.engine.example.args[0]).macs <= 0.5 * gated.dense_cost.macs
 
@@ -73,7 +61,17 @@ def test_the_network_found_is_faster() -> None:
     ("measured", "chosen"), [([0.7, 0.5, 0.58], 2), ([0.9, 0.7, 0.8], 1), ([0.55], 0)], ids=["within", "none", "one"]
 )
 def test_the_slowest_within_the_budget_is_chosen(measured: list[float], chosen: int) -> None:
-    assert _best([Attempt(0.6, 0.6, share) for share in measured], 0.6) == chosen
+    assert _best([Attempt(0.6, share) for share in measured], 0.6) == chosen
+
+
+def test_latency_is_measured_in_onnx_runtime() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    wide, narrow = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]).eval(), nn.Linear(512, 8).eval()
+    example = ExampleInputs((torch.randn(64, 512),), {})
+    assert measured_share(narrow, wide, example, "onnxruntime") < 0.5
+    with pytest.raises(depl0.errors.InputError, match="runtime must be 'pytorch' or 'onnxruntime'"):
+        depl0.GateConfig(runtime="tflite")  # type: ignore[arg-type]
 
 
 def test_untrained_gates_are_ranked_by_their_filters() -> None:

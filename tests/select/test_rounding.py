@@ -13,7 +13,6 @@ from torch import Tensor
 import depl0
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
-from depl0.gated.attaching import with_config
 from depl0.select.gates import check_budget, minimum_share, select_gates
 from depl0.select.rounding import removable_in_steps, round_to_nearest
 from depl0.surgery.record import record_of
@@ -166,12 +165,18 @@ def test_groups_that_vanish_stay_closed_where_blocks_are_removed() -> None:
     assert int(rounded_gates(gated, 2)[group.gates].sum()) == 2
 
 
+def with_budget(budget: float) -> depl0.GatedModel:
+    gated = given_scores(4, mean=5.0)
+    config = gated.config.changed(budget=budget)
+    return depl0.GatedModel(gated.host, gated.plan, gated.generator, gated.engine.example, config, gated.dense_cost)
+
+
 def test_with_a_budget_extraction_rounds_within_it() -> None:
-    gated = with_config(given_scores(4, mean=5.0), budget=0.5)
+    gated = with_budget(0.5)
     compact = gated.extract(round_to=4)
     assert depl0.cost(compact, torch.randn(1, 3, 4, 4)).macs <= 0.5 * gated.dense_cost.macs
     with pytest.raises(GateError, match="no choice of rounded channels keeps the budget"):
-        with_config(gated, budget=0.05).extract(round_to=16)
+        with_budget(0.05).extract(round_to=16)
 
 
 @pytest.mark.parametrize("wrong", [0, -8, 2.0, True, "8"], ids=repr)

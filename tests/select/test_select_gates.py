@@ -110,7 +110,7 @@ def test_the_least_possible_can_be_asked_for_and_less_cannot(of: str) -> None:
     assert gated.engine.snapshot().share(frozen.gates > 0, of) == pytest.approx(least)
     with pytest.raises(InputError, match=rf"unprunable layers account for {least:.3f}") as caught:
         check_budget(gated.engine.snapshot(), gated.config.changed(budget=least * 0.99, of=of))
-    hinted = float(caught.value.hint.split("at least ")[1].split(",")[0])  # type: ignore[union-attr]
+    hinted = float(caught.value.hint.split("at least ")[1].split(",")[0].rstrip("."))  # type: ignore[union-attr]
     assert least <= hinted <= least + 0.011
 
 

@@ -23,17 +23,15 @@ from depl0._util.registry import Registry
 from depl0.analysis.plan import Plan
 from depl0.costs.axes import AxisTable
 from depl0.costs.count import Cost
-from depl0.costs.latency_table import ExpectedLatency
 from depl0.costs.terms import CostTerms
-from depl0.errors import InputError
 
-KINDS = ("params", "macs", "groups", "latency")
+KINDS = ("params", "macs", "groups")
 PENALTIES: Registry[type[ConstantTensors]] = Registry("penalty", plugins="depl0.penalties")
 """more expected costs by name: modules of (plan, shapes of the parameters, weights of every gate's own filters)"""
 
 
 class ExpectedCost(ConstantTensors):
-    """Expected parameters, MACs, the paper's Σ|g_k|π_k, and seconds once layers were timed, from open probabilities.
+    """Expected parameters, MACs and the paper's Σ|g_k|π_k, from open probabilities.
 
     Those of :data:`PENALTIES` are had by their names too.
     """
@@ -53,7 +51,6 @@ class ExpectedCost(ConstantTensors):
         shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.num_gates = plan.num_gates
         self.dense_params, self.dense_macs = sum(map(prod, shapes.values())), dense_macs
-        self.latency: ExpectedLatency | None = None
         table = AxisTable(plan)
         terms: list[tuple[int, int, float, float]] = []  # (axis, axis, parameters, MACs) per pair of positions
         constant_params = 0
@@ -125,9 +122,6 @@ class ExpectedCost(ConstantTensors):
         open_probability = open_probability.to(self.constants.dtype)  # which follows the network to double precision
         if kind == "groups":
             return torch.dot(open_probability, self.filter_weights)
-        if kind == "latency":
-            seconds: Tensor = self.timed()(open_probability)
-            return seconds
         if kind not in KINDS:
             penalty: Tensor = self._penalty(kind)(open_probability)
             return penalty
@@ -142,10 +136,8 @@ class ExpectedCost(ConstantTensors):
         return self._penalties[kind]
 
     def value_and_gradient(self, open_probability: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Return expected parameters, MACs or seconds and their gradient in closed form, outside autograd."""
+        """Return expected parameters or MACs and their gradient in closed form, outside autograd."""
         open_probability = open_probability.to(self.constants.dtype)
-        if kind == "latency":
-            return self.timed().value_and_gradient(open_probability)
         p, row = open_probability, KINDS.index(kind)
         gradient, per_axis, by_axis = self._gradient(p, row)
         same_gate = self.same_gate[row]
@@ -154,8 +146,6 @@ class ExpectedCost(ConstantTensors):
 
     def gradient(self, open_probability: Tensor, kind: str) -> Tensor:
         """Return the gradient alone, in fewer operators: a training step asks for it once more."""
-        if kind == "latency":
-            return self.timed().value_and_gradient(open_probability)[1]
         return self._gradient(open_probability, KINDS.index(kind))[0]
 
     def _gradient(self, p: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,18 +156,8 @@ class ExpectedCost(ConstantTensors):
         by_entry = by_axis.index_select(0, self.axis_of) * self.count
         return direct.index_add(0, self.gate_of, by_entry, alpha=2), per_axis, by_axis
 
-    def timed(self) -> ExpectedLatency:
-        """Return expected latency, or refuse if no layer has been measured."""
-        if self.latency is None:
-            raise InputError(
-                "the layers' latency is not known yet.", hint="measure it with gated.engine.time_layers()."
-            )
-        return self.latency
-
     def dense(self, kind: str) -> float:
         """Return one cost with every gate open."""
-        if kind == "latency":
-            return self.timed().dense
         if kind == "groups":
             return self.dense_groups
         if kind not in KINDS:

@@ -9,18 +9,14 @@ from torch import nn
 from typing_extensions import Unpack
 
 from depl0._util.defaults import library_defaults
-from depl0._util.distributed import broadcast, is_first
 from depl0.analysis.planning import plan as make_plan
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.costs.count import Cost, LayerCost
 from depl0.gated.model import GatedModel
 from depl0.gated.per_image import check_image_gates
 from depl0.gates.generators import make_generator
-from depl0.gates.threshold import BudgetKind
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host
-from depl0.latency.multiples import Runtime, multiples_that_pay, with_room
-from depl0.select.gates import minimum_share
 
 
 @library_defaults()
@@ -77,28 +73,4 @@ def attach(
     assert plan.dense_cost is not None and plan.dense_layers is not None  # counted by the plan, once
     layers = {name: LayerCost(*counted) for name, counted in plan.dense_layers.items()}
     dense_cost = Cost(*plan.dense_cost, layers)
-    if config.round_to == "auto":
-        unrounded = GatedModel(model, plan, generator, example, config, dense_cost)
-        multiple = choose_multiple(unrounded, config.budget, config.of) if is_first() else 0
-        config = config.changed(round_to=int(broadcast(torch.tensor(multiple, device=unrounded.engine.device))))
     return GatedModel(model, plan, generator, example, config, dense_cost)
-
-
-def with_config(gated: GatedModel, **changes: Any) -> GatedModel:
-    """Return another gated network around the same host and generator, before anything was trained."""
-    config = gated.config.changed(**changes)
-    return GatedModel(gated.host, gated.plan, gated.generator, gated.engine.example, config, gated.dense_cost)
-
-
-def choose_multiple(gated: GatedModel, budget: float | None, of: BudgetKind, runtime: Runtime = "pytorch") -> int:
-    """Return the multiple of channels that pays on this device, if the groups have room and the budget is reachable.
-
-    ``runtime`` is what the compact network will be run by.
-    """
-    dtype = next(p.dtype for p in gated.host.parameters() if p.is_floating_point())
-    paying = multiples_that_pay(gated.engine.device, dtype, runtime).paying
-    network, config = gated.engine.snapshot(), gated.config.changed(of=of)
-    for multiple in with_room(paying, [group.size for group in gated.plan.groups]):
-        if multiple == 1 or budget is None or minimum_share(network, config.changed(round_to=multiple)) <= budget:
-            return multiple
-    raise AssertionError("1 is always among them")

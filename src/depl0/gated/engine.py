@@ -16,11 +16,9 @@ from depl0.analysis.plan import Plan
 from depl0.config import PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost
 from depl0.costs.expected import ExpectedCost
-from depl0.costs.latency_table import ExpectedLatency
 from depl0.gated.checks import check_closing, checked_gates
 from depl0.gates.threshold import Threshold
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.tables import expected_latency
 from depl0.select.snapshot import Snapshot
 from depl0.surgery.shrink import Shrunk, certify_shrunk, remaining_gates, shrink, shrunk_between
 
@@ -226,14 +224,3 @@ class Engine:
         """Return expected parameters and MACs over the gates, rounded."""
         self._gated._checked_log_alpha()
         return self._gated._expected.rounded(self._gated.open_probability())
-
-    def time_layers(self) -> ExpectedLatency:
-        """Measure what every layer takes on this device with how many channels, so that latency can be a cost.
-
-        Takes some seconds, once: the tables are kept in the user's cache folder (DEPL0_CACHE names another one), by
-        device, number of threads and shape.
-        """
-        gated = self._gated
-        if gated._expected.latency is None:
-            gated._expected.latency = expected_latency(gated.plan, gated.host, gated._example).to(self.device)
-        return gated._expected.latency

@@ -25,7 +25,7 @@ from depl0.gates import hard_concrete
 from depl0.gates.generators import Generator
 from depl0.gates.rates import BETAS, gate_learning_rate
 from depl0.gates.scaling import SiteScaling
-from depl0.gates.threshold import Threshold
+from depl0.gates.threshold import Threshold, counted
 from depl0.host.functional import call_gated
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import Gated, check_whole, tied_names
@@ -98,10 +98,8 @@ class GatedModel(Gated):
         self.forward = with_signature_of(host, self.forward)  # type: ignore[method-assign]
 
     def _make_threshold(self, budget: float) -> Threshold:
-        if self.config.of == "latency":
-            self.engine.time_layers()
         check_budget(self.engine.snapshot(), self.config)
-        of = self.config.of
+        of = counted(self.config.of)
         threshold = Threshold(self._expected, self._expected.dense(of), budget, of).to(self._scaling.index.device)
         threshold.solve(self._scores().detach())
         return threshold
@@ -282,12 +280,12 @@ class GatedModel(Gated):
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
                 not their inputs are open), "chain" or "groups-k2" (those of the authors' code,
-                :mod:`depl0.paper.penalties`), or "latency" (with ``of="latency"``).
+                :mod:`depl0.paper.penalties`).
             scale: "share" of what the dense network costs, so that λ means the same for every network and example; or
-                "count": the number of parameters, multiply-accumulates or seconds, as published λ are meant.
+                "count": the number of parameters or multiply-accumulates, as published λ are meant.
 
         Raises:
-            InputError: the kind or scale is unknown, or latency was not measured.
+            InputError: the kind or scale is unknown.
 
         Example:
             >>> import depl0
@@ -391,7 +389,7 @@ class GatedModel(Gated):
         elif network.is_fixed:
             round_to = 1
         config = config.changed(
-            round_to=config.multiple if round_to is None else round_to,
+            round_to=config.round_to if round_to is None else round_to,
             remove_blocks=config.remove_blocks if remove_blocks is None else remove_blocks,
         )
         gates = select_gates(network, config).gates

@@ -44,6 +44,11 @@ COSTS: Mapping[str, str] = MappingProxyType({"macs": "MACs", "params": "paramete
 """what a budget counts, as people read it"""
 
 
+def counted(of: BudgetKind) -> Literal["macs", "params"]:
+    """Return the cost that gates are chosen by: for a budget of latency MACs, until the compact network is timed."""
+    return "params" if of == "params" else "macs"
+
+
 def check_share(share: object) -> None:
     """Raise InputError unless this is a share of a cost."""
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
@@ -71,7 +76,7 @@ class Threshold(ConstantTensors):
         expected: the network's expected cost.
         dense: its cost with every gate open.
         share: what may be left of it in the end, in (0, 1].
-        of: "macs", "params" or "latency".
+        of: "macs" or "params".
     """
 
     shift: Tensor
@@ -79,7 +84,9 @@ class Threshold(ConstantTensors):
     target: Tensor
     marginal: Tensor
 
-    def __init__(self, expected: ExpectedCost, dense: float, share: float, of: BudgetKind = "macs") -> None:
+    def __init__(
+        self, expected: ExpectedCost, dense: float, share: float, of: Literal["macs", "params"] = "macs"
+    ) -> None:
         super().__init__()
         check_share(share)
         checked_kind(of)

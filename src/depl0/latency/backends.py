@@ -17,7 +17,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from depl0._util.random import isolated_random
+from depl0.errors import InputError
 from depl0.host.copies import private_copy
+from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.latency.measure import Speedup, interleave, speedup, summarise
 
@@ -89,6 +91,30 @@ def session_call(file: bytes | Path, inputs: Tensor, threads: int) -> Call:
     """Return a call of an ONNX file on these inputs."""
     session = open_session(file, inputs.device, threads)
     feed = {session.get_inputs()[0].name: inputs.cpu().numpy()}
+    return lambda: session.run(None, feed)
+
+
+def onnx_call(network: nn.Module, example: ExampleInputs, device: torch.device) -> Call:
+    """Return a call of the network in ONNX Runtime, with as many threads as torch uses.
+
+    Raises:
+        InputError: ONNX Runtime is not installed, or the network cannot be exported.
+    """
+    try:
+        require_runtime(device)
+        with evaluation_mode(network), torch.no_grad():
+            program = torch.onnx.export(network, example.args, kwargs=example.kwargs, dynamo=True, verbose=False)
+        assert program is not None
+        session = open_session(program.model_proto.SerializeToString(), device, torch.get_num_threads())
+    except Skipped as error:
+        raise InputError(f"latency cannot be measured in ONNX Runtime: {error}") from error
+    except Exception as error:  # whatever the exporter cannot do
+        raise InputError(
+            f"latency cannot be measured in ONNX Runtime: the export failed with {_first_line(error)}",
+            hint="use runtime='pytorch', or a budget of MACs.",
+        ) from error
+    tensors = [leaf for leaf in example.leaves() if isinstance(leaf, Tensor)]
+    feed = {entry.name: leaf.cpu().numpy() for entry, leaf in zip(session.get_inputs(), tensors, strict=True)}
     return lambda: session.run(None, feed)
 
 

@@ -61,7 +61,7 @@ def closing_gates(gated: GatedModel, log_alpha: Tensor, streak: Tensor) -> Tenso
     """
     removed = gated.engine.removed
     closing = gated.engine.removable((streak >= CLOSED_STREAK) & ~removed)
-    if gated.config.multiple == 1 and not gated.config.min_share:
+    if gated.config.round_to == 1 and not gated.config.min_share:
         return closing
     return removable_in_steps(gated.plan, closing, removed, log_alpha, gated.config)
 

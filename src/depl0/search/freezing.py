@@ -34,7 +34,7 @@ class Freezing:
     compensation: Compensation | None = None
     """where layers were fitted to the cut: which, how well, and which could not be"""
     latency: dict[str, Any] | None = None
-    """where the budget is a latency: what was predicted and measured"""
+    """if the budget is a latency: the shares of MACs that were tried, and the times that were measured"""
 
 
 def freeze_network(
@@ -94,7 +94,7 @@ def _fit(
 
 
 def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> tuple[Selection, dict[str, Any] | None]:
-    """Return the gates, and where latency is the budget, what was predicted and measured.
+    """Return the gates, and if latency is the budget, what was measured.
 
     The first process measures, and all take what it found.
     """
@@ -108,7 +108,6 @@ def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> t
         result = select_within_latency(engine.snapshot(), config, scores)
         found = torch.cat([result.selection.gates, torch.tensor([float(result.selection.forced)])]).to(engine.device)
         record = {
-            "predicted": result.predicted,
             "measured": result.measured,
             "attempts": [asdict(attempt) for attempt in result.attempts],
         }

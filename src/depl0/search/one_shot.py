@@ -19,7 +19,6 @@ from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel, attach
-from depl0.gated.attaching import choose_multiple
 from depl0.host.copies import private_copy
 from depl0.host.network import check_host, first_line
 from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call, on_device
@@ -242,8 +241,6 @@ def _config_for(gated: GatedModel, budget: float, given: Collection[str], *, rou
     config, network = gated.config.changed(budget=budget), gated.engine.snapshot()
     if not rounded:
         config = config.changed(round_to=1)
-    if config.round_to == "auto":
-        config = config.changed(round_to=choose_multiple(gated, budget, config.of))
     defaults: list[dict[str, Any]] = []
     wide = sum(group.size for group in gated.plan.groups if group.size >= WIDE)
     if rounded and "round_to" not in given and config.of != "latency" and 2 * wide >= gated.plan.num_gates:

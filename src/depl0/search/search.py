@@ -289,7 +289,7 @@ class Search:
         """Start from these scores; without a ramp, fit the network to the gates that they close."""
         gated, threshold = self.gated, self.gated.engine.threshold
         assert threshold is not None, "only a budget has scores"
-        one_shot = self.config.ramp == 0 and threshold.of != "latency"
+        one_shot = self.config.ramp == 0 and gated.config.of != "latency"
         if one_shot:
             threshold.advance(0.0, ramp=0.0)
         gated.engine.start_from(scores)
@@ -443,13 +443,13 @@ class Search:
 
 
 def _check_alike(gated: GatedModel) -> None:
-    """Raise InputError where processes round to different multiples: each has asked its own device."""
-    own = torch.tensor(gated.config.multiple, device=gated.engine.device)
+    """Raise InputError if processes round to different multiples."""
+    own = torch.tensor(gated.config.round_to, device=gated.engine.device)
     differs = (own != broadcast(own)).float()
     if bool(all_reduce_mean(differs) > 0):
         raise InputError(
-            f"round_to must be the same in all processes, got {gated.config.multiple} here.",
-            hint="call depl0.attach after torch.distributed.init_process_group, or give round_to as a number.",
+            f"round_to must be the same in all processes, got {gated.config.round_to} here.",
+            hint="give depl0.attach the same round_to in every process.",
         )
 
 

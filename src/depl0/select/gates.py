@@ -51,9 +51,9 @@ def select_gates(network: Snapshot, config: GateConfig, scores: Tensor | None = 
     is_open = gates > 0 if fits_already else _best_within(network, config, order)
     if config.budget is None and not network.is_fixed:
         is_open = is_open | _least_open(network, config, order)
-    if config.multiple > 1 and config.budget is None:
+    if config.round_to > 1 and config.budget is None:
         is_open = round_to_nearest(network, config, order, is_open)
-    elif config.multiple > 1:
+    elif config.round_to > 1:
         is_open = round_within(network, config, order, is_open).is_open
     elif not fits_already:
         _fill(network, config, order, is_open)
@@ -133,7 +133,7 @@ def _fits(network: Snapshot, config: GateConfig, is_open: Tensor) -> bool:
 def minimum_share(network: Snapshot, config: GateConfig) -> float:
     """Return the minimum reachable share of the cost: unprunable layers, and one channel (N, min_share) per group."""
     closed = _least_open(network, config, network.log_alpha)
-    if config.multiple > 1:
+    if config.round_to > 1:
         closed = round_to_nearest(network, config.changed(remove_blocks=False), network.log_alpha, closed)
     return network.share(closed, config.of)
 
@@ -149,7 +149,7 @@ def check_budget(network: Snapshot, config: GateConfig) -> None:
             means.append("lower min_share")
         if config.groups != "all":
             means.append("prune more groups (groups='all')")
-        if config.multiple > 1:
+        if config.round_to > 1:
             means.append("round to fewer channels")
         raise InputError(
             f"a budget of {config.budget:g} of the {config.of} is infeasible: {layers} account for {minimum:.3f}.",

@@ -17,7 +17,7 @@ residual stream with what hangs on it), so the tables stay small. Where they wou
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -79,29 +79,6 @@ class PairwiseCosts(Costs):
         for other, table in self.tables.pairs[group].items():
             own += table[:, places[other]]
         changes: Array = own - own[places[group]]
-        return changes
-
-
-class CalledCosts(Costs):
-    """Any cost that can be asked for; only the next choices up and down are looked at."""
-
-    def __init__(self, sizes: Sequence[int], cost: Callable[[Places], float]) -> None:
-        self.sizes, self._cost = list(sizes), cost
-        self._known: dict[tuple[int, ...], float] = {}
-
-    def at(self, places: Places) -> float:
-        """Return the cost of these choices."""
-        key = tuple(places)
-        if key not in self._known:
-            self._known[key] = self._cost(places)
-        return self._known[key]
-
-    def moved(self, places: Places, group: int) -> Array:
-        """Return what the next choices would change, infinite for all others."""
-        changes = np.full(self.sizes[group], np.inf)
-        here, now = places[group], self.at(places)
-        for place in range(max(0, here - 1), min(self.sizes[group], here + 2)):
-            changes[place] = self.at([*places[:group], place, *places[group + 1 :]]) - now
         return changes
 
 

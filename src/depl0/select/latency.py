@@ -1,8 +1,8 @@
 """Gates whose compact network is measured to be within a latency budget.
 
-Tables predict the time of a network within some per cent. So the network that they choose is extracted and timed side
-by side with the dense one, and the share that the tables are asked for is moved until the measured share is just within
-the budget.
+MACs do not say how long a network takes. So the compact network of a share of the MACs is extracted and timed beside
+the original one, in the runtime that it is deployed to, and the share is bisected until the measured time is just
+within the budget.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from depl0.config import GateConfig
+from depl0.config import GateConfig, Runtime
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.measure import ratio, time_networks
+from depl0.latency.backends import onnx_call
+from depl0.latency.measure import interleave, ratio, time_networks
 from depl0.select.gates import Selection, minimum_share, select_gates
 from depl0.select.snapshot import Snapshot
 from depl0.surgery.extraction import extract
@@ -25,10 +26,9 @@ CLOSE = 0.03
 
 @dataclass(frozen=True)
 class Attempt:
-    """One selection: the share that the tables were asked for, what they predicted, and what was measured."""
+    """One selection: its budget of MACs, and the share of the time that was measured."""
 
-    asked: float
-    predicted: float
+    macs: float
     measured: float
 
 
@@ -41,11 +41,6 @@ class MeasuredSelection:
     chosen: int
 
     @property
-    def predicted(self) -> float:
-        """Return the share that the tables predicted for the chosen gates."""
-        return self.attempts[self.chosen].predicted
-
-    @property
     def measured(self) -> float:
         """Return the share that was measured."""
         return self.attempts[self.chosen].measured
@@ -55,28 +50,29 @@ def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor 
     """Select gates whose compact network measurably takes at most ``config.budget`` of the host's time."""
     budget = config.budget
     assert budget is not None and config.of == "latency"
-    minimum = minimum_share(network, config)
-    asked, too_fast, too_slow = budget, 0.0, float("inf")
+    by_macs = config.changed(of="macs")
+    minimum = minimum_share(network, by_macs)
+    share, too_fast, too_slow = max(budget, minimum), 0.0, float("inf")
     attempts: list[Attempt] = []
     found: list[Selection] = []
     for _ in range(TRIES):
-        selection = select_gates(network, config.changed(budget=asked), scores)
+        selection = select_gates(network, by_macs.changed(budget=share), scores)
         compact = extract_selected(network, selection.gates, config.remove_blocks)
-        measured = measured_share(compact, network.host, network.example)
-        attempts.append(Attempt(asked, network.share(selection.gates > 0, "latency"), measured))
+        measured = measured_share(compact, network.host, network.example, config.runtime)
+        attempts.append(Attempt(share, measured))
         found.append(selection)
         if measured > budget:
-            too_slow = min(too_slow, asked)
+            too_slow = min(too_slow, share)
         else:
-            too_fast = max(too_fast, asked)
-        if budget * (1 - CLOSE) <= measured <= budget or (measured <= budget and asked >= 1):
+            too_fast = max(too_fast, share)
+        if budget * (1 - CLOSE) <= measured <= budget or (measured <= budget and share >= 1):
             break
-        aimed = asked * budget * (1 - CLOSE / 2) / measured
+        aimed = share * budget * (1 - CLOSE / 2) / measured
         if not too_fast < aimed < too_slow:  # noise, or a step in the times: halve what is left
             aimed = (too_fast + min(too_slow, 1.0)) / 2
-        if max(aimed, minimum) == asked:
+        if max(aimed, minimum) == share:
             break
-        asked = min(max(aimed, minimum), 1.0)
+        share = min(max(aimed, minimum), 1.0)
     chosen = _best(attempts, budget)
     return MeasuredSelection(found[chosen], tuple(attempts), chosen)
 
@@ -87,9 +83,15 @@ def extract_selected(network: Snapshot, gates: Tensor, remove_blocks: bool) -> n
     return extract(network.host_plan, network.host, gates, network.log_alpha, network.example, dense, remove_blocks)
 
 
-def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs) -> float:
-    """Return the compact network's time as a share of the dense one's, timed side by side."""
-    times = time_networks({"dense": dense, "compact": compact}, example, repeats=30, seconds=15.0)
+def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs, runtime: Runtime = "pytorch") -> float:
+    """Return the compact network's time as a share of the original one's, timed side by side."""
+    networks = {"dense": dense, "compact": compact}
+    if runtime == "pytorch":
+        times = time_networks(networks, example, repeats=30, seconds=15.0)
+    else:
+        device = next(leaf.device for leaf in example.leaves() if isinstance(leaf, Tensor))
+        calls = {name: onnx_call(network, example, device) for name, network in networks.items()}
+        times = interleave(calls, device, repeats=30, seconds=15.0)
     return ratio(times["compact"], times["dense"])
 
 

@@ -19,7 +19,8 @@ from depl0.analysis.plan import Group, Plan
 from depl0.config import GateConfig
 from depl0.costs.terms import pairwise
 from depl0.errors import GateError
-from depl0.select.knapsack import CalledCosts, Costs, Knapsack, PairwiseCosts, Places, solve
+from depl0.gates.threshold import counted
+from depl0.select.knapsack import Costs, Knapsack, PairwiseCosts, Places, solve
 from depl0.select.snapshot import Snapshot
 
 TRIES = 8
@@ -95,7 +96,7 @@ def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Ten
     What is left of every group is a number that it may keep; the best of those that were to close make it up.
     """
     removable = closing & ~removed
-    for group, step in zip(plan.groups, _gates_per_step(plan, config.multiple), strict=True):
+    for group, step in zip(plan.groups, _gates_per_step(plan, config.round_to), strict=True):
         own = removable[group.gates]
         alive = group.size - int(removed[group.gates].sum())
         left = alive - int(own.sum())
@@ -139,7 +140,7 @@ def _ladders(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Ten
     plan, alive = network.plan, ~network.removed
     return [
         ladder
-        for group, step in zip(plan.groups, _gates_per_step(plan, config.multiple), strict=True)
+        for group, step in zip(plan.groups, _gates_per_step(plan, config.round_to), strict=True)
         if (ladder := _Ladder.of(group, step, is_open, alive, scores, config)) is not None
     ]
 
@@ -197,12 +198,9 @@ def gate_values(network: Snapshot, config: GateConfig, scores: Tensor, is_open: 
 
 def _costs(network: Snapshot, config: GateConfig, ladders: list[_Ladder], is_open: Tensor) -> tuple[Costs, float]:
     """Return what choices cost, and the dense cost in the same units."""
-    if config.of == "latency":
-        sizes = [len(ladder.rungs) for ladder in ladders]
-        return CalledCosts(sizes, lambda places: network.share(_chosen(ladders, places, is_open), config.of)), 1.0
     others = is_open.clone()
     for ladder in ladders:
         others[ladder.order] = False
-    terms = network.expected.terms(config.of)
+    terms = network.expected.terms(counted(config.of))
     tables = pairwise(terms, [(ladder.order, ladder.choices) for ladder in ladders], others)
     return PairwiseCosts(tables), terms.total(torch.ones(network.plan.num_gates))

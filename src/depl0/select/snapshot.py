@@ -10,7 +10,7 @@ from depl0.analysis.plan import Plan
 from depl0.costs.count import Cost
 from depl0.costs.expected import ExpectedCost
 from depl0.equivalence.certificate import depends_on_input
-from depl0.gates.threshold import BudgetKind
+from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs
 from depl0.surgery.slicing import kept_gates
 
@@ -42,16 +42,13 @@ class Snapshot:
         return self.expected.rounded(self.kept(is_open).float())
 
     def share(self, is_open: Tensor, of: BudgetKind) -> float:
-        """Return the compact network's share of the dense cost; latency is what the tables of layers predict."""
-        if of == "latency":
-            kept = self.kept(is_open).float().to(self.expected.device)
-            return float(self.expected(kept, of)) / self.expected.dense(of)
+        """Return the compact network's share of the original cost; for latency, which is measured, that of the MACs."""
         cost = self.cost(is_open)
-        return (cost.macs if of == "macs" else cost.params) / self.expected.dense(of)
+        return (cost.params if of == "params" else cost.macs) / self.expected.dense(counted(of))
 
     def marginal_cost(self, is_open: Tensor, of: BudgetKind) -> Tensor:
         """Return what every gate adds to the cost where these are open."""
-        return self.expected.value_and_gradient(is_open.float().to(self.expected.device), of)[1].cpu()
+        return self.expected.value_and_gradient(is_open.float().to(self.expected.device), counted(of))[1].cpu()
 
     def depends_on_input(self, gates: Tensor) -> bool:
         """Tell whether the host's outputs still depend on its inputs with these gates."""

@@ -28,7 +28,7 @@ from depl0.gates.threshold import check_share, checked_kind
 from depl0.host.network import first_line
 from depl0.latency.backends import Call, Omitted, Skipped, Timing, compare, open_session, time_calls
 from depl0.latency.backends import built_small as make_built_small
-from depl0.latency.cache import machine
+from depl0.latency.machine import machine
 from depl0.surgery.files import load
 
 WORDS = ("network", "backend")

@@ -67,7 +67,7 @@ def chosen_recipe(
     of: Annotated[str | None, choice("--of", BUDGETS, "Cost that the budget is a share of.")] = None,
     round_to: Annotated[
         str | None,
-        typer.Option(help="Keep a multiple of this many channels per group, e.g. 8; auto: benchmark this device."),
+        typer.Option(help="Keep a multiple of this many channels per group, e.g. 8."),
     ] = None,
     method: Annotated[
         str | None,

@@ -32,8 +32,6 @@ def cut_untrained(
 ) -> tuple[nn.Module, MeasuredSelection | None]:
     """Return the compact network that keeps a budget; for latency, also how it was found."""
     gated.engine.free_gates()
-    if of == "latency":
-        gated.engine.time_layers()
     network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
     check_budget(network, config)
     found = select_within_latency(network, config) if of == "latency" else None

@@ -39,7 +39,7 @@ from depl0.app.schema import (
     shown,
 )
 from depl0.app.tasks import TASKS, find_task
-from depl0.config import Draw, EvaluationRule, PenaltyScale
+from depl0.config import Draw, EvaluationRule, PenaltyScale, Runtime
 from depl0.costs.expected import PENALTIES
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, PRESETS, Direction
@@ -224,8 +224,10 @@ class GatesSection(Section):
     """Share of the cost to keep."""
     of: BudgetKind = "macs"
     """Cost that the budget is a share of; latency is measured on this machine."""
-    round_to: Positive | Literal["auto"] = 1
-    """Keep a multiple of this many channels in every group, or all of them; auto: benchmark this device."""
+    runtime: Runtime = "pytorch"
+    """Runtime that a budget of latency is measured in; onnxruntime if the network is deployed so."""
+    round_to: Positive = 1
+    """Keep a multiple of this many channels in every group, or all of them."""
     remove_blocks: Flag = False
     """Remove layers that closed groups have made constant, instead of keeping one channel."""
     min_share: Share = 0.0

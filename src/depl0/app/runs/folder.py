@@ -22,7 +22,7 @@ from depl0.app.runs.checkpoint import fitting, has_checkpoints, load_newest
 from depl0.app.runs.lock import HOLDER, LOCK
 from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
-from depl0.latency.cache import processor_name
+from depl0.latency.machine import processor_name
 from depl0.surgery.files import check_saved
 
 FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
@@ -65,7 +65,6 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
             "params": expected.params,
             "macs_share": expected.macs / dense.macs,
             "params_share": expected.params / dense.params,
-            **_latency_share(gated, probability),
         },
         "kept": {
             "macs": kept.macs,
@@ -90,12 +89,3 @@ def _price(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
     """Return what closes gates: the threshold that scores compete for, or the weight λ of the penalty."""
     threshold = gated.engine.threshold
     return {"lambda": penalty_weight} if threshold is None else {"threshold": float(threshold.shift)}
-
-
-def _latency_share(gated: GatedModel, open_probability: Tensor) -> dict[str, float]:
-    """Return the expected share of the latency, where latency is the budget."""
-    if gated.config.budget is None or gated.config.of != "latency":
-        return {}
-    expected = gated.engine.expected
-    seconds, _ = expected.value_and_gradient(open_probability, "latency")
-    return {"latency_share": float(seconds) / expected.dense("latency")}

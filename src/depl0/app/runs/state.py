@@ -60,8 +60,6 @@ class RunState:
     """correct predictions of the dense network in each class, where it was trained beside the search"""
     channels_last: bool | None = None
     """how weights lie in memory; None: not decided yet"""
-    round_to: int | None = None
-    """the multiple of channels, where the recipe asks the device; None: it does not, or not decided yet"""
     search: dict[str, Any] | None = None
     """what :meth:`depl0.Search.state_dict` gave"""
     frozen_gates: list[float] | None = None

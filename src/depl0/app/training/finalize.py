@@ -47,7 +47,11 @@ def finalize(
         "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
         "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
     }
-    reached = measured_share(compact, dense, gated.engine.example) if session.recipe.gates.of == "latency" else None
+    reached = (
+        measured_share(compact, dense, gated.engine.example, gated.config.runtime)
+        if session.recipe.gates.of == "latency"
+        else None
+    )
     summary = _summary(session, gated, record, figures, faster, reached).to_dict()
     answers = compare_answers(session, trained, compact)
     check_stop()
@@ -86,7 +90,7 @@ def _summary(
         compact=figures["compact"],
         speedup=faster,
         budget=BudgetFigures(
-            gates.budget, gates.of, reached, gated.config.multiple, recipe.penalty.weight, state.latency
+            gates.budget, gates.of, reached, gated.config.round_to, recipe.penalty.weight, state.latency
         ),
         freezing=state.freezing,
         convergence=state.convergence,

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from depl0._util.distributed import broadcast, is_first
 from depl0._util.random import isolated_random
 from depl0.app.data import DataInfo
 from depl0.app.methods import Learned
@@ -22,7 +21,6 @@ from depl0.app.tasks.classification import Classification
 from depl0.app.training.session import Session
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.gated.attaching import choose_multiple, with_config
 from depl0.gates.generators import PRESETS
 from depl0.gates.threshold import COSTS
 from depl0.host.network import evaluation_mode
@@ -62,19 +60,6 @@ def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
     faster = is_faster_channels_last(session.accelerator, host, (batch, *data.info.image_shape))
     session.reporter.note(f"channels last is {'faster' if faster else 'not faster'} here")
     return faster
-
-
-def choose_rounding(session: Session, gated: GatedModel) -> GatedModel:
-    """Decide ``gates.round_to = "auto"`` in the first process; return the network with that rounding."""
-    gates, state = session.recipe.gates, session.state
-    if gates.round_to != "auto":
-        return gated
-    if state.round_to is None:
-        multiple = choose_multiple(gated, gates.budget, gates.of) if is_first() else 0
-        state.round_to = int(broadcast(torch.tensor([multiple], device=gated.engine.device)))
-        in_words = f"rounded to multiples of {state.round_to}" if state.round_to > 1 else "not rounded"
-        session.reporter.note(f"channels are {in_words}: fastest on this device")
-    return with_config(gated, round_to=state.round_to)
 
 
 # -- what is said ----------------------------------------------------------------------------------------------------

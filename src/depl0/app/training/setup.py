@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -152,8 +151,7 @@ def gated_network(
     check_network(task_of(recipe), host, example, data.info)
     choose_threads(cost(host, example).macs * recipe.data.batch_size / accelerator.num_processes, accelerator.device)
     # Where layers are timed, one process does it and the others read what it has kept.
-    with accelerator.main_process_first() if recipe.gates.of == "latency" else nullcontext():
-        gated = attach_for(recipe, host, example)
+    gated = attach_for(recipe, host, example)
     if accelerator.num_processes > 1:  # all have the same network by now, and each draws its own gates
         seed_everything(recipe.run.seed + accelerator.process_index)
     return gated, example, start
@@ -166,8 +164,6 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Any) -> GatedModel:
     gated = attach(host, example, gate_config(recipe), rng=rng)
     method.check(gated)
     if gates.budget is not None and isinstance(method, Scored):
-        if gates.of == "latency":
-            gated.engine.time_layers()
         check_budget(gated.engine.snapshot(), gated.config.changed(budget=gates.budget, of=gates.of))
     return gated
 
@@ -182,10 +178,12 @@ def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
 def gate_config(recipe: Recipe) -> GateConfig:
     """Return the gate configuration of a recipe."""
     gates = recipe.gates
-    # "auto" is decided with the run's state at hand, so that a resumed run does not measure anew.
-    round_to = 1 if gates.round_to == "auto" else gates.round_to
     shared = GateConfig(
-        groups=gates.groups, round_to=round_to, remove_blocks=gates.remove_blocks, min_share=gates.min_share
+        groups=gates.groups,
+        runtime=gates.runtime,
+        round_to=gates.round_to,
+        remove_blocks=gates.remove_blocks,
+        min_share=gates.min_share,
     )
     if isinstance(method_of(recipe), Scored):  # nothing is generated: one number for each gate, which becomes its score
         return shared.changed(generator="independent", of=gates.of)

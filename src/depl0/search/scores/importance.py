@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 from depl0._util.defaults import with_user_defaults
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.gates.threshold import BudgetKind
+from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import Batches, Loss, split
@@ -44,7 +44,7 @@ FEW = 16
 def first_scores(gated: GatedModel, batches: Batches, loss: Loss | None, of: BudgetKind) -> Tensor:
     """Return a standardised score for every gate. Modes, weights, gates and statistics are left as they are."""
     worth = squared_gradients(gated, batches, random_projection() if loss is None else loss)
-    _, price = gated.engine.expected.value_and_gradient(torch.ones_like(worth), of)
+    _, price = gated.engine.expected.value_and_gradient(torch.ones_like(worth), counted(of))
     worth = worth.clamp_min(torch.finfo(torch.float32).tiny)
     least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
     scores = worth.log() - price.clamp_min(least).log()

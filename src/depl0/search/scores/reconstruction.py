@@ -27,7 +27,7 @@ from depl0.analysis.plan import Group, Plan
 from depl0.config import GateConfig
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.gates.threshold import BudgetKind
+from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.compensation import folded
 from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
@@ -82,7 +82,7 @@ def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: 
     present = ~gated.engine.removed
     gates, price = present.float(), None
     for _ in range(1 if config is None or config.budget is None else PRICE_ROUNDS):
-        at_gates = gated.engine.expected.value_and_gradient(gates.to(_device(gated)), of)[1].double().cpu()
+        at_gates = gated.engine.expected.value_and_gradient(gates.to(_device(gated)), counted(of))[1].double().cpu()
         least = 0.01 * float(at_gates.mean()) if of == "latency" else 1.0  # measured tables have flat parts
         price = at_gates.clamp_min(least) if price is None else (price * at_gates.clamp_min(least)).sqrt()
         scores = EXPONENT * errors.log() - price.log()
