@@ -108,6 +108,10 @@ class Batches(abc.ABC):
     def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Any, Any]]:
         """Yield the batches of one epoch from a step on."""
 
+    def plain(self) -> Batches:
+        """Return these batches without augmentation, or as they are if it is part of the user's own code."""
+        return self
+
 
 @final
 @dataclass(frozen=True)
@@ -119,8 +123,6 @@ class Data:
     test: Batches
     validation: Batches | None = None
     """training examples held out for choices (``DataSettings.validation``)"""
-    plain: Batches | None = None
-    """the batches of ``train`` without augmentation; None if the augmentation is part of the user's own code"""
 
     @property
     def split(self) -> Split:
@@ -130,27 +132,12 @@ class Data:
     @property
     def for_calibration(self) -> Batches:
         """Return training examples without augmentation if possible."""
-        return self.train if self.plain is None else self.plain
+        return self.train.plain()
 
     @property
     def for_choices(self) -> Batches:
         """Return the batches of :attr:`split`."""
         return self.test if self.validation is None else self.validation
-
-
-def class_counts(num_classes: int | None, train: Any, test: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the number of labels of each class in two parts; None if targets are not classes.
-
-    >>> class_counts(3, [0, 0, 2], [1])
-    ((2, 0, 1), (0, 1, 0))
-    """
-    if num_classes is None:
-        return None
-    first, second = (
-        tuple(torch.bincount(torch.as_tensor(labels, dtype=torch.int64), minlength=num_classes).tolist())
-        for labels in (train, test)
-    )
-    return first, second
 
 
 def is_integer(tensor: Tensor) -> bool:

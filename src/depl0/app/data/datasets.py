@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -18,18 +19,10 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from depl0._util.random import isolated_random
-from depl0.app.data.base import Batches, Data, DataInfo, Target, class_counts
+from depl0.app.data.base import Batches, Data, DataInfo, Target
 from depl0.app.data.memory import Normalise, are_classes, count_classes, normalisation, target_shape
-from depl0.app.data.schedule import (
-    TRANSFORM,
-    Indices,
-    InOrder,
-    Schedule,
-    Shuffled,
-    chosen_workers,
-    random_stream,
-    split,
-)
+from depl0.app.data.parts import make_data
+from depl0.app.data.schedule import TRANSFORM, Indices, Schedule, chosen_workers, random_stream
 from depl0.app.data.settings import DataSettings
 from depl0.errors import DataError, Depl0Error, InputError
 
@@ -57,35 +50,17 @@ def open_datasets(spec: str, train: Any, test: Any, settings: DataSettings, targ
     normalised = normalised_inputs(inputs, settings, target)
     names = class_names_of(train)
     num_classes = count_classes(spec, labels[0], labels[1], known=len(names or ()))
-    chosen = split((len(train), len(test)), settings, target.world)
     workers = chosen_workers(settings.workers, target.world)
 
-    def batches(part: Examples, numbers: Indices, schedule: Schedule) -> Batches:
+    def batches(is_train: bool, numbers: Indices, schedule: Schedule) -> Batches:
+        part = parts[0] if is_train else parts[1]
         source = ReadExamples(part, settings.seed)
         return DatasetBatches(part.name, source, schedule, normalised, workers, target.device, numbers)
 
-    used = [
-        None if label is None else label[torch.from_numpy(numbers)]
-        for label, numbers in zip(labels, (chosen[0], chosen[2]), strict=True)
-    ]
-    info = describe(
-        spec,
-        inputs,
-        targets,
-        normalised,
-        num_classes=num_classes,
-        class_names=None if num_classes is None or len(names or ()) != num_classes else names,
-        train_size=len(chosen[0]),
-        test_size=len(chosen[2]),
-        validation_size=0 if chosen[1] is None else len(chosen[1]),
-        class_counts=class_counts(num_classes, used[0], used[1]),
-    )
-    train_batches = batches(parts[0], chosen[0], Shuffled(len(chosen[0]), settings, target))
-    test_batches = batches(parts[1], chosen[2], InOrder(len(chosen[2]), settings, target))
-    held_out = None
-    if chosen[1] is not None:
-        held_out = batches(parts[0], chosen[1], InOrder(len(chosen[1]), settings, target))
-    return Data(info, train_batches, test_batches, held_out)
+    known = None if num_classes is None or len(names or ()) != num_classes else names
+    info = partial(describe, spec, inputs, targets, normalised, class_names=known)
+    sizes = len(train), len(test)
+    return make_data(info, num_classes, (labels[0], labels[1]), batches, sizes, settings, target)
 
 
 def describe(spec: str, inputs: Any, targets: Any, normalised: Normalised, **known: Any) -> DataInfo:
@@ -296,7 +271,8 @@ class ReadExamples(Dataset[Any]):
 class DatasetBatches(Batches):
     """Batches of examples that are read when they are needed.
 
-    The Dataset takes (epoch, number) and returns inputs and targets, or an error.
+    The Dataset takes (epoch, number) and returns inputs and targets, or an error. ``plain`` is the same Dataset without
+    augmentation.
     """
 
     def __init__(
@@ -308,10 +284,17 @@ class DatasetBatches(Batches):
         workers: int,
         device: torch.device,
         numbers: Indices,
+        plain: Dataset[Any] | None = None,
     ) -> None:
         super().__init__(schedule.size, schedule.steps)
         self._name, self._dataset, self._schedule, self._numbers = name, dataset, schedule, numbers
         self._normalised, self._workers, self._device = normalised, workers, device
+        self._plain = dataset if plain is None else plain
+
+    def plain(self) -> DatasetBatches:
+        """Return the batches of the Dataset without augmentation, if there is one."""
+        others = self._schedule, self._normalised, self._workers, self._device, self._numbers
+        return DatasetBatches(self._name, self._plain, *others)
 
     def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Any, Any]]:
         """Yield the batches of one epoch from a step on."""

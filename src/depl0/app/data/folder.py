@@ -10,7 +10,8 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -20,10 +21,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from depl0._util.optional import require
-from depl0.app.data.base import Batches, Data, DataInfo, Target, class_counts
+from depl0.app.data.base import Batches, Data, DataInfo, Target
 from depl0.app.data.datasets import MEAN, STD, DatasetBatches
 from depl0.app.data.memory import Normalise, normalisation
-from depl0.app.data.schedule import RESIZED_CROP, Indices, InOrder, Shuffled, chosen_workers, random_stream, split
+from depl0.app.data.parts import make_data
+from depl0.app.data.schedule import RESIZED_CROP, Indices, Schedule, Shuffled, chosen_workers, random_stream
 from depl0.app.data.settings import DataSettings
 from depl0.errors import DataError, InputError
 
@@ -120,33 +122,18 @@ def open_folder(path: Path, settings: DataSettings, target: Target) -> Data:
     classes, train, test = scan(path)
     size = settings.sides or (IMAGE_SIZE, IMAGE_SIZE)
     resizing = Resizing(size, settings.crop_share or CROP_SHARE, settings.interpolation or "bilinear")
-    chosen = split((len(train), len(test)), settings, target.world)
-    validation = None if chosen[1] is None else train.select(chosen[1], resizing)
-    train, test = train.select(chosen[0], resizing), test.select(chosen[2], resizing)
-    seen = train
-    if augment == "imagenet":
-        seen = Files(train.paths, train.labels, resizing, settings.seed)
     normalise, workers = {3: Normalise(mean, std, target.device)}, chosen_workers(settings.workers, target.world)
-    shuffled = Shuffled(len(train), settings, target)
 
-    def batches(files: Files, schedule: Shuffled | None = None) -> Batches:
-        order, numbers = schedule or InOrder(len(files), settings, target), np.arange(len(files))
-        return DatasetBatches("folder", files, order, normalise, workers, target.device, numbers)
+    def batches(is_train: bool, numbers: Indices, schedule: Schedule) -> Batches:
+        plain = (train if is_train else test).select(numbers, resizing)
+        is_augmented = isinstance(schedule, Shuffled) and augment == "imagenet"
+        files = replace(plain, seed=settings.seed) if is_augmented else plain
+        order = np.arange(len(files))
+        return DatasetBatches("folder", files, schedule, normalise, workers, target.device, order, plain)
 
-    info = DataInfo(
-        name="folder",
-        num_classes=len(classes),
-        class_names=classes,
-        image_shape=(3, *size),
-        train_size=len(train),
-        test_size=len(test),
-        validation_size=0 if validation is None else len(validation),
-        class_counts=class_counts(len(classes), train.labels, test.labels),
-        mean=mean,
-        std=std,
-    )
-    held_out = None if validation is None else batches(validation)
-    return Data(info, batches(seen, shuffled), batches(test), held_out, plain=batches(train, shuffled))
+    describe = partial(DataInfo, name="folder", class_names=classes, image_shape=(3, *size), mean=mean, std=std)
+    labels, sizes = (train.labels, test.labels), (len(train), len(test))
+    return make_data(describe, len(classes), labels, batches, sizes, settings, target)
 
 
 def scan(path: Path) -> tuple[tuple[str, ...], Files, Files]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from depl0.app.data.base import Batches, Data, DataInfo, Target, class_counts, is_integer
-from depl0.app.data.schedule import CROP, Indices, InOrder, Schedule, Shuffled, random_stream, split
+from depl0.app.data.base import Batches, Data, DataInfo, Target, is_integer
+from depl0.app.data.parts import make_data
+from depl0.app.data.schedule import CROP, Indices, Schedule, Shuffled, random_stream
 from depl0.app.data.settings import DataSettings
 from depl0.errors import DataError, InputError
 
@@ -64,43 +66,28 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
     )
     own = (arrays.mean, arrays.std) if arrays.mean and arrays.std else statistics(arrays.train[0])
     mean, std = normalisation(settings, own)
-    sizes = len(arrays.train[0]), len(arrays.test[0])
-    train, validation, test = (
-        None if chosen is None else _select(part, chosen, settings, target)
-        for part, chosen in zip(
-            (arrays.train, arrays.train, arrays.test), split(sizes, settings, target.world), strict=True
-        )
-    )
-    assert train is not None and test is not None
     normalise = Normalise(mean, std, target.device)
-    shuffled = Shuffled(len(train[0]), settings, target)
 
-    def in_order(part: Part) -> MemoryBatches:
-        return MemoryBatches(part, InOrder(len(part[0]), settings, target), normalise)
+    def batches(is_train: bool, numbers: Indices, schedule: Schedule) -> Batches:
+        chosen = _select(arrays.train if is_train else arrays.test, numbers, settings, target)
+        crops = None
+        if isinstance(schedule, Shuffled) and augment != "none":
+            crops = Crops(schedule, len(numbers), settings.crop_padding, augment == "crop-flip")
+        return MemoryBatches(chosen, schedule, normalise, crops)
 
-    crops = None if augment == "none" else Crops(shuffled, len(train[0]), settings.crop_padding, augment == "crop-flip")
-    channels, height, width = train[0].shape[1:]
-    info = DataInfo(
+    images, targets = arrays.train
+    describe = partial(
+        DataInfo,
         name=arrays.name,
-        num_classes=num_classes,
         class_names=arrays.class_names,
-        image_shape=(channels, height, width),
-        train_size=len(train[0]),
-        test_size=len(test[0]),
-        validation_size=0 if validation is None else len(validation[0]),
-        class_counts=class_counts(num_classes, train[1], test[1]),
+        image_shape=(images.shape[1], *(settings.sides or images.shape[2:])),
         mean=mean,
         std=std,
-        target_shape=target_shape(arrays.train[1]),
-        labels=_labels_in(arrays.train[1], arrays.test[1]),
+        target_shape=target_shape(targets),
+        labels=_labels_in(targets, arrays.test[1]),
     )
-    return Data(
-        info,
-        train=MemoryBatches(train, shuffled, normalise, crops),
-        test=in_order(test),
-        validation=None if validation is None else in_order(validation),
-        plain=MemoryBatches(train, shuffled, normalise),
-    )
+    sizes = len(images), len(arrays.test[0])
+    return make_data(describe, num_classes, (targets, arrays.test[1]), batches, sizes, settings, target)
 
 
 @final
@@ -127,22 +114,26 @@ class MemoryBatches(Batches):
 
     def __init__(self, part: Part, schedule: Schedule, normalise: Normalise, crops: Crops | None = None) -> None:
         super().__init__(schedule.size, schedule.steps)
-        self._images, self._targets = part
-        self._schedule, self._normalise, self._crops = schedule, normalise, crops
+        self._part, self._schedule, self._normalise, self._crops = part, schedule, normalise, crops
+
+    def plain(self) -> MemoryBatches:
+        """Return these batches, neither cropped nor mirrored."""
+        return MemoryBatches(self._part, self._schedule, self._normalise)
 
     def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Any]]:
         """Yield the batches of one epoch from a step on."""
-        device = self._images.device
+        images_of_part, targets = self._part
+        device = images_of_part.device
         draws = None if self._crops is None else self._crops.draw(epoch).to(device)
         steps = self._schedule.epoch(epoch)
         for step in range(first_step, self.steps):
             chosen = torch.from_numpy(steps[step]).to(device)
             # index_select copies whole images; indexing with a tensor would go number by number.
-            images = self._images.index_select(0, chosen)
+            images = images_of_part.index_select(0, chosen)
             if self._crops is not None and draws is not None:
                 top, left, flip = draws[:, step]
                 images = crop_and_flip(images, top, left, flip > 0, self._crops.padding)
-            yield self._normalise(images), pytree.tree_map(_chosen_targets(chosen), self._targets)
+            yield self._normalise(images), pytree.tree_map(_chosen_targets(chosen), targets)
 
 
 def _chosen_targets(chosen: Tensor) -> Callable[[Tensor], Tensor]:
