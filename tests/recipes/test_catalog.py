@@ -12,7 +12,6 @@ import pytest
 from depl0.app.models import names as model_names
 from depl0.app.recipes import describe, find, get, names, parse_recipe, write_recipe
 from depl0.errors import InputError
-from depl0.gates.generators import PRESETS
 
 BASES = (
     "digits",
@@ -41,7 +40,7 @@ def test_the_names():
     assert all(get(name).name == name for name in names())
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [*BASES, *(f"{base}-{source}" for base in PAPER for source in ("paper", "authors"))])
 def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base):
     forward, backward, l0hc = (get(base + variant) for variant in VARIANTS)
     method = "reconstruction" if base == "resnet20-cifar10" else "dep-l0"
@@ -50,45 +49,40 @@ def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base):
     assert (l0hc.gates.method, l0hc.gates.generator, l0hc.gates.direction) == ("l0-hc", "independent", "forward")
     for other in (backward, l0hc):
         gates = other.gates.replace(method=method, generator="fc", direction="forward")
+        assert other.penalty.kind == forward.penalty.kind
         assert other.replace(name=base, gates=gates, penalty=forward.penalty) == forward
 
 
 @pytest.mark.parametrize(
-    ("base", "weights"),
+    ("base", "weights", "authors"),
     [
-        ("vgg16-cifar10", (1e-6, 1e-6, 5e-7)),
-        ("vgg16-cifar100", (1e-6, 1e-6, 5e-7)),
-        ("resnet56-cifar10", (5e-7, 1e-6, 5e-7)),
-        ("resnet56-cifar100", (5e-7, 1e-6, 5e-7)),
-        ("resnet50-imagenet", (5e-9, 5e-9, 5e-9)),
+        ("vgg16-cifar10", (1e-6, 1e-6, 5e-7), "chain"),
+        ("vgg16-cifar100", (1e-6, 1e-6, 5e-7), "chain"),
+        ("resnet56-cifar10", (5e-7, 1e-6, 5e-7), "chain"),
+        ("resnet56-cifar100", (5e-7, 1e-6, 5e-7), "chain"),
+        ("resnet50-imagenet", (5e-9, 5e-9, 5e-9), "groups-k2"),
     ],
 )
-def test_the_published_penalty_weights(base, weights):
-    recipes = [get(base + variant) for variant in VARIANTS]
-    assert tuple(recipe.penalty.weight for recipe in recipes) == weights
-    assert {(recipe.penalty.kind, recipe.gates.budget) for recipe in recipes} == {("params", None)}
+def test_the_published_penalty_weights(base, weights, authors):
+    for source, kind in (("", "params"), ("-paper", "groups"), ("-authors", authors)):
+        recipes = [get(base + source + variant) for variant in VARIANTS]
+        assert tuple(recipe.penalty.weight for recipe in recipes) == weights
+        assert {(recipe.penalty.kind, recipe.gates.budget) for recipe in recipes} == {(kind, None)}
 
 
 @pytest.mark.parametrize("base", PAPER)
-def test_the_schedules_of_the_papers_appendix(base):
-    r = get(base)
-    weight, gate = r.weight_optimizer, r.gate_optimizer
-    is_vgg, is_imagenet = base.startswith("vgg16"), base.endswith("imagenet")
-    milestones = (30, 60) if is_imagenet else (60, 120, 180, 240)
-    assert (r.search.epochs, r.data.batch_size) == ((90, 256) if is_imagenet else (300, 128))
-    assert (weight.lr, weight.momentum, weight.weight_decay) == (
-        0.05 if is_vgg else 0.1,
-        0.9,
-        1e-4 if is_imagenet else 5e-4,
-    )
-    assert (weight.schedule, weight.milestones, weight.factor) == ("step", milestones, 0.2 if is_vgg else 0.1)
-    assert (gate.lr, gate.schedule, gate.milestones, gate.factor) == (1e-3, "step", milestones, 0.2)
-    assert (r.gates.preset, r.gates.evaluation, r.gates.groups) == ("paper", "paper", "all" if is_vgg else "inner")
-    if is_imagenet:  # ten epochs with frozen gates; a step falls on epoch 90, so the rate is 0.1 · 0.1³ to the end
-        assert (r.finetune.epochs, r.finetune.gated, r.finetune.schedule) == (10, True, "constant")
-        assert r.finetune_lr == pytest.approx(0.1 * 0.1**3)
-    preset = PRESETS["paper"]
-    assert (preset.bound, preset.bias_mean, preset.bias_std) == (10.0, 3.0, 0.01)
+def test_the_papers_networks_have_its_schedules(base):
+    """test_published.py has the numbers of the ``-paper`` recipes."""
+    ours, paper = get(base), get(f"{base}-paper")
+    for name in ("weight_optimizer", "gate_optimizer"):
+        assert getattr(ours, name) == getattr(paper, name)
+    for r in (ours, paper):
+        assert (r.finetune.epochs, r.finetune.gated, r.finetune.schedule, r.gates.preset, r.gates.evaluation) == (
+            *((10, True, "constant") if base.endswith("imagenet") else (0, False, "cosine")), "paper", "paper",
+        )  # fmt: skip
+    assert (ours.search.epochs, ours.data.batch_size) == (paper.search.epochs, paper.data.batch_size)
+    assert ours.gates.groups == paper.gates.groups
+    assert ours.finetune_lr == pytest.approx(paper.finetune_lr)
 
 
 @pytest.mark.parametrize("name", names())

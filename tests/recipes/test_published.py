@@ -38,17 +38,9 @@ def test_what_all_of_them_share(base: str, source: str) -> None:
         assert r.gates.draw == ("image" if "-authors" in r.name else "batch")
         assert (r.gates.preset == "reference-vgg16") is (r.name.startswith("vgg16") and "-authors" in r.name)
         assert (r.gates.budget, r.penalty.scale, r.gates.remove_blocks) == (None, "count", False)
-        assert (r.search.warmup, r.search.label_smoothing, r.search.clip_norm, r.search.ema_decay) == (
-            0,
-            0,
-            None,
-            None,
-        )
-        assert (r.weight_optimizer.momentum, r.weight_optimizer.nesterov, r.weight_optimizer.warmup_epochs) == (
-            0.9,
-            False,
-            0,
-        )
+        assert (r.search.warmup, r.search.label_smoothing, r.search.clip_norm) == (0, 0, None)
+        weights = r.weight_optimizer
+        assert (weights.momentum, weights.nesterov, weights.warmup_epochs) == (0.9, False, 0)
         assert (r.gate_optimizer.lr, r.gate_optimizer.betas) == (1e-3, (0.9, 0.999))
         assert (r.gates.preset.removesuffix("-vgg16"), PRESETS[r.gates.preset].bound) == (
             ("paper", 10.0) if source == "paper" else ("reference", math.log(100))
@@ -56,37 +48,6 @@ def test_what_all_of_them_share(base: str, source: str) -> None:
         preset = PRESETS[r.gates.preset]
         assert (preset.bias_mean, preset.bias_std, preset.start, preset.initial_weight) == (3.0, 0.01, None, None)
         assert (preset.feed, preset.mean_input, preset.carry_gradient) == ("log_alpha", False, 1.0)
-
-
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base: str, source: str) -> None:
-    forward, backward, l0_hc = (get(f"{base}-{source}{variant}") for variant in VARIANTS)
-    assert (forward.gates.method, forward.gates.generator, forward.gates.direction) == ("dep-l0", "fc", "forward")
-    assert (backward.gates.method, backward.gates.generator, backward.gates.direction) == ("dep-l0", "fc", "backward")
-    assert (l0_hc.gates.method, l0_hc.gates.generator) == ("l0-hc", "independent")
-    for other in (backward, l0_hc):
-        gates = other.gates.replace(method="dep-l0", generator="fc", direction="forward")
-        assert other.penalty.kind == forward.penalty.kind
-        assert other.replace(name=forward.name, gates=gates, penalty=forward.penalty) == forward
-
-
-@pytest.mark.parametrize(
-    ("base", "weights"),
-    [
-        ("vgg16-cifar10", (1e-6, 1e-6, 5e-7)),
-        ("vgg16-cifar100", (1e-6, 1e-6, 5e-7)),
-        ("resnet56-cifar10", (5e-7, 1e-6, 5e-7)),
-        ("resnet56-cifar100", (5e-7, 1e-6, 5e-7)),
-        ("resnet50-imagenet", (5e-9, 5e-9, 5e-9)),
-    ],
-)
-def test_the_published_penalty_weights(base: str, weights: tuple[float, ...]) -> None:
-    authors = "groups-k2" if base == "resnet50-imagenet" else "chain"
-    for source, penalty in (("paper", "groups"), ("authors", authors)):
-        found = [get(f"{base}-{source}{variant}").penalty for variant in VARIANTS]
-        assert tuple(each.weight for each in found) == weights
-        assert {each.kind for each in found} == {penalty}
 
 
 @pytest.mark.parametrize("images", CIFAR)

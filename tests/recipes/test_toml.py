@@ -55,44 +55,16 @@ def test_a_file_needs_only_what_has_no_default(tmp_path):
     )
 
 
-def test_none_is_written_as_nothing():
-    text = write_recipe(parse_recipe(SMALL))
-    for absent in ("mean", "std", "image_size", "start", "weight", "clip_norm", "ema_decay"):
-        assert f"{absent} =" not in text
-    assert "milestones = []" in text
-    assert 'groups = "all"' in text
-
-
 ERRORS = [
     ("", "recipe field search.epochs is missing."),
-    (
-        SMALL.replace("budget = 0.5", ""),
-        "recipe fields gates.budget and penalty.weight are both left out; exactly one must be set.",
-    ),
-    (
-        SMALL.replace("name =", "nmae ="),
-        "recipe has no field or section nmae.\nhint: did you mean name?",
-    ),
-    (
-        SMALL.replace("[search]", "[serch]"),
-        "recipe has no field or section serch.\nhint: did you mean [search]?",
-    ),
-    (
-        SMALL.replace("epochs", "epoch"),
-        "recipe has no field or section search.epoch.\nhint: did you mean search.epochs?",
-    ),
-    (
-        SMALL.replace("epochs = 3", "epochs = 3\nsmoothing = 0.1"),
-        "recipe has no field or section search.smoothing.\nhint: did you mean search.label_smoothing?",
-    ),
+    (SMALL.replace('name = "small"', ""), "recipe field name is missing."),
+    (SMALL.replace("budget = 0.5", ""), "recipe fields gates.budget and penalty.weight are both left out;"),
+    (SMALL.replace("name =", "nmae ="), "recipe has no field or section nmae.\nhint: did you mean name?"),
+    (SMALL.replace("[search]", "[serch]"), "recipe has no field or section serch.\nhint: did you mean [search]?"),
     (
         SMALL.replace("epochs = 3", "epochs = 3\nlr = 0.1"),
         "recipe has no field or section search.lr.\n"
         "hint: did you mean weight_optimizer.lr or gate_optimizer.lr or finetune.lr?",
-    ),
-    (
-        "epochs = 3\n" + SMALL,
-        "recipe has no field or section epochs.\nhint: did you mean search.epochs or finetune.epochs?",
     ),
     (
         "zebra = 3\n" + SMALL,
@@ -107,27 +79,8 @@ ERRORS = [
         "search = 5\n" + SMALL.replace("[search]\nepochs = 3\n", ""),
         "recipe section search must be a table, got 5 instead.\nhint: write [search] and its fields below it.",
     ),
-    (
-        SMALL.replace("epochs = 3", ""),
-        "recipe field search.epochs is missing.",
-    ),
-    (SMALL.replace("lr = 0.1", ""), "recipe field weight_optimizer.lr is missing."),
-    (
-        SMALL.replace('name = "small"', ""),
-        "recipe field name is missing.",
-    ),
-    (SMALL.replace('"small"', "5"), "recipe field name must be a valid string, got 5 instead."),
-    (
-        SMALL.replace("= 3", '= "3"'),
-        "recipe field search.epochs must be a valid integer, got '3' instead.",
-    ),
     (SMALL.replace("0.1", "nan"), "recipe field weight_optimizer.lr must be a finite number, got nan instead."),
-    (
-        SMALL.replace("= 3", "= 1979-05-27"),
-        "recipe field search.epochs must be a valid integer, got datetime.date(1979, 5, 27) instead.",
-    ),
     (SMALL.replace("epochs = 3", "epochs 3"), "recipe is not valid TOML: Expected '=' after a key in a key/value pair"),
-    (SMALL + 'x = "', "recipe is not valid TOML: "),
     (SMALL.replace("= 3", "= " + "3" * 5000), "recipe is not valid TOML: Exceeds the limit"),
     (SMALL.replace("= 3", "= " + "[" * 100_000), "recipe is not valid TOML: "),
 ]
@@ -144,9 +97,6 @@ def test_a_syntax_error_says_file_and_line(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("name = 'x'\n\n[search\nepochs = 3\n")
     with pytest.raises(InputError, match=r"recipe file .*mine\.toml is not valid TOML: .*at line 3, column 8"):
-        read_recipe(path)
-    path.write_text("name = 'x'\n[search]\nepochs =")
-    with pytest.raises(InputError, match=r"mine\.toml is not valid TOML: .*end of document"):
         read_recipe(path)
 
 
@@ -221,41 +171,24 @@ def test_a_budget_takes_the_place_of_a_penalty_weight_and_the_other_way():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (
-            "search.epcohs",
-            "3",
-            "recipe has no field or section search.epcohs.\nhint: did you mean search.epochs?",
-        ),
-        (
-            "epochs",
-            "3",
-            "recipe has no field or section epochs.\nhint: did you mean search.epochs or finetune.epochs?",
-        ),
-        ("search", "3", "recipe has no field or section search."),
-        ("serch.epochs", "3", "recipe has no field or section serch.epochs.\nhint: did you mean search.epochs"),
-        (".", "3", "recipe has no field or section .."),
-        (
-            "search.epochs",
-            "-1",
-            "recipe field search.epochs must be greater than or equal to 0, got -1 instead.",
-        ),
-        (
-            "search.epochs",
-            "many",
-            "recipe field search.epochs must be a valid integer, got 'many' instead.",
-        ),
+        ("search.epcohs", "3", "has no field or section search.epcohs.\nhint: did you mean search.epochs?"),
+        ("epochs", "3", "has no field or section epochs.\nhint: did you mean search.epochs or finetune.epochs?"),
+        ("serch.epochs", "3", "has no field or section serch.epochs.\nhint: did you mean search.epochs"),
+        ("search", "3", "has no field or section search."),
+        (".", "3", "has no field or section .."),
+        ("search.epochs", "many", "field search.epochs must be a valid integer, got 'many' instead."),
         (
             "search.epochs",
             "1\nramp = 0.1",
-            "recipe field search.epochs must be a valid integer, got '1\\nramp = 0.1' instead.",
+            "field search.epochs must be a valid integer, got '1\\nramp = 0.1' instead.",
         ),
-        ("search.epochs", "none", "recipe field search.epochs must be"),
+        ("search.epochs", "none", "field search.epochs must be"),
     ],
 )
 def test_wrong_overrides(key, value, message):
     with pytest.raises(InputError) as caught:
         with_overrides(get("digits"), {key: value})
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(f"recipe {message}")
 
 
 def test_a_file_from_before_there_were_tasks_is_of_a_classifier():

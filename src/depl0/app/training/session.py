@@ -152,7 +152,7 @@ def open_session(
         else:
             _begin(session, resume)
         start_trackers(accelerator, resolved, folder.path, set(resolved.run.trackers) & {"tensorboard"})
-        for warning in warnings_for(resolved, data):
+        for warning in warnings_for(data.info):
             session.reporter.note(f"warning: {warning}")
         try:
             yield session
