@@ -7,7 +7,8 @@ Every cell prunes with 1,024 training images of a draw, an eighth of which is he
 test images; nothing is chosen by them. Cells that OUT already has are not computed again, so that a run can be stopped
 and started again. Methods:
 
-- ``depl0``: one call of ``depl0.prune`` with ``augment=True``; ``--recover 0`` is the cut with layers refitted
+- ``depl0``: one call of ``depl0.prune``; ``--recover 0`` is the cut with layers refitted. ``--groups default`` passes
+  nothing else, as the README does; other groups are passed on, with ``augment=True``
 - ``l1-norm``: the channels with the smallest L1 norm, as many as the same budget allows; nothing is refitted
 - ``torch-pruning``: its group magnitude importance, one ratio for all layers that depl0 prunes too, found by bisection
   on the MACs (without that restriction it breaks these networks, whose shortcuts are padded with zeros)
@@ -51,8 +52,9 @@ them held back. Written by `benchmarks/unlabelled.py` from `recovery.json`, whic
 MACs, agreement and times. Steps: the most that are taken, the images in each, and the weight of block outputs beside
 the class scores. Processor seconds are of one thread on a machine that other programs used at the same time.
 
-- `depl0`: one call of `depl0.prune` with `augment=True` and the groups of the heading, not its defaults; without
-  steps, the cut with refitted layers
+- `depl0`: one call of `depl0.prune`; without steps, the cut with refitted layers. `groups="default"` passes no further
+  argument, as the README does; under the other headings the groups are passed, with `augment=True`. Rows of commits
+  up to c9fd4c2 were scored and cut once; rounds came later
 - `l1-norm`: the channels with the smallest L1 norm; nothing is refitted
 - `torch-pruning`: Torch-Pruning 1.6.1, group magnitude importance, one ratio for all layers that depl0 prunes too. Its
   networks have 22.1 % of the MACs where those of depl0 have 24.9 %: the comparison is not at equal cost
@@ -63,7 +65,7 @@ the class scores. Processor seconds are of one thread on a machine that other pr
 def main() -> None:
     """Compute the cells that are missing, and write the JSON and the page."""
     parser = network_options(__doc__, seeds=[0])
-    parser.add_argument("--groups", default="inner")
+    parser.add_argument("--groups", default="default")
     parser.add_argument("--methods", nargs="+", default=["depl0"], choices=list(CUTS))
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.25])
     parser.add_argument("--recover", nargs="+", default=["0", "auto"])
@@ -110,7 +112,9 @@ def with_depl0(
     dense: nn.Module, batches: list[Tensor], budget: float, groups: str, steps: Steps
 ) -> tuple[nn.Module, Agreement | None]:
     """Prune by one call."""
-    options: Any = {"groups": groups, "recover": steps, "augment": True}
+    options: Any = {"recover": steps}
+    if groups != "default":
+        options |= {"groups": groups, "augment": True}
     compact = depl0.prune(dense, batches[0][:1], data=batches, budget=budget, **options)
     return compact, depl0.info(compact).agreement
 

@@ -172,13 +172,13 @@ def _form(inputs: Any) -> Any:
 
 
 def drawn_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader that reads a data set in a random order, always the same one, if the given one goes through it.
+    """Return a loader that reads a long data set in a random order, always the same, if the given one goes through it.
 
     Data sets are often sorted by class, and only some batches are read. Loaders that shuffle or draw stay as they are.
     """
-    if type(loader.sampler) is not SequentialSampler or loader.batch_size is None:
-        return loader
     dataset: Any = loader.dataset
+    if type(loader.sampler) is not SequentialSampler or loader.batch_size is None or len(dataset) <= MOST_INPUTS:
+        return loader
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     return DataLoader(
         dataset,
