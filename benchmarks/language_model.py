@@ -439,7 +439,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, use_cache=False).eval()
         text = Text.read(arguments.text, AutoTokenizer.from_pretrained(arguments.model), arguments)
         sizes = Sizes.of(model.config, COUNTED)
         wanted = [("original model", 1.0), *((m, b) for b in arguments.budgets for m in arguments.methods)]

@@ -1,4 +1,4 @@
-"""Tokens of very different size: errors of a residual sum are relative to each token."""
+"""Tokens: errors relative to each token's size, and the output layer that shares its weight with the embedding."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0.search.recovery.compensation import compensate
+from depl0.search.recovery.outputs import compare_by
 from depl0.search.scores.reconstruction import reconstruction_errors
 from tests.networks.readers import gated_of
 
@@ -46,5 +47,48 @@ def test_the_fit_follows_most_tokens() -> None:
     gated = gated_of(network, [x])
     compensate(gated, torch.tensor([False, True, False]), [x])
     gated.engine.fix_gates(torch.tensor([1.0, 0.0, 1.0]))
-    error = (gated.extract()(x) - wanted).square().sum(-1) / wanted.square().sum(-1)
+    error = (gated.extract()(x).detach() - wanted).square().sum(-1) / wanted.square().sum(-1)
     assert float(error[:, 1:].mean()) < 1e-3
+
+
+class Tied(nn.Module):
+    """A language model of one block, whose hidden channel 0 is the sum of two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.up, self.down = nn.Embedding(12, 6), nn.Linear(6, 8), nn.Linear(8, 6, bias=False)
+        self.head = nn.Linear(6, 12, bias=False)
+        self.head.weight = self.embed.weight
+        with torch.no_grad():
+            for weight in (self.embed.weight.T, self.down.weight):
+                weight[0] = weight[1] + weight[2]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(x + self.down(torch.relu(self.up(x))))
+
+
+def test_a_tied_output_layer_is_scored_and_refitted_and_stays_tied() -> None:
+    network, tokens = Tied(), torch.randint(12, (16, 10), generator=torch.Generator().manual_seed(0))
+    wanted = network.double()(tokens).detach()
+    gated = gated_of(network, [tokens])
+    (hidden,) = (group for group in gated.plan.groups if group.size == 6)
+    errors = reconstruction_errors(gated, [tokens])[hidden.gates]
+    assert int(errors.argmin()) in (0, 1, 2) and float(errors.min()) < 1e-2 * float(errors.max())
+    gates = torch.ones(gated.plan.num_gates)
+    gates[hidden.offset] = 0
+    done = compensate(gated, gates == 0, [tokens])
+    gated.engine.fix_gates(gates)
+    pruned = gated.extract()
+    assert "embed" in {fitted.layer for fitted in done.fitted}  # by the first name of its weight
+    assert pruned.head.weight is pruned.embed.weight and pruned.head.weight.shape == (12, 5)
+    cut = gated_of(Tied(), [tokens])
+    cut.engine.fix_gates(gates)
+    errors = [float((each(tokens).detach() - wanted).square().mean()) for each in (pruned, cut.extract())]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_scores_of_tokens_are_class_scores() -> None:
+    assert compare_by(Tied(), torch.zeros(2, 10, dtype=torch.long)).axes == (2,)
+    assert compare_by(Residual(), torch.zeros(2, 10, 4)).axes == (None,)

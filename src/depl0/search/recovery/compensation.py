@@ -31,7 +31,7 @@ from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
-from depl0.search.recovery.memory import pieces, profile
+from depl0.search.recovery.memory import ACTIVATIONS, bytes_of, pieces, profile
 from depl0.search.recovery.readers import (
     Reader,
     Refused,
@@ -169,11 +169,14 @@ class _Run:
     ) -> None:
         self.plan, self.host, self.readers = plan, host, readers
         self.before, self.after = gates
-        self.dense, self.cut = folded(plan, host, self.before), folded(plan, host, self.after)
+        is_whole = bool((self.before == 1).all())  # then nothing is folded, and no copy is needed
+        self.dense = host if is_whole else folded(plan, host, self.before)
+        self.cut = folded(plan, host, self.after)
         self.order, added = order_and_added(self.dense, inputs[0])
         self.added = added_readers(host, readers, added)
         self.profile = profile(self.dense, inputs[0], self.added)
-        self.pieces = pieces(inputs, self.profile.piece())
+        self.room = max(ACTIVATIONS, bytes_of(self.host))
+        self.pieces = pieces(inputs, self.profile.piece(self.room))
         self.pending: dict[str, _CallPairs] = {}
         self.changed: dict[str, Tensor] = {}
         self.fitted: list[Fitted] = []
@@ -184,7 +187,7 @@ class _Run:
         count = len(self.profile.events)
         try:
             for number in range(count):
-                held = self.profile.held(number, self.pieces)
+                held = self.profile.held(number, self.pieces, self.room)
                 for pair in running[held:]:
                     _close(pair)
                 for waiting in (running, *self.pending.values()):
@@ -241,7 +244,7 @@ class _Run:
         """Fit one layer, unless it reads what it always read."""
         is_open, was_open = _are_open(self.after, reader.gates), _are_open(self.before, reader.gates)
         read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
-        if torch.equal(was_open, is_open) and all(torch.equal(a, b) for a, b in read):
+        if torch.equal(was_open, is_open) and (reader.tied or all(torch.equal(a, b) for a, b in read)):
             return
         weight = self.host.get_parameter(reader.weight).detach().double().cpu()
         # What was closed until now is not known to the layer: it starts from nothing.
@@ -251,7 +254,8 @@ class _Run:
             fit = fit_channels(weight, seen, is_open)
         else:
             seen = self._moments(reader, calls, sums, weight, by_channel=False)
-            fit = fit_patches(weight, seen, is_open, _are_open(self.after, reader.out_gates))
+            counts = _are_open(self.after, reader.out_gates)
+            fit = fit_patches(weight, seen, is_open, counts, keep_weight=reader.tied)
         self.fitted.append(Fitted(reader.layer, fit.before, fit.after))
         self._write(reader, fit, is_open)
 

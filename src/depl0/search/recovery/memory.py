@@ -25,9 +25,9 @@ from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, layer_events
 
 ACTIVATIONS = 400_000_000
-"""bytes of activations that are held at most while layers are fitted, of both networks together"""
+"""bytes of activations that are held while layers are fitted, of both networks; as many as the weights have, if more"""
 GRAMS = 300_000_000
-"""bytes of Gram matrices that are held at most while channels are scored, unless one group needs more"""
+"""bytes of Gram matrices held while channels are scored, unless one group needs more; those of the weights, if more"""
 TRAINING = 800_000_000
 """bytes that autograd saves at most for one step of a recovery"""
 MODELS = 5
@@ -173,9 +173,10 @@ def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int
     found = profile(host, examples[0], [])
     one_piece = found.peak * min(found.piece(), examples[0].batch())
     widest = max((use.in_size for use in gated.engine.host_plan.uses), default=0)
-    needed = MODELS * bytes_of(host) + max(ACTIVATIONS, 2 * one_piece) + max(GRAMS, 16 * widest**2)
+    weights = bytes_of(host)
+    needed = MODELS * weights + max(ACTIVATIONS, weights, 2 * one_piece) + max(GRAMS, weights, 16 * widest**2)
     training = max(TRAINING, saved_bytes(host, examples[0])) if trained else 0
-    return max(needed, MODELS * bytes_of(host) + training)
+    return max(needed, MODELS * weights + training)
 
 
 def bytes_of(network: nn.Module) -> int:

@@ -70,7 +70,8 @@ def compare_by(network: nn.Module, batch: Any, class_axis: ClassAxis = "auto") -
     """Return how a network's outputs are compared.
 
     "auto" takes axis 1 of a matrix (batch, classes) whose values are not all in [0, 1]: those are probabilities, which
-    are compared as they are.
+    are compared as they are. It takes the last axis of (batch, tokens, scores) if there are as many scores as an
+    embedding of the network has entries, as in language models.
 
     Raises:
         InputError: an output has no such axis, or there are not as many outputs as axes.
@@ -94,6 +95,11 @@ def compare_by(network: nn.Module, batch: Any, class_axis: ClassAxis = "auto") -
             f"{', '.join(map(repr, outputs))}.",
             hint="pass one entry for each output, or a dict by their names.",
         )
+    vocabularies = {module.num_embeddings for module in network.modules() if isinstance(module, nn.Embedding)}
+    wanted = [
+        -1 if axis == "auto" and outputs[name].dim() == 3 and outputs[name].shape[-1] in vocabularies else axis
+        for axis, name in zip(wanted, outputs, strict=True)
+    ]
     axes = tuple(_checked(axis, name, outputs[name]) for axis, name in zip(wanted, outputs, strict=True))
     return Comparison(axes, guessed="auto" in wanted and any(axis is not None for axis in axes))
 

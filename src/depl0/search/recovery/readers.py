@@ -38,6 +38,8 @@ class Reader:
     """the bias, or else the running mean of the batch norm behind it, that can take up a constant"""
     norm: str | None
     """the batch norm that alone reads the layer's output"""
+    tied: bool = False
+    """whether the weight is that of an embedding too"""
 
 
 @final
@@ -68,7 +70,7 @@ def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[R
             reason = "a transposed convolution"
         elif calls[weight] > 1:
             reason = f"its weight is used {calls[weight]} times in one pass"
-        elif shared[weight] > 1:
+        elif shared[weight] > 1 and not _is_tied(host, weight):
             reason = f"its weight is shared under {shared[weight]} names"
         elif not parameters[weight].is_floating_point():
             reason = f"its weight is {parameters[weight].dtype}"
@@ -83,8 +85,16 @@ def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[R
             plan.axes.get(use.out_axis, torch.full((use.out_size,), NO_GATE)),
             _constant(host, weight, norm if norm is not None and norms[norm] == 1 else None, shared),
             norm,
+            tied=shared[weight] > 1,
         )
     return readers, list(refused.values())
+
+
+def _is_tied(host: nn.Module, weight: str) -> bool:
+    """Return True if all other modules with this weight are embeddings: it is that of a language model's last layer."""
+    shared = host.get_parameter(weight)
+    owners = [module for module in host.modules() if any(shared is each for each in module.parameters(recurse=False))]
+    return sum(not isinstance(module, nn.Embedding) for module in owners) == 1
 
 
 def _constant(host: nn.Module, weight: str, norm: str | None, shared: Mapping[str, int]) -> str | None:

@@ -97,8 +97,8 @@ def damping(gram: Tensor) -> float:
     return float(DAMPING * gram.diagonal().mean())
 
 
-def ridge(gram: Tensor, cross: Tensor, start: Tensor) -> Tensor:
-    """Return the weights W that minimise E|Y - W·P|² + λ|W - start|².
+def ridge(gram: Tensor, cross: Tensor, start: Tensor, strength: float | None = None) -> Tensor:
+    """Return the weights W that minimise E|Y - W·P|² + λ|W - start|², λ being the strength or :func:`damping`.
 
     Where the rows say little, the weights stay what they were.
 
@@ -108,7 +108,7 @@ def ridge(gram: Tensor, cross: Tensor, start: Tensor) -> Tensor:
     """
     if not gram.numel():
         return start
-    strength = damping(gram)
+    strength = damping(gram) if strength is None else strength
     damped = gram + strength * torch.eye(len(gram), dtype=gram.dtype)
     right = (cross + strength * start).T
     factor, failed = torch.linalg.cholesky_ex(damped)
@@ -129,7 +129,7 @@ class Fit:
     after: float
 
 
-def fit_patches(weight: Tensor, seen: Moments, is_open: Tensor, counts: Tensor) -> Fit:
+def fit_patches(weight: Tensor, seen: Moments, is_open: Tensor, counts: Tensor, *, keep_weight: bool = False) -> Fit:
     """Fit every weight of the open input channels.
 
     Args:
@@ -137,10 +137,13 @@ def fit_patches(weight: Tensor, seen: Moments, is_open: Tensor, counts: Tensor) 
         seen: moments of patches, and of the outputs that are wanted.
         is_open: which input channels there still are.
         counts: which outputs' errors are to be reported.
+        keep_weight: whether relative changes of the weight count as much as relative errors of the outputs, because
+            the weight is used elsewhere too.
     """
     old = weight.flatten(1)
     columns = is_open.repeat_interleave(weight[0, 0].numel())
-    new, constant = _solve(old, seen, columns)
+    strength = float(seen.energy.sum() / old.square().sum().clamp_min(1e-30)) if keep_weight else None
+    new, constant = _solve(old, seen, columns, strength)
     error = seen.error(old * columns, torch.zeros_like(constant)), seen.error(new, constant)
     before, after = (_share(part[counts], seen.energy[counts]) for part in error)
     return Fit(new.reshape(weight.shape), constant, before, after)
@@ -162,9 +165,9 @@ def fit_channels(weight: Tensor, seen: Moments, is_open: Tensor) -> Fit:
     return Fit(new, torch.einsum("ock,c->o", filters, constant), before, after)
 
 
-def _solve(old: Tensor, seen: Moments, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _solve(old: Tensor, seen: Moments, columns: Tensor, strength: float | None = None) -> tuple[Tensor, Tensor]:
     new = torch.zeros_like(old)
-    new[:, columns] = ridge(seen.gram[columns][:, columns], seen.cross[:, columns], old[:, columns])
+    new[:, columns] = ridge(seen.gram[columns][:, columns], seen.cross[:, columns], old[:, columns], strength)
     return new, seen.wanted_mean - new @ seen.mean
 
 

@@ -31,7 +31,7 @@ from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.compensation import folded
 from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
-from depl0.search.recovery.memory import GRAMS, pieces, profile
+from depl0.search.recovery.memory import ACTIVATIONS, GRAMS, bytes_of, pieces, profile
 from depl0.search.recovery.readers import (
     Reader,
     added_readers,
@@ -47,9 +47,11 @@ from depl0.search.recovery.readers import (
     token_weights,
 )
 from depl0.search.recovery.regression import Moments, damping, is_wide
-from depl0.search.scores.importance import standardise
+from depl0.search.scores.importance import random_projection, squared_gradients, standardise
 from depl0.select.gates import select_gates
 
+FIRST_ORDER_BATCHES = 4
+"""calibration batches for gates that are estimated to first order"""
 EXPONENT = 0.8
 """of relative errors; below 1, differences in error count less against differences in cost"""
 PRICE_ROUNDS = 4
@@ -97,8 +99,7 @@ def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: 
 def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     """Return the relative error that is left when a gate is closed after all that are less worth in its group.
 
-    Within a group it rises in the order in which its channels should go. Gates that no layer reads which could be
-    fitted get the mean error of their group; a group without any, that of the network.
+    Within a group it rises in the order in which its channels should go.
     """
     inputs = [ExampleInputs.of(batch).on_device_of(gated.host) for batch in batches]
     look = Look(gated, inputs)
@@ -117,8 +118,28 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
                 rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
                 ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
                 errors[torch.tensor(order)] = rising * ties
-    known = errors.isfinite()
-    return torch.where(known, errors, errors[known].log().mean().exp() if bool(known.any()) else 1.0)
+    return _completed(gated, errors, look, inputs[:FIRST_ORDER_BATCHES])
+
+
+def _completed(gated: GatedModel, errors: Tensor, look: Look, inputs: list[ExampleInputs]) -> Tensor:
+    """Estimate to first order the errors of gates that are read by layers without a matrix of their own: fused experts.
+
+    They follow E[(∂L/∂z)²] of random projections of the outputs, on the scale of the errors that are known. Gates
+    without any such layer get the mean error.
+    """
+    known, unseen = errors.isfinite(), look.unseen_gates()
+    mean = errors[known].log().mean().exp() if bool(known.any()) else torch.tensor(1.0, dtype=torch.float64)
+    errors = torch.where(known, errors, mean)
+    if not bool(unseen.any()):
+        return errors
+    with torch.enable_grad():
+        batches = [(batch.kwargs or batch.args, None) for batch in inputs]
+        change = squared_gradients(gated, batches, random_projection()).double().cpu().clamp_min(1e-30)
+    complete = known & ~unseen
+    scale = (mean.log() - change.log().mean()).exp()
+    if bool(complete.any()):
+        scale = (errors[complete].log() - change[complete].log()).mean().exp()
+    return torch.where(unseen, torch.where(known, torch.maximum(errors, scale * change), scale * change), errors)
 
 
 def _device(gated: GatedModel) -> torch.device:
@@ -191,13 +212,15 @@ class Look:
         self._gates = (~gated.engine.removed).float()
         self._network = folded(self._plan, self._host, self._gates)
         every, _ = find_readers(self._plan, self._host)
-        _, added = order_and_added(self._network, inputs[0])
+        self._order, added = order_and_added(self._network, inputs[0])
         self._added = added_readers(self._host, every, added)
         self._readers = {weight: reader for weight, reader in every.items() if bool((reader.gates >= 0).any())}
-        self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece())
+        self._room = max(GRAMS, bytes_of(self._host))
+        self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece(max(ACTIVATIONS, self._room)))
 
-    def parts(self, limit: int = GRAMS) -> list[tuple[list[Group], list[str]]]:
+    def parts(self, limit: int | None = None) -> list[tuple[list[Group], list[str]]]:
         """Return groups with the layers that read them, in parts whose matrices are held in memory together."""
+        limit = self._room if limit is None else limit
         found: list[tuple[list[Group], list[str]]] = []
         for group in self._groups:
             gates = torch.arange(group.offset, group.offset + group.size)
@@ -208,6 +231,14 @@ class Look:
             else:
                 found.append(([group], reading))
         return found
+
+    def unseen_gates(self) -> Tensor:
+        """Return the gates that are read by layers which were never called as plain convolutions or linear layers."""
+        unseen = torch.zeros(len(self._gates) + 1, dtype=torch.bool)
+        for weight, reader in self._readers.items():
+            if weight not in self._order:
+                unseen[reader.gates] = True
+        return unseen[:-1]  # a gate of -1 is the last entry
 
     def _bytes(self, weight: str) -> int:
         """Return the memory of a layer's Gram matrix and of its inverse."""
