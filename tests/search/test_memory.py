@@ -61,8 +61,7 @@ def test_layers_that_are_fitted_in_bounded_memory_fit_as_well(monkeypatch: pytes
     start = compensation._Run._start
     monkeypatch.setattr(compensation._Run, "_start", lambda run, piece: started.append(piece) or start(run, piece))
     for limit in (memory.ACTIVATIONS, 2_500_000):
-        monkeypatch.setattr(memory.Profile.piece, "__defaults__", (limit,))
-        monkeypatch.setattr(memory.Profile.held, "__defaults__", (limit,))
+        monkeypatch.setattr(compensation, "activations_for", lambda _, limit=limit: limit)
         gated, wanted = gated_network(), Pyramid()
         wanted.load_state_dict(gated.host.state_dict())
         compensate(gated, closed, [images(256)])

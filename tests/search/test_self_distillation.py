@@ -264,7 +264,7 @@ class Tokens(nn.Module):
         return {"logits": 5 * scale * self.head(inner), "length": torch.tensor(words.shape[1])}
 
 
-@pytest.mark.parametrize(("class_axis", "has_classes"), [("auto", False), (None, False), (-1, True)])
+@pytest.mark.parametrize(("class_axis", "has_classes"), [("auto", True), (None, False), (-1, True)])
 def test_any_output_can_be_recovered(class_axis: Any, has_classes: bool) -> None:
     torch.manual_seed(0)
     network = Tokens()

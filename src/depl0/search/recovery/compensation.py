@@ -31,7 +31,7 @@ from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
-from depl0.search.recovery.memory import ACTIVATIONS, bytes_of, pieces, profile
+from depl0.search.recovery.memory import activations_for, pieces, profile
 from depl0.search.recovery.readers import (
     Reader,
     Refused,
@@ -175,7 +175,7 @@ class _Run:
         self.order, added = order_and_added(self.dense, inputs[0])
         self.added = added_readers(host, readers, added)
         self.profile = profile(self.dense, inputs[0], self.added)
-        self.room = max(ACTIVATIONS, bytes_of(self.host))
+        self.room = activations_for(self.host)
         self.pieces = pieces(inputs, self.profile.piece(self.room))
         self.pending: dict[str, _CallPairs] = {}
         self.changed: dict[str, Tensor] = {}

@@ -174,9 +174,14 @@ def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int
     one_piece = found.peak * min(found.piece(), examples[0].batch())
     widest = max((use.in_size for use in gated.engine.host_plan.uses), default=0)
     weights = bytes_of(host)
-    needed = MODELS * weights + max(ACTIVATIONS, weights, 2 * one_piece) + max(GRAMS, weights, 16 * widest**2)
+    needed = MODELS * weights + max(activations_for(host), 2 * one_piece) + max(GRAMS, weights, 16 * widest**2)
     training = max(TRAINING, saved_bytes(host, examples[0])) if trained else 0
     return max(needed, MODELS * weights + training)
+
+
+def activations_for(network: nn.Module) -> int:
+    """Return the bytes of activations that are held while layers of this network are fitted."""
+    return max(ACTIVATIONS, bytes_of(network))
 
 
 def bytes_of(network: nn.Module) -> int:

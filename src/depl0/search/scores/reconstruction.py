@@ -31,7 +31,7 @@ from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.compensation import folded
 from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
-from depl0.search.recovery.memory import ACTIVATIONS, GRAMS, bytes_of, pieces, profile
+from depl0.search.recovery.memory import GRAMS, activations_for, bytes_of, pieces, profile
 from depl0.search.recovery.readers import (
     Reader,
     added_readers,
@@ -215,12 +215,12 @@ class Look:
         self._order, added = order_and_added(self._network, inputs[0])
         self._added = added_readers(self._host, every, added)
         self._readers = {weight: reader for weight, reader in every.items() if bool((reader.gates >= 0).any())}
-        self._room = max(GRAMS, bytes_of(self._host))
-        self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece(max(ACTIVATIONS, self._room)))
+        room = activations_for(self._host)
+        self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece(room))
 
     def parts(self, limit: int | None = None) -> list[tuple[list[Group], list[str]]]:
         """Return groups with the layers that read them, in parts whose matrices are held in memory together."""
-        limit = self._room if limit is None else limit
+        limit = max(GRAMS, bytes_of(self._host)) if limit is None else limit
         found: list[tuple[list[Group], list[str]]] = []
         for group in self._groups:
             gates = torch.arange(group.offset, group.offset + group.size)
