@@ -128,19 +128,6 @@ class SplitAtShares(Classifier):
 
 
 @network(0.45, {"two": 6})
-class NumberInTheCode(Classifier):
-    """Nothing can be changed about a number that stands in the code itself."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 9), conv(9, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        a, b = F.relu(self.one(x)).split([6, 3], 1)
-        return F.relu(self.two(torch.cat([b, a], 1)))
-
-
-@network(0.45, {"two": 6})
 class NumberOfSomethingElse(Classifier):
     """The attribute has the right value and is on the line, but also scales the outputs: it cannot follow."""
 

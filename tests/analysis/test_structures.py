@@ -1,4 +1,4 @@
-"""Every structure is pruned exactly, with the plan that it must get: pruned or frozen, never wrong."""
+"""Every structure is pruned exactly, with the plan that it must get: pruned or unprunable, never wrong."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_plan_of_structure(name: str) -> None:
     structure, plan = STRUCTURES[name], prune_once(name)[2].plan
     assert [(group.name, group.size) for group in plan.groups] == list(structure.groups.items())
     reports = {report.layer: report for report in plan.layers}
-    for layer, reason in structure.frozen.items():
+    for layer, reason in structure.unprunable.items():
         assert any(reason in text for text, _ in reports[layer].reasons), reports[layer]
     for report in reports.values():
         assert report.prunable + sum(count for _, count in report.reasons) == report.channels

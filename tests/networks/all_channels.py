@@ -43,7 +43,7 @@ class ChannelNeighbours(nn.Module):
 @structure(
     {"stem": 8, "two": 6},
     sites={("norm.weight", 0), ("last.weight", 0)},
-    frozen={"where.conv": "is run with all channels (at where)", "near.conv": "is run with all channels"},
+    unprunable={"where.conv": "is run with all channels (at where)", "near.conv": "is run with all channels"},
 )
 class AttendsToChannels(Classifier):
     """CBAM and ECA in a residual network: zeros before them stand for channels that are gone."""
@@ -78,7 +78,7 @@ class CentresChannels(Classifier):
         return F.relu(self.two(self.centred(self.one(x))))
 
 
-@structure({"two": 6}, frozen={"one": "all channels are read, and they cannot be made zero (at centred)"})
+@structure({"two": 6}, unprunable={"one": "all channels are read, and they cannot be made zero (at centred)"})
 class CentresSigmoids(CentresChannels):
     """A closed channel is one half where the mean is taken."""
 
@@ -86,7 +86,7 @@ class CentresSigmoids(CentresChannels):
         return F.relu(self.two(self.centred(torch.sigmoid(self.one(x)))))
 
 
-@structure({"two": 6}, frozen={"one": "mean over channels"})
+@structure({"two": 6}, unprunable={"one": "mean over channels"})
 class CentresInForward(CentresChannels):
     """There is no module that could be run at its full width."""
 

@@ -97,7 +97,7 @@ class SharedKeysFused(Attending):
         )
 
 
-@structure({"into": 8}, inputs=TOKENS, frozen={"query": "meets a constant", "value": "meets a constant"})
+@structure({"into": 8}, inputs=TOKENS, unprunable={"query": "meets a constant", "value": "meets a constant"})
 class MaskOfHeads(Attending):
     """A mask that differs from head to head is no parameter, so it cannot follow them."""
 
@@ -128,7 +128,7 @@ class PlacesOfHeads(Attending):
 
 
 @structure(
-    {"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "cannot be made zero", "key": "cannot be made zero"}
+    {"into": 8, "value": 4}, inputs=TOKENS, unprunable={"query": "cannot be made zero", "key": "cannot be made zero"}
 )
 class QueriesBehindSigmoid(Attending):
     """Neither queries nor keys can be made zero where they meet."""
@@ -144,7 +144,7 @@ class FusedWithScale(Attending):
         return joined(F.scaled_dot_product_attention(places(q), places(k), places(v), scale=0.5))
 
 
-@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "the scale of attention is computed from them"})
+@structure({"into": 8, "value": 4}, inputs=TOKENS, unprunable={"query": "the scale of attention is computed from them"})
 class FusedWithoutScale(Attending):
     """torch divides by the root of the number of places that it finds."""
 
@@ -152,7 +152,7 @@ class FusedWithoutScale(Attending):
         return joined(F.scaled_dot_product_attention(places(q), places(k), places(v)))
 
 
-@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "its number of channels changes the values"})
+@structure({"into": 8, "value": 4}, inputs=TOKENS, unprunable={"query": "its number of channels changes the values"})
 class ScaledByWidth(Attending):
     """The scale is computed from what is left, which a trial finds."""
 
@@ -172,7 +172,7 @@ class WidthOfKeys(Attending):
         return F.scaled_dot_product_attention(q, k, v, scale=0.5).transpose(1, 2).reshape(q.shape[0], -1, 2 * size)
 
 
-@structure({"into": 8, "value": 4}, inputs=TOKENS, frozen={"query": "channels lie in different dimensions"})
+@structure({"into": 8, "value": 4}, inputs=TOKENS, unprunable={"query": "channels lie in different dimensions"})
 class HeadsAndPlaces(Attending):
     """Heads of one tensor meet places of another."""
 

@@ -132,7 +132,7 @@ class ImageStream(Classifier):
         return x + self.last(self.plain(x + y))
 
 
-@structure({"two": 12}, inputs=TOKENS, frozen={"one": "a norm over channels that cannot be made zero (at norm)"})
+@structure({"two": 12}, inputs=TOKENS, unprunable={"one": "a norm over channels that cannot be made zero (at norm)"})
 class NormBehindSigmoid(nn.Module):
     """A closed channel is one half when it comes into the norm, whatever its gate."""
 
@@ -144,7 +144,7 @@ class NormBehindSigmoid(nn.Module):
         return self.head(F.relu(self.two(self.norm(torch.sigmoid(self.one(x))))))
 
 
-@structure({"two": 12}, inputs=TOKENS, frozen={"one": "a norm over channels that cannot be made zero (at norm)"})
+@structure({"two": 12}, inputs=TOKENS, unprunable={"one": "a norm over channels that cannot be made zero (at norm)"})
 class FixedPlaces(nn.Module):
     """Positions that are no parameter cannot be silenced."""
 
@@ -240,7 +240,7 @@ class NormalisedQueries(FusedAttention):
         return self.proj((weights @ v).transpose(1, 2).reshape(batch, length, 8))
 
 
-@structure({"into": 8}, inputs=torch.randn(2, 6, 5), frozen={"attention.qkv": "over channels"})
+@structure({"into": 8}, inputs=torch.randn(2, 6, 5), unprunable={"attention.qkv": "over channels"})
 class LooksLikeAttention(nn.Module):
     """What gives other values is not attention, whatever its parts; the stream around it can go all the same."""
 
@@ -256,7 +256,7 @@ class LooksLikeAttention(nn.Module):
 # -- experts: layers whose weights are picked from a stack -----------------------------------------------------------
 
 
-@structure({"into": 8, "up": 6}, inputs=TOKENS, frozen={"router": "argmax"})
+@structure({"into": 8, "up": 6}, inputs=TOKENS, unprunable={"router": "argmax"})
 class Experts(nn.Module):
     """Every token goes through the layers of one expert, whose weights are turned, cast or neither."""
 
@@ -273,7 +273,7 @@ class Experts(nn.Module):
         return self.head(x)
 
 
-@structure({"into": 8, "up": 6}, inputs=TOKENS, frozen={"router": "topk"})
+@structure({"into": 8, "up": 6}, inputs=TOKENS, unprunable={"router": "topk"})
 class SeveralExperts(nn.Module):
     """Every token goes through two experts by einsum, then all tokens through the first and a place that is picked."""
 
@@ -291,7 +291,7 @@ class SeveralExperts(nn.Module):
         return self.head(x[torch.arange(x.shape[0]), share[..., 0].argmax(-1)])
 
 
-@structure({"stem": 9}, inputs=TOKENS, frozen={"into": "weight is computed", "up": "used in another way"})
+@structure({"stem": 9}, inputs=TOKENS, unprunable={"into": "weight is computed", "up": "used in another way"})
 class ExpertsWithComputedBias(nn.Module):
     """A layer that cannot be sliced keeps the stack whole that its weight is picked from."""
 

@@ -22,8 +22,8 @@ class Structure:
     inputs: Any
     groups: Mapping[str, int]
     """name -> number of gates, in order of execution; empty: nothing may be prunable"""
-    frozen: Mapping[str, str] = field(default_factory=dict)
-    """layer -> part of the reason why (some of) its channels are frozen"""
+    unprunable: Mapping[str, str] = field(default_factory=dict)
+    """layer -> part of the reason why (some of) its channels are unprunable"""
     sites: frozenset[tuple[str, int]] | None = None
     """the axes that gates multiply, where that is the point of the structure"""
 
@@ -39,7 +39,7 @@ def image(channels: int = 3, size: int = 8, batch: int = 2) -> Tensor:
 def structure(
     groups: Mapping[str, int],
     inputs: Any = None,
-    frozen: Mapping[str, str] | None = None,
+    unprunable: Mapping[str, str] | None = None,
     sites: set[tuple[str, int]] | None = None,
 ) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Register a network class."""
@@ -50,7 +50,7 @@ def structure(
             network,
             image() if inputs is None else inputs,
             groups,
-            frozen or {},
+            unprunable or {},
             None if sites is None else frozenset(sites),
         )
         return network
@@ -76,10 +76,18 @@ class Classifier(nn.Module):
         return self.head(self.features(x).mean((2, 3)))
 
 
+class TwoConvs(Classifier):
+    """The layers of most structures, which differ in how they connect them."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.two = conv(3, 8), conv(8, 6)
+
+
 # -- plain chains ----------------------------------------------------------------------------------------------------
 
 
-@structure({"one": 8, "two": 6}, frozen={"head": OUTPUT}, sites={("norm.weight", 0), ("norm.bias", 0),
+@structure({"one": 8, "two": 6}, unprunable={"head": OUTPUT}, sites={("norm.weight", 0), ("norm.bias", 0),
                                                                 ("two.weight", 0), ("two.bias", 0)})  # fmt: skip
 class NormAfterConv(Classifier):
     def __init__(self) -> None:
@@ -90,54 +98,28 @@ class NormAfterConv(Classifier):
         return F.relu(self.two(F.relu(self.norm(self.one(x)))))
 
 
-@structure({"one": 8, "two": 6}, sites={("norm.weight", 0), ("norm.bias", 0), ("two.weight", 0), ("two.bias", 0)})
-class NormBeforeConv(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.first, self.one, self.norm, self.two = nn.BatchNorm2d(3), conv(3, 8), nn.BatchNorm2d(8), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.two(F.relu(self.norm(self.one(self.first(x)))))
-
-
 @structure({"one": 8, "two": 6}, sites={("one.weight", 0), ("one.bias", 0), ("two.weight", 0), ("two.bias", 0)})
-class NoNorm(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class NoNorm(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         return F.leaky_relu(self.two(F.silu(self.one(x))))
 
 
 @structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
-class SigmoidBetween(Classifier):
+class SigmoidBetween(TwoConvs):
     """A closed channel is 0.5 behind a sigmoid: only the reader's input weights can silence it."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         return F.relu(self.two(torch.sigmoid(self.one(x))))
 
 
 @structure({"one": 8, "two": 6}, sites={("one.weight", 0), ("one.bias", 0), ("two.weight", 0), ("two.bias", 0)})
-class ZeroPlus(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class ZeroPlus(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         return sum([F.relu(self.two(0 + F.relu(self.one(x))))])
 
 
 @structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
-class OnePlus(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class OnePlus(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         return F.relu(self.two(1 + F.relu(self.one(x))))
 
@@ -289,21 +271,16 @@ class Transposed(nn.Module):
 
 
 @structure({"one": 8, "two": 6})
-class Resampled(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class Resampled(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = F.interpolate(F.max_pool2d(F.relu(self.one(x)), 2), scale_factor=2, mode="bilinear")
         return F.avg_pool2d(F.interpolate(self.two(x), size=(5, 5)), 2)
 
 
 @structure({"one": 8, "two": 6})
-class Dropouts(Classifier):
+class Dropouts(TwoConvs):
     def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
+        super().__init__()
         self.drop, self.drop_channels = nn.Dropout(0.3), nn.Dropout2d(0.3)
 
     def features(self, x: Tensor) -> Tensor:
@@ -506,24 +483,16 @@ class BuiltInGlu(Classifier):
         return F.relu(self.two(F.glu(self.one(x), 1)))
 
 
-@structure({"two": 6}, frozen={"one": "split"})
-class LiteralSplit(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+@structure({"two": 6}, unprunable={"one": "split"})
+class LiteralSplit(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         left, right = F.relu(self.one(x)).split([3, 5], 1)
         return self.two(torch.cat([right, left], 1))
 
 
 @structure({"one": 4, "two": 6})
-class EqualSplit(Classifier):
+class EqualSplit(TwoConvs):
     """The size of the parts follows the width."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x))
@@ -531,12 +500,8 @@ class EqualSplit(Classifier):
         return self.two(torch.cat([right, left.sigmoid()], 1))
 
 
-@structure({"two": 6}, frozen={"one": "its size is fixed in the code of forward"})
-class EqualLiteralSplit(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+@structure({"two": 6}, unprunable={"one": "its size is fixed in the code of forward"})
+class EqualLiteralSplit(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         left, right = F.relu(self.one(x)).split(4, 1)
         return self.two(torch.cat([right, left], 1))
@@ -592,11 +557,7 @@ class StackedBranches(Classifier):
 
 
 @structure({"one": 2, "two": 6})
-class PixelShuffled(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class PixelShuffled(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         return self.two(F.pixel_unshuffle(F.relu(F.pixel_shuffle(self.one(x), 2)), 2))
 
@@ -641,12 +602,11 @@ class FrozenBatchNorm(Classifier):
 
 
 @structure({"one": 8, "two": 6})
-class NormByHand(Classifier):
+class NormByHand(TwoConvs):
     """Statistics of the batch, an affine stored in four dimensions."""
 
     def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
+        super().__init__()
         self.scale, self.shift = nn.Parameter(torch.rand(1, 8, 1, 1)), nn.Parameter(torch.rand(1, 8, 1, 1))
 
     def features(self, x: Tensor) -> Tensor:
@@ -656,11 +616,7 @@ class NormByHand(Classifier):
 
 
 @structure({"one": 4, "two": 6})
-class ChannelShuffle(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class ChannelShuffle(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x))
         n, c, h, w = x.shape
@@ -668,16 +624,12 @@ class ChannelShuffle(Classifier):
 
 
 @structure({"one": 4, "two": 6})
-class BuiltInShuffle(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class BuiltInShuffle(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         return self.two(F.channel_shuffle(F.relu(self.one(x)), 2))
 
 
-@structure({"stem": 4, "one": 8}, frozen={"two": "padded with zeros"})
+@structure({"stem": 4, "one": 8}, unprunable={"two": "padded with zeros"})
 class PaddedShortcut(Classifier):
     """The four channels that are added to the padding are frozen; the others are the stem's."""
 
@@ -690,7 +642,7 @@ class PaddedShortcut(Classifier):
         return F.relu(self.two(F.relu(self.one(x))) + F.pad(x, (0, 0, 0, 0, 2, 2)))
 
 
-@structure({"one": 8, "two": 6}, frozen={"attend": "a single channel"})
+@structure({"one": 8, "two": 6}, unprunable={"attend": "a single channel"})
 class OneChannelMap(Classifier):
     """A map of one channel is multiplied into all of them."""
 
@@ -703,7 +655,7 @@ class OneChannelMap(Classifier):
         return F.relu(self.two(x * torch.sigmoid(self.attend(x))))
 
 
-@structure({"two": 6}, frozen={"one": "over channels"})
+@structure({"two": 6}, unprunable={"one": "over channels"})
 class MeanOverChannels(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -772,37 +724,25 @@ class InPlaceWhole(Classifier):
         return y.mul_(0.5).relu_()
 
 
-@structure({"two": 6}, frozen={"one": "in place"})
-class InPlaceSlice(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+@structure({"two": 6}, unprunable={"one": "in place"})
+class InPlaceSlice(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
         x[:, :4].relu_()
         return self.two(x)
 
 
-@structure({"two": 6}, frozen={"one": "select picks channels by number"})
-class InPlaceAssign(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+@structure({"two": 6}, unprunable={"one": "select picks channels by number"})
+class InPlaceAssign(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
         x[:, 0] = 1.0
         return self.two(x)
 
 
-@structure({"two": 6}, frozen={"one": "in place"})
-class InPlaceView(Classifier):
+@structure({"two": 6}, unprunable={"one": "in place"})
+class InPlaceView(TwoConvs):
     """The view is changed; the tensor it looks at is read afterwards."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
@@ -811,12 +751,8 @@ class InPlaceView(Classifier):
 
 
 @structure({"one": 8, "two": 6})
-class InPlaceAfterUse(Classifier):
+class InPlaceAfterUse(TwoConvs):
     """What was read before the write keeps its old value."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
@@ -838,7 +774,7 @@ class FlattenIntoLinear(nn.Module):
         return self.head(torch.flatten(F.adaptive_avg_pool2d(F.relu(self.one(x)), 2), 1))
 
 
-@structure({"conv1": 6, "fc1": 12, "fc2": 8}, inputs=image(3, 32), frozen={"conv2": "size is fixed in the code"})
+@structure({"conv1": 6, "fc1": 12, "fc2": 8}, inputs=image(3, 32), unprunable={"conv2": "size is fixed in the code"})
 class TutorialLeNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -852,29 +788,12 @@ class TutorialLeNet(nn.Module):
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
 
 
-@structure({"two": 6}, frozen={"one": "its number of channels changes the values (at two)"})
-class BranchOnWidth(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+@structure({"two": 6}, unprunable={"one": "its number of channels changes the values (at two)"})
+class BranchOnWidth(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
         x = F.relu(x) if x.shape[1] == 8 else torch.sigmoid(x)
         return F.relu(self.two(x))
-
-
-@structure({"two": 6}, frozen={"one": "its number of channels changes the values (at two)"})
-class DividedByWidth(Classifier):
-    """The number of channels is a factor in the values."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.one(x))
-        return F.relu(self.two(x / x.shape[1]))
 
 
 # -- inputs and outputs ------------------------------------------------------------------------------------------------
@@ -892,13 +811,9 @@ class KeywordInputs(nn.Module):
         return {"scores": scores, "best": (scores.amax(1), 3), "flag": flag}
 
 
-@structure({"one": 8}, frozen={"two": OUTPUT})
-class FeaturesToo(Classifier):
+@structure({"one": 8}, unprunable={"two": OUTPUT})
+class FeaturesToo(TwoConvs):
     """The features are returned as well: a user counts on their number."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         features = self.two(F.relu(self.one(x)))
@@ -938,10 +853,10 @@ class StochasticDepth(Classifier):
         return F.relu(x + branch)
 
 
-# -- must be frozen, not wrong -----------------------------------------------------------------------------------------
+# -- must be unprunable, not wrong ------------------------------------------------------------------------------------
 
 
-@structure({"one": 8}, frozen={"two": "weight is a buffer", "three": "weight is a buffer"})
+@structure({"one": 8}, unprunable={"two": "weight is a buffer", "three": "weight is a buffer"})
 class WeightIsBuffer(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -973,7 +888,7 @@ class NormOfBuffers(Classifier):
 COMPUTED = "the layer's weight is computed, not stored: spectral norm is of the whole weight (at spectral)"
 
 
-@structure({"one": 8, "two": 8}, frozen={"normed": COMPUTED})
+@structure({"one": 8, "two": 8}, unprunable={"normed": COMPUTED})
 class ComputedWeight(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -986,13 +901,9 @@ class ComputedWeight(Classifier):
         return F.relu(self.spectral(F.relu(self.normed(x))))
 
 
-@structure({"two": 6}, frozen={"one": "used in another way"})
-class WeightReadElsewhere(Classifier):
+@structure({"two": 6}, unprunable={"one": "used in another way"})
+class WeightReadElsewhere(TwoConvs):
     """The norm of a weight is part of the output."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def forward(self, x: Tensor) -> Any:
         scores = self.head(F.relu(self.two(F.relu(self.one(x)))).mean((2, 3)))
@@ -1000,7 +911,7 @@ class WeightReadElsewhere(Classifier):
 
 
 @structure(
-    {"mlp": 12}, inputs=torch.randint(0, 9, (2, 6)), frozen={"value": "its size is fixed in the code of forward"}
+    {"mlp": 12}, inputs=torch.randint(0, 9, (2, 6)), unprunable={"value": "its size is fixed in the code of forward"}
 )
 class Attention(nn.Module):
     def __init__(self) -> None:
@@ -1046,12 +957,8 @@ class NoGradRegion(nn.Module):
 
 
 @structure({"one": 8, "two": 6})
-class Regions(Classifier):
+class Regions(TwoConvs):
     """Two results of a region under autocast (switched off), and a checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
@@ -1095,12 +1002,8 @@ class PartlyFrozenParameters(Classifier):
 
 
 @structure({"one": 8, "two": 6})
-class NormalisedMaps(Classifier):
+class NormalisedMaps(TwoConvs):
     """A closed channel divided by its own length is 0/0; the length of one that is only silenced later is not."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x)) + 0.01
@@ -1109,11 +1012,7 @@ class NormalisedMaps(Classifier):
 
 
 @structure({"one": 8, "two": 6})
-class LengthOfChannels(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class LengthOfChannels(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
         return self.two(x / x.flatten(2).norm(dim=2)[..., None, None])
@@ -1160,7 +1059,7 @@ class ExpandedVector(Classifier):
         return F.relu(self.two(F.relu(x + self.shift.view(-1, 1, 1).expand(len(x), -1, *x.shape[2:]))))
 
 
-@structure({"two": 6}, frozen={"one": "its size is fixed in the code of forward"})
+@structure({"two": 6}, unprunable={"one": "its size is fixed in the code of forward"})
 class LiteralSizeInTraining(Classifier):
     """The number that cannot follow is in a branch of the training pass."""
 
@@ -1174,7 +1073,7 @@ class LiteralSizeInTraining(Classifier):
         return (scores, self.aux_head(x.view(-1, 8 * 64))) if self.training else scores
 
 
-@structure({"stem": 5, "two": 6}, frozen={"one": "its number of channels changes the values (at two)"})
+@structure({"stem": 5, "two": 6}, unprunable={"one": "its number of channels changes the values (at two)"})
 class OneOfTwoSizes(Classifier):
     """Only what is at fault is frozen, not every layer whose maps were sliced or reshaped before."""
 
@@ -1188,7 +1087,7 @@ class OneOfTwoSizes(Classifier):
         return F.relu(self.two(x / x.shape[1]))
 
 
-@structure({"two": 6}, frozen={"one": "padding cuts channels off by number"})
+@structure({"two": 6}, unprunable={"one": "padding cuts channels off by number"})
 class CroppedChannels(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
@@ -1198,7 +1097,7 @@ class CroppedChannels(Classifier):
         return F.relu(self.two(F.pad(F.relu(self.one(x)), (0, 0, 0, 0, -1, 0))))
 
 
-@structure({"two": 6}, frozen={"one": "used in another way"})
+@structure({"two": 6}, unprunable={"one": "used in another way"})
 class ParameterAsInput(Classifier):
     """A learned pattern is added to channels, and read by a convolution by itself."""
 

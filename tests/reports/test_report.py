@@ -50,12 +50,20 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     (folder / "environment.json").write_text(json.dumps({**environment, "commit": SCRIPT}))
     summary = json.loads((folder / "summary.json").read_text())
     summary |= {"model": SCRIPT, "data": SCRIPT}
-    summary["layers"][-1]["frozen"] = {SCRIPT: 10}
+    summary["layers"][-1]["unprunable"] = {SCRIPT: 10}
     (folder / "summary.json").write_text(json.dumps(summary))
     text = page([read_run(folder, label=SCRIPT)])
     assert SCRIPT not in text
     assert text.count("alert(1)") > 20
     assert text.count("<script") == 2  # the page's own, and the data of the heat map
+
+
+def test_older_summaries_call_unprunable_channels_frozen(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    wanted = as_text([read_run(folder, label="run")], "json")
+    path = folder / "summary.json"
+    path.write_text(path.read_text().replace('"unprunable"', '"frozen"'))
+    assert as_text([read_run(folder, label="run")], "json") == wanted and '"unprunable": 10' in wanted
 
 
 def test_several_runs_are_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_the_summary_knows_every_layer(finished: tuple[Path, dict[str, Any]]) ->
     for name in ("conv1", "conv2"):
         assert layers[name]["kept"] == len(keep.get(f"{name}.weight", {}).get("0", range(layers[name]["channels"])))
     assert layers["linear"]["kept"] == 4
-    assert layers["linear"]["frozen"] == {"reaches the network's output": 4}
+    assert layers["linear"]["unprunable"] == {"reaches the network's output": 4}
     for place, network in enumerate(("dense", "compact")):
         assert sum(row["macs"][place] for row in layers.values()) == summary[network]["macs"]
 

@@ -64,13 +64,13 @@ def write_run(
 
 def _summary(name: str, names: list[str], kept: list[int], gates: int) -> dict[str, Any]:
     layers: list[dict[str, Any]] = [
-        {"layer": layer, "group": layer, "channels": gates, "kept": left, "prunable": gates, "frozen": {},
+        {"layer": layer, "group": layer, "channels": gates, "kept": left, "prunable": gates, "unprunable": {},
          "macs": [1000 * gates, 1000 * left], "params": [90 * gates, 90 * left]}
         for layer, left in zip(names, kept, strict=True)
     ]  # fmt: skip
     layers.append(
         {"layer": "fc", "group": None, "channels": 10, "kept": 10, "prunable": 0,
-         "frozen": {"reaches the network's output": 10}, "macs": [640, 290], "params": [650, 300]}
+         "unprunable": {"reaches the network's output": 10}, "macs": [640, 290], "params": [650, 300]}
     )  # fmt: skip
     size = {"macs": 125_490_000, "params": 853_018, "latency_ms": 8.0, "latency_ms_32": 90.0}
     size |= {"memory_bytes": 4_000_000, "memory_bytes_32": 40_000_000, "file_bytes": 3_500_000}

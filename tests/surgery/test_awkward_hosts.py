@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.networks.structures import Classifier, NoNorm, conv, image
-from tests.support.compare import call, distance, liven, pruned, random_gates
+from tests.support.compare import call, distance, liven, pruned
 from tests.support.portrait import Portrait
 from torch import Tensor, nn
 
@@ -222,13 +222,12 @@ ROOTS = _SQUARE @ _SQUARE.transpose(1, 2) + 6 * torch.eye(6)
 
 
 @pytest.mark.parametrize(("build", "inputs"), [(OneLayerInBfloat16, image()), (TakesRoots, ROOTS)])
-def test_networks_are_cut_while_they_train(build: type[nn.Module], inputs: Tensor) -> None:
-    """A cut during training compares on inputs and in a precision that the network takes."""
-    gated = depl0.attach(build(), inputs)
-    gates = random_gates(gated.plan.num_gates)
-    gated.engine.fix_gates(gates)
-    before = call(gated.eval(), inputs)
-    gated.engine.close(gates == 0)
+def test_networks_that_want_some_precision_or_inputs(build: type[nn.Module], inputs: Tensor) -> None:
+    """Both kinds of cuts compare on inputs and in a precision that the network takes."""
+    gated, compact = pruned(build(), inputs)
+    before = call(gated, inputs)
+    assert distance(before, call(compact, inputs)) < 0.02 and gated.plan.num_gates == 14
+    gated.engine.close(gated.evaluation_gates() == 0)
     gated.engine.shrink()
     assert distance(before, call(gated, inputs)) < 0.02 and gated.host.one.out_channels < 8
     assert gated.engine.snapshot().depends_on_input(torch.ones(gated.plan.num_gates))
@@ -249,8 +248,21 @@ class ZeroScalar(NoNorm):
         return F.relu(self.two(x)) * (1 + self.strength * x.shape[1])
 
 
-def test_nothing_hides_behind_a_number_that_is_zero() -> None:
-    assert [group.name for group in depl0.plan(ZeroScalar(), image()).groups] == ["two"]
+class ZeroHead(NoNorm):
+    """A head that starts at zero hides it as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.head.weight)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.two(x / x.shape[1])
+
+
+@pytest.mark.parametrize("build", [ZeroScalar, ZeroHead])
+def test_nothing_hides_behind_a_zero(build: type[nn.Module]) -> None:
+    assert [group.name for group in depl0.plan(build(), image()).groups] == ["two"]
 
 
 class Checked(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.networks.structures import Classifier, Dropouts, NoNorm, Residual, StochasticDepth, conv, image
+from tests.networks.structures import Classifier, Dropouts, NoNorm, Residual, StochasticDepth, TwoConvs, conv, image
 from tests.support.compare import call, distance, liven, pruned, random_gates
 from tests.support.portrait import Portrait
 from torch import Tensor, nn
@@ -25,12 +25,8 @@ BUILTINS = (len, range)
 # -- other shapes and arguments ----------------------------------------------------------------------------------------
 
 
-class PadsOddSizes(Classifier):
+class PadsOddSizes(TwoConvs):
     """A closed channel is 1, not 0, in the border of odd maps."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x))
@@ -51,12 +47,8 @@ class NormForBatches(Classifier):
         return F.relu(self.two(F.relu(x)))
 
 
-class SizedByWidth(Classifier):
+class SizedByWidth(TwoConvs):
     """Only large maps are divided by the number of channels."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
@@ -95,12 +87,8 @@ def test_several_examples() -> None:
     assert "example 2" in gated.plan.covered and "example 2" in record_of(compact).certificate.covered
 
 
-class LargeInputs(Classifier):
+class LargeInputs(TwoConvs):
     """Large maps go another way, where a closed channel is not zero."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x))
@@ -251,12 +239,8 @@ def _grid(size: int) -> Tensor:
     return torch.linspace(0.0, 1.0, size)
 
 
-class CachedOutside(Classifier):
+class CachedOutside(TwoConvs):
     grid: Tensor | None = None
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         if CachedOutside.grid is None or len(CachedOutside.grid) != x.shape[-1]:
@@ -313,11 +297,7 @@ def test_inputs_that_are_changed_in_place() -> None:
 # -- training mode -----------------------------------------------------------------------------------------------------
 
 
-class WidthInTraining(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class WidthInTraining(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
         if self.training:
@@ -337,12 +317,8 @@ def test_randomness_is_held_where_training_is_compared(build: type[nn.Module]) -
     assert "training mode" in gated.plan.covered and "training mode" in record_of(compact).certificate.covered
 
 
-class HardlyWrong(Classifier):
+class HardlyWrong(TwoConvs):
     """The number of channels counts, by less than float32 tells from rounding."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x))
@@ -358,10 +334,9 @@ def test_what_the_certificate_would_refuse_is_found_before_training() -> None:
 # -- loading -----------------------------------------------------------------------------------------------------------
 
 
-class PlainList(Classifier):
+class PlainList(TwoConvs):
     def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
+        super().__init__()
         self.extra = [conv(6, 6)]
 
     def features(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.networks.structures import Classifier, NoNorm, conv, image
+from tests.networks.structures import NoNorm, TwoConvs, image
 from tests.support.compare import call, distance, pruned
 from torch import Tensor, nn
 
@@ -47,12 +47,8 @@ class FilledByMask(nn.Module):
         return self.three(F.relu(x))
 
 
-class Timestep(Classifier):
+class Timestep(TwoConvs):
     """Late timesteps are scaled by the number of channels."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         x = F.relu(self.one(x))

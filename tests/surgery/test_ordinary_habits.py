@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.networks.structures import Classifier, NoNorm, conv, image
+from tests.networks.structures import Classifier, NoNorm, TwoConvs, conv, image
 from tests.support.compare import call, distance, liven, pruned, random_gates
 from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
@@ -113,37 +113,6 @@ def test_networks_that_keep_results(build: type[nn.Module]) -> None:
     gated.engine.shrink()
 
 
-class ZeroHead(Classifier):
-    """A head that starts at zero hides that the width changes the values."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-        nn.init.zeros_(self.head.weight)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        return self.two(x / x.shape[1])
-
-
-def test_nothing_hides_behind_a_zero() -> None:
-    assert [group.name for group in depl0.plan(ZeroHead(), image()).groups] == ["two"]
-
-
-class OneLayerInBfloat16(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6).bfloat16()
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.two(F.relu(self.one(x)).bfloat16()).float()
-
-
-def test_hard_coded_precision() -> None:
-    gated, compact = pruned(OneLayerInBfloat16(), image())
-    assert distance(call(gated, image()), call(compact, image())) < 0.02 and gated.plan.num_gates == 14
-
-
 # -- inputs and outputs ------------------------------------------------------------------------------------------------
 
 
@@ -159,28 +128,13 @@ class FloatIndex(Classifier):
         return self.head(F.relu(y) + self.classes(x[:, 3, 0, 0].long()))
 
 
-class Cholesky(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(1, 8), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.two(F.relu(self.one(torch.linalg.cholesky(x).unsqueeze(1))))
-
-
-class Masked(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class Masked(TwoConvs):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return self.head(F.relu(self.two(F.relu(self.one(x)))).mean((2, 3))[mask])
 
 
-SQUARE = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(0))
 INPUTS = {
     FloatIndex: torch.cat([image(), torch.full((2, 1, 8, 8), 3.0)], 1),
-    Cholesky: SQUARE @ SQUARE.transpose(1, 2) + 6 * torch.eye(6),
     Masked: (image(), torch.tensor([True, False])),
 }
 
@@ -247,11 +201,7 @@ def test_complex_parameters_come_back(tmp_path: Path) -> None:
 # -- only a part is frozen ---------------------------------------------------------------------------------------------
 
 
-class Asserts(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
+class Asserts(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
         assert x.shape[1] == 8

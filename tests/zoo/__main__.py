@@ -20,7 +20,7 @@ import depl0
 from tests.zoo.check import check
 from tests.zoo.networks import NETWORKS, Entry
 
-HEADER = f"{'network':<44} {'share':>6} {'error':>9} {'MACs':>6} {'least':>6} {'blocks':>6} {'time':>8}  frozen because"
+HEADER = f"{'network':<44} {'share':>6} {'error':>9} {'MACs':>6} {'least':>6} {'blocks':>6} {'time':>8}  not pruned"
 
 
 def look(entry: Entry) -> dict[str, Any]:

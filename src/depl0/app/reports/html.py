@@ -225,7 +225,7 @@ def _latency(run: Run) -> Figure:
 
 def _blocks(run: Run, prefix: str, found: dict[str, Any] | None) -> list[Block]:
     """Return the parts that a run has, in the order of the page."""
-    return [*_classes(run, found), _layers(run), _frozen(run)]
+    return [*_classes(run, found), _layers(run), _unprunable(run)]
 
 
 def _classes(run: Run, found: dict[str, Any] | None) -> list[Block]:
@@ -256,8 +256,8 @@ def _layers(run: Run) -> Block:
     return Block("Layers", errors if has_errors else "", (table,), note=note)
 
 
-def _frozen(run: Run) -> Block:
-    table = results.frozen(run)
+def _unprunable(run: Run) -> Block:
+    table = results.unprunable(run)
     if table.rows:
         return Block("Channels that cannot be pruned, and why", tables=(table,))
     if run.is_finished:

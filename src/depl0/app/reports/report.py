@@ -80,7 +80,7 @@ def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
     tables = [results.all_runs(runs)] if len(runs) > 1 else []
     for run in runs[:DETAILED]:
         tables += [answers.stages(run), results.dense_to_compact(run), results.search_facts(run)]
-        tables += [results.layers(run), results.frozen(run), results.provenance(run)]
+        tables += [results.layers(run), results.unprunable(run), results.provenance(run)]
     parts = [render(table, kind) for table in tables if table.rows]
     return "\n".join(["# Pruning report\n", *(f"![{name}]({name}.png)\n" for name in figures), *parts])
 
@@ -96,7 +96,7 @@ def _plain(run: Run) -> dict[str, object]:
         "finished": run.is_finished,
         "stages": rows(answers.stages(run)),
         "layers": rows(results.layers(run)),
-        "frozen": rows(results.frozen(run)),
+        "unprunable": rows(results.unprunable(run)),
         "events": [{"event": event.kind, "epoch": event.epoch} for event in curves.events(run)],
         "dependency": run.get("dependency"),
         "certificate": run.get("certificate"),

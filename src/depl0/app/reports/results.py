@@ -1,4 +1,4 @@
-"""The tables of a report: dense → compact, all runs, layers, what was frozen, and how to repeat it."""
+"""The tables of a report: dense → compact, all runs, layers, what is unprunable, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -215,20 +215,20 @@ _LAYERS = (
 )
 
 
-def frozen(run: Run) -> Table:
-    """Return which channels could not be pruned, and why."""
+def unprunable(run: Run) -> Table:
+    """Return which channels could not be pruned, and why; summaries of older versions call them frozen."""
     rows = [
-        {"layer": row["layer"], "channels": row["channels"], "frozen": channels, "reason": reason}
+        {"layer": row["layer"], "channels": row["channels"], "unprunable": channels, "reason": reason}
         for row in run.get("layers") or []
-        for reason, channels in (row.get("frozen") or {}).items()
+        for reason, channels in (row.get("unprunable") or row.get("frozen") or {}).items()
     ]
     columns = (
         Column("layer", "layer"),
         Column("channels", "channels", count, is_number=True),
-        Column("frozen", "frozen", count, is_number=True),
+        Column("unprunable", "unprunable", count, is_number=True),
         Column("reason", "why"),
     )
-    return Table(f"{run.label}: frozen channels", columns, rows)
+    return Table(f"{run.label}: unprunable channels", columns, rows)
 
 
 def search_facts(run: Run) -> Table:

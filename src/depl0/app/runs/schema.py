@@ -121,7 +121,9 @@ class _Layer(Fields):
     channels: Count
     kept: Count
     prunable: Count | None = None
+    unprunable: dict[Text, Count] | None = None
     frozen: dict[Text, Count] | None = None
+    """the name of ``unprunable`` in summaries of older versions"""
     macs: Pair | None = None
     params: Pair | None = None
 

@@ -168,7 +168,7 @@ def measured(
 
 
 def layer_table(plan: Plan, record: CompactRecord, dense: Cost, compact: Cost) -> list[dict[str, Any]]:
-    """Return every layer in order of execution: channels, those that are left, cost, and what froze the others."""
+    """Return every layer in order of execution: channels, those that are left, cost, and why others are unprunable."""
     output = {use.layer: use.out_axis for use in plan.uses}
     group_of = {layer: group.name for group in plan.groups for layer in group.layers}
     nothing = LayerCost(0, 0)
@@ -183,7 +183,7 @@ def layer_table(plan: Plan, record: CompactRecord, dense: Cost, compact: Cost) -
                 "channels": report.channels,
                 "kept": report.channels if left is None else len(left),
                 "prunable": report.prunable,
-                "frozen": dict(report.reasons),
+                "unprunable": dict(report.reasons),
                 "macs": [large.macs, small.macs],
                 "params": [large.params, small.params],
             }
