@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from depl0._util.precision import cast
@@ -35,7 +34,7 @@ def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Modul
     try:
         with _disable_current_modes():  # whoever watches copies at work need not see how they are made
             values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
-            result: nn.Module = _copied(model, _converted(model, dtype) | values)
+            result = copy.deepcopy(model, _converted(model, dtype) | values)
             if dtype is not None:
                 result._apply(partial(cast, dtype=dtype))  # Module.to would drop imaginary parts
     except Exception as error:
@@ -93,54 +92,6 @@ def _computed_tensors(model: nn.Module) -> list[Tensor]:
             elif hasattr(value, "__dict__") and not callable(value):
                 stack.extend(vars(value).values())
     return list(found.values())
-
-
-_ATOMIC = {int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
-
-
-def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """Return a deep copy, several times as fast as ``copy.deepcopy(value, memo)`` gives it.
-
-    A copy of a large network is some hundred thousand calls of deepcopy for numbers, strings and empty dicts of hooks.
-    Those are copied here; all else is left to ``copy.deepcopy``.
-    """
-    kind: Any = type(value)
-    if kind in _ATOMIC or (kind is tuple and all(type(member) in _ATOMIC for member in value)):
-        return value
-    if id(value) in memo:
-        return memo[id(value)]
-    if kind is dict or kind is OrderedDict:
-        memo[id(value)] = new = kind()
-        for key, member in value.items():
-            new[_copied(key, memo)] = _copied(member, memo)
-        return new
-    if kind in (list, set) and all(type(member) in _ATOMIC for member in value):
-        memo[id(value)] = new = value.copy()
-        return new
-    if isinstance(value, nn.Module) and _is_plain(kind):
-        memo[id(value)] = new = kind.__new__(kind)
-        state = {**value.__dict__}
-        state.pop("_compiled_call_impl", None)  # as in Module.__getstate__
-        new.__dict__.update((key, _copied(member, memo)) for key, member in state.items())
-        return new
-    return copy.deepcopy(value, memo)
-
-
-_SET_STATE = (nn.Module.__setstate__, _ConvNd.__setstate__, nn.MultiheadAttention.__setstate__)
-"""what these add to a module is missing only in those of older versions of torch"""
-
-
-def _is_plain(kind: Any) -> bool:
-    """Tell whether a class says nothing about how its objects are copied."""
-    return (
-        not hasattr(kind, "__deepcopy__")
-        and kind.__new__ is object.__new__
-        and kind.__reduce_ex__ is object.__reduce_ex__
-        and kind.__reduce__ is object.__reduce__
-        and getattr(kind, "__getstate__", None) is getattr(nn.Module, "__getstate__", None)
-        and getattr(kind, "__setstate__", None) in _SET_STATE
-        and not any("__slots__" in vars(cls) for cls in kind.__mro__[:-1])
-    )
 
 
 # -- the watch over copies ---------------------------------------------------------------------------------------------
