@@ -102,6 +102,27 @@ def test_the_configuration_has_the_sizes_that_all_layers_agree_on(tmp_path: Path
     assert torch.equal(logits(load_pretrained(again)), logits(compact))
 
 
+def test_a_tokenizers_batches_prune_a_tied_model_in_half_precision(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, tie_word_embeddings=True)
+    network = transformers.LlamaForCausalLM(config).eval().to(torch.bfloat16)
+    tokens = torch.randint(3, 40, (32, 12))
+    names = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+    data = [
+        transformers.BatchEncoding(dict(zip(names, parts, strict=True)))
+        for parts in zip(*(value.split(8) for value in names.values()), strict=True)
+    ]
+    pruned = depl0.prune(network, data[0], data=data, budget=0.7, recover=2, quiet=True)
+    assert depl0.info(pruned).macs_left <= 0.7
+    assert depl0.info(pruned).agreement.equal is not None  # token scores are class scores
+    assert {tensor.dtype for tensor in pruned.parameters()} == {torch.bfloat16}
+    assert pruned.lm_head.weight is pruned.model.embed_tokens.weight
+    loaded = load_pretrained(pruned.save_pretrained(tmp_path / "small"))
+    settings = {"max_new_tokens": 5, "do_sample": False}
+    without_cache = pruned.generate(TOKENS, use_cache=False, **settings)
+    assert torch.equal(loaded.generate(TOKENS, use_cache=True, **settings), without_cache)
+
+
 def in_cache(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a folder where the Hub's cache has that of owner/small, and cut the connection."""
     constants = pytest.importorskip("huggingface_hub").constants

@@ -149,19 +149,6 @@ def test_resuming_after_a_cut_equals_the_uninterrupted_run(tmp_path: Path, late:
     torch.testing.assert_close(second.compact.state_dict(), first.compact.state_dict(), rtol=0, atol=0)
 
 
-def test_the_search_is_in_the_trainers_own_state_as_json(tmp_path: Path) -> None:
-    search = callback()
-    trainer(tmp_path, search, save_strategy="steps", save_steps=20, num_train_epochs=2).train()
-    state = json.loads((tmp_path / "checkpoint-20" / "trainer_state.json").read_text())
-    assert state["stateful_callbacks"]["SearchCallback"]["attributes"]["search_state"]["done"] == 20
-
-
-def test_mixed_precision(tmp_path: Path) -> None:
-    search = callback()
-    trainer(tmp_path, search, bf16=True).train()
-    check_within_budget(search)
-
-
 def test_a_checkpoint_without_a_search_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path, callback(), save_strategy="steps", save_steps=10, num_train_epochs=1).train()
     file = tmp_path / "checkpoint-10" / "trainer_state.json"

@@ -345,26 +345,13 @@ class PrunedModel({network}):
         known = {{name: kwargs[name] for name in ("dtype", "attn_implementation") if kwargs.get(name) is not None}}
         return load_pretrained(folder if Path(folder).is_dir() else f"hf://{{folder}}", **known)
 '''
-_CARD = """---
-library_name: transformers
----
+_CARD = """# Pruned {network}
 
-# Pruned {network}
-
-{macs:.1%} of the MACs and {params:.1%} of the parameters of the original model are left. depl0 opens it:
+{macs:.1%} of the MACs and {params:.1%} of the parameters are left. depl0 opens it, or transformers by running {code}:
 
 ```python
-from depl0.integrations.transformers import load_pretrained
-
-model = load_pretrained({folder!r})  # or hf://OWNER/NAME
-```
-
-so does transformers, which then runs the file {code} of this folder:
-
-```python
-from transformers import {auto}
-
-model = {auto}.from_pretrained({folder!r}, trust_remote_code=True)
+model = depl0.integrations.transformers.load_pretrained({folder!r})  # or hf://OWNER/NAME
+model = transformers.{auto}.from_pretrained({folder!r}, trust_remote_code=True)
 ```
 """
 
