@@ -24,16 +24,16 @@ from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, layer_events
 
-ACTIVATIONS = 400_000_000
+ACTIVATIONS = 600_000_000
 """bytes of activations that are held while layers are fitted, of both networks; as many as the weights have, if more"""
 GRAMS = 300_000_000
 """bytes of Gram matrices held while channels are scored, unless one group needs more; those of the weights, if more"""
-TRAINING = 800_000_000
+TRAINING = 1_100_000_000
 """bytes that autograd saves at most for one step of a recovery"""
 MODELS = 5
 """copies of the network at most: original, host, both with folded gates, and the pruned one or its certificate"""
-PIECES = 8
-"""A piece of the examples is as large as an eighth of the activations allows."""
+PIECES = 4
+"""A piece of the examples is as large as a quarter of the activations allows."""
 
 
 @final
@@ -54,7 +54,7 @@ class Profile:
 
     def held(self, event: int, pieces: list[ExampleInputs], limit: int = ACTIVATIONS) -> int:
         """Return how many pieces can wait at an event in two networks."""
-        room = limit - 2 * self.peak * pieces[0].batch()
+        room = limit - self.peak * pieces[0].batch()
         count = 0
         for piece in pieces:
             room -= 2 * self.alive[event] * piece.batch()
