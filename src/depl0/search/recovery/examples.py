@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 from depl0._util.defaults import read_as_user, with_user_defaults
 from depl0.errors import InputError
 from depl0.search.calibration import examples_in, on_device
+from depl0.search.recovery.memory import BATCH
 
-BATCH_SIZE = 64
+BATCH_SIZE = BATCH
 """at most, if examples can be mixed: twice as many steps of half the size recover more in the same time"""
 HELD_OUT = 8
 """every eighth example"""

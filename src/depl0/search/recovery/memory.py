@@ -32,6 +32,8 @@ TRAINING = 1_100_000_000
 """bytes that autograd saves at most for one step of a recovery"""
 MODELS = 5
 """copies of the network at most: original, host, both with folded gates, and the pruned one or its certificate"""
+BATCH = 64
+"""examples in a step of a recovery at most"""
 PIECES = 4
 """A piece of the examples is as large as a quarter of the activations allows."""
 
@@ -170,13 +172,13 @@ def available_memory(device: torch.device) -> int | None:
 def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int:
     """Estimate the bytes that pruning allocates beside the inputs and the given network, from one example."""
     host, examples = gated.host, [ExampleInputs.of(batch) for batch in inputs]
-    found = profile(host, examples[0], [])
-    one_piece = found.peak * min(found.piece(), examples[0].batch())
-    widest = max((use.in_size for use in gated.engine.host_plan.uses), default=0)
-    weights = bytes_of(host)
-    needed = MODELS * weights + max(activations_for(host), 2 * one_piece) + max(GRAMS, weights, 16 * widest**2)
-    training = max(TRAINING, saved_bytes(host, examples[0])) if trained else 0
-    return max(needed, MODELS * weights + training)
+    found, count = profile(host, examples[0], []), sum(example.batch() for example in examples)
+    weights, piece = bytes_of(host), found.peak * min(found.piece(), examples[0].batch())
+    held = max(piece, min(activations_for(host), 2 * found.peak * count))
+    sizes = [16 * use.in_size**2 for use in gated.engine.host_plan.uses]
+    grams = max([*sizes, min(max(GRAMS, weights), sum(sizes))], default=0)
+    training = saved_bytes(host, examples[0]) if trained else 0
+    return MODELS * weights + max(held + grams, training, min(TRAINING, training * min(count, BATCH)))
 
 
 def activations_for(network: nn.Module) -> int:
