@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,13 @@ if hasattr(signal, "SIGHUP"):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help=f"Leave out what is marked {', '.join(SLOW)}.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the user's home folder out of it: transformers copies there the code of every folder that it opens."""
+    folder = tempfile.mkdtemp(prefix="depl0-tests-")
+    os.environ["HF_MODULES_CACHE"] = folder  # read when transformers is imported
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -183,16 +185,14 @@ def test_a_loss_that_becomes_nan(type_command: Type, tmp_path: Path) -> None:
     assert again.code == 1  # the same, and no crash
 
 
-def test_data_that_cannot_be_downloaded(type_command: Type, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import requests
-
-    def offline(*args: object, **kwargs: object) -> None:
-        raise requests.exceptions.ConnectionError
-
-    monkeypatch.setattr(requests, "get", offline)
-    typed = type_command("recipes download cifar10 d")
+def test_data_that_cannot_be_downloaded(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:  # bound but not listening: every connection to its port is refused
+        taken.bind(("127.0.0.1", 0))
+        module = import_module("depl0.app.data.download")
+        monkeypatch.setattr(module, "SITE", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        typed = type_command("recipes download cifar10 d")
     assert typed.code == 1
-    assert "offline" in typed.err and "d/cifar-10-binary.tar.gz" in typed.err
+    assert "cifar10 cannot be downloaded" in typed.err and "d/cifar-10-binary.tar.gz" in typed.err
 
 
 # -- Ctrl-C, for real ------------------------------------------------------------------------------------------------
@@ -221,6 +221,7 @@ def wait_for(path: Path, lines: int, process: subprocess.Popen[str]) -> None:
 
 SLOW = """
 import time
+from importlib import import_module
 from pathlib import Path
 from depl0.app.models.small_cnn import SmallCNN
 

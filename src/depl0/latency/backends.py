@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from depl0._util.optional import install_command
 from depl0._util.random import isolated_random
 from depl0.errors import InputError
 from depl0.host.copies import private_copy
@@ -66,7 +67,7 @@ def require_runtime(device: torch.device) -> Any:
     try:
         runtime = import_module("onnxruntime")
     except ImportError as error:
-        raise Skipped("onnxruntime is not installed (pip install 'depl0[export]').") from error
+        raise Skipped(f"onnxruntime is not installed ({install_command('export')}).") from error
     if provider(device) not in runtime.get_available_providers():
         raise Skipped(f"the installed onnxruntime has no {provider(device)} (pip install onnxruntime-gpu).")
     return runtime
