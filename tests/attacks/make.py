@@ -56,44 +56,6 @@ def deep(opening: str, levels: int = 20_000) -> bytes:
     return (opening * levels).encode()
 
 
-def field(number: int, kind: int, value: int | bytes) -> bytes:
-    """One field of a protocol buffer."""
-    head = varint(number << 3 | kind)
-    return head + (varint(value) if isinstance(value, int) else varint(len(value)) + value)
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])
-
-
-def onnx(graph: bytes) -> bytes:
-    return field(1, 0, 8) + field(8, 2, field(2, 0, 17)) + field(7, 2, graph)
-
-
-def onnx_value(number: int, name: bytes, *sizes: int) -> bytes:
-    shape = field(2, 2, b"".join(field(1, 2, field(1, 0, size)) for size in sizes))
-    return field(number, 2, field(1, 2, name) + field(2, 2, field(1, 2, field(1, 0, 1) + shape)))
-
-
-def onnx_node(kind: bytes, given: list[bytes], gives: bytes) -> bytes:
-    return field(1, 2, b"".join(field(1, 2, name) for name in given) + field(2, 2, gives) + field(4, 2, kind))
-
-
-def onnx_sizes(name: bytes, sizes: list[int]) -> bytes:
-    """An initializer: a vector of whole numbers."""
-    raw = struct.pack(f"<{len(sizes)}q", *sizes)
-    return field(5, 2, field(1, 0, len(sizes)) + field(2, 0, 7) + field(8, 2, name) + field(9, 2, raw))
-
-
-ELSEWHERE = field(8, 2, b"w") + field(2, 0, 1) + field(1, 0, 4) + field(14, 0, 1)
-ELSEWHERE += field(13, 2, field(1, 2, b"location") + field(2, 2, b"../../../../../../etc/passwd"))
-ADD = onnx_node(b"Add", [b"x", b"w"], b"y") + field(2, 2, b"g")
-RELU = onnx_node(b"Relu", [b"x"], b"y") + field(2, 2, b"g")
-IN_OUT = onnx_value(11, b"x", 1, 4) + onnx_value(12, b"y", 1, 4)
-
 PICKLE = pickle.dumps(RunsCode(), protocol=2)
 NAN = float("nan")
 LINE = {"phase": "search", "epoch": 0, "step": 0, "open": {"layer0.conv": [1000, 1000, 1000]}}
@@ -151,26 +113,6 @@ ATTACKS: dict[str, tuple[str, bytes]] = {
         "a member whose recipe is a list",
         b'{"version": 1, "kind": "a", "members": [{"name": "a", "recipe": []}]}',
     ),
-    "network.onnx/no-input": ("a network without inputs", onnx(field(2, 2, b"g"))),
-    "network.onnx/scalar-input": ("an input without sizes", onnx(RELU + onnx_value(11, b"x") + onnx_value(12, b"y"))),
-    "network.onnx/negative-size": (
-        "an input of 2^64 - 1 numbers, or of -1",
-        onnx(RELU + onnx_value(11, b"x", 1, 2**64 - 1) + onnx_value(12, b"y", 1, 2**64 - 1)),
-    ),
-    "network.onnx/cut-short": ("a graph that promises 2^31 bytes", field(1, 0, 8) + b"\x3a" + varint(2**31)),
-    "network.onnx/elsewhere": ("weights in another file of the machine", onnx(ADD + field(5, 2, ELSEWHERE) + IN_OUT)),
-    "network.onnx/huge-constant": (
-        "a constant of 2^36 numbers, computed when the network runs",
-        onnx(
-            onnx_node(b"ConstantOfShape", [b"s"], b"c")
-            + onnx_node(b"ReduceSum", [b"c"], b"r")
-            + onnx_node(b"Add", [b"x", b"r"], b"y")
-            + field(2, 2, b"g")
-            + onnx_sizes(b"s", [2**18, 2**18])
-            + IN_OUT
-        ),
-    ),
-    "network.pt2/code": ("code, in the example inputs", zipped({"a/data/sample_inputs/model.pt": PICKLE})),
     "train-images-idx3-ubyte/many": ("2^32 - 1 images in 16 bytes", struct.pack(">4I", 0x803, 2**32 - 1, 28, 28)),
     "train-images-idx3-ubyte/large": ("images of 2^32 - 1 pixels", struct.pack(">4I", 0x803, 1, 2**32 - 1, 1)),
     "train-images-idx3-ubyte.gz/bomb": (

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.cli.conftest import Type, type_command
 from tests.cli.test_places import FILES, WORDS
 
 __all__ = ["type_command"]
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
-
-
-class Evil:
-    """Runs code when it is unpickled."""
-
-    def __init__(self, code: str) -> None:
-        self.code = code
-
-    def __reduce__(self) -> object:
-        return exec, (self.code,)
-
-
-def test_a_pt2_file_that_was_not_exported_here(type_command: Type, tmp_path: Path) -> None:
-    good, evil, ran = tmp_path / "good.pt2", tmp_path / "evil.pt2", tmp_path / "ran"
-    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), good)
-    torch.save(Evil(f"open({str(ran)!r}, 'w')"), tmp_path / "inputs.pt")  # noqa: TID251 - what a stranger may have done
-    with zipfile.ZipFile(good) as old, zipfile.ZipFile(evil, "w") as new:
-        for name in old.namelist():
-            new.writestr(
-                name, (tmp_path / "inputs.pt" if "sample_inputs" in name else zipfile.Path(old, name)).read_bytes()
-            )
-    typed = type_command("latency evil.pt2 --seconds 0.1")
-    assert typed.code == 2 and "error: evil.pt2 was not exported here" in typed.err and not ran.exists()
-    type_command("latency evil.pt2 --seconds 0.1 --trust-code")
-    assert ran.exists(), "the file is not hostile"
 
 
 @pytest.fixture

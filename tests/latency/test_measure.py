@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from depl0.latency.backends import built_small
 from depl0.latency.measure import clock_for, interleave, ratio, speedup, summarise, time_networks
 
 CPU = torch.device("cpu")
@@ -90,18 +89,3 @@ def test_the_interval_holds_the_median_19_times_out_of_20() -> None:
         found = speedup([2.0 * math.exp(rng.gauss(0, 0.3)) for _ in range(15)], [1.0] * 15)
         hits += found.low <= 2.0 <= found.high
     assert hits >= 0.95 * 400 - 12
-
-
-def test_a_network_built_small_has_the_same_widths_and_nothing_else_in_common() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2, padding=1, dilation=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
-        nn.Conv2d(8, 8, 3, groups=4, padding_mode="circular", padding=1), nn.Flatten(), nn.LazyLinear(5),
-    )  # fmt: skip
-    x = torch.randn(2, 3, 12, 12)
-    wanted = model(x).shape
-    state, small = torch.get_rng_state(), built_small(model)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert str(small) == str(model) and small(x).shape == wanted
-    for name, parameter in small.named_parameters():
-        if parameter.dim() > 1:
-            assert not torch.equal(parameter, model.get_parameter(name)), name

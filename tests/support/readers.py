@@ -17,8 +17,6 @@ from safetensors.torch import save as write_safetensors
 
 import depl0
 from depl0._util.io import cache_folder, checksum
-from depl0.app.cli.app import OUT_OF_MEMORY
-from depl0.app.cli.latency_run import file_subject
 from depl0.app.data.readers import read_idx
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.reports.report import as_text
@@ -69,7 +67,7 @@ def prepared(name: str, folder: Path) -> Path:
         path.write_text(json.dumps({"key": KEY, "value": [[0.5, 1.5]]}))
     elif name == "train-images-idx3-ubyte":
         path.write_bytes(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(784))
-    elif name in ("network.onnx", "network.pt2", "train-images-idx3-ubyte.gz"):
+    elif name == "train-images-idx3-ubyte.gz":
         path.touch()
     else:
         shutil.rmtree(folder)
@@ -139,15 +137,6 @@ def read_latency(path: Path) -> None:
     tables._checked_table(value, 1, 2)
     tables._kept_calibration(value)
     multiples._checked(value)
-
-
-@reads("network.onnx", "network.pt2")
-def read_exported(path: Path) -> None:
-    try:
-        file_subject(path, [1], torch.device("cpu"), 0.01)
-    except RuntimeError as error:
-        if not any(sign in str(error) for sign in OUT_OF_MEMORY):  # which the command has words for
-            raise
 
 
 @reads("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")

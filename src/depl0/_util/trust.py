@@ -1,7 +1,7 @@
 """Code that a file from elsewhere names or holds: it runs only if this user has let it.
 
-What may run is remembered in the cache folder: the code of every run that was started here, and every ``.pt2`` file
-that was exported here. ``--trust-code`` adds what a command meets.
+What may run is remembered in the cache folder: the code of every run that was started here. ``--trust-code`` adds what
+a command meets.
 """
 
 from __future__ import annotations
@@ -45,11 +45,6 @@ def check(identity: str, message: str) -> None:
         remember(identity)
     elif path not in _remembered and not path.is_file():
         raise InputError(message, hint="read it first; --trust-code lets it run, now and later.")
-
-
-def file_identity(data: bytes) -> str:
-    """Return what a file with code is known by: its content."""
-    return f"file {hashlib.sha256(data).hexdigest()}"
 
 
 def _path(identity: str) -> Path:

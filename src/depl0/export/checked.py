@@ -15,7 +15,6 @@ import numpy
 import torch
 from torch import Tensor
 
-from depl0._util import trust
 from depl0._util.io import temp_path, write_flushed
 from depl0._util.stopping import check_stop
 from depl0.equivalence.comparison import relative_error
@@ -67,8 +66,6 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
         for suffix, part in parts.items():
             with explained(path, size):
                 part.replace(path if suffix == target.suffix else path.with_name(stem + suffix))
-        if target.suffix == ".pt2":  # can hold code; this one holds none
-            trust.remember(trust.file_identity(files[target.suffix]))
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)

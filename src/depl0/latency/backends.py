@@ -7,19 +7,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
 
 from depl0._util.optional import install_command
-from depl0._util.random import isolated_random
 from depl0.errors import InputError
-from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.latency.measure import Speedup, interleave, speedup, summarise
@@ -53,7 +48,7 @@ def compiled(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) ->
 
 def onnx_runtime(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) -> Call:
     """Run the network, exported, in ONNX Runtime."""
-    require_runtime(inputs.device)
+    require_runtime(inputs.device)  # before the export, which takes long
     return session_call(to_onnx(model, inputs), inputs, threads)
 
 
@@ -78,19 +73,13 @@ def provider(device: torch.device) -> str:
     return "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
 
 
-def open_session(file: bytes | Path, device: torch.device, threads: int) -> Any:
-    """Open an ONNX file with so many threads; nothing spins while it waits, so that one thread is one thread."""
-    runtime = require_runtime(device)
+def session_call(file: bytes, inputs: Tensor, threads: int) -> Call:
+    """Return a call of an ONNX file; nothing spins while it waits, so that one thread is one thread."""
+    runtime = require_runtime(inputs.device)
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
-    source = file if isinstance(file, bytes) else str(file)
-    return runtime.InferenceSession(source, options, providers=[provider(device)])
-
-
-def session_call(file: bytes | Path, inputs: Tensor, threads: int) -> Call:
-    """Return a call of an ONNX file on these inputs."""
-    session = open_session(file, inputs.device, threads)
+    session = runtime.InferenceSession(file, options, providers=[provider(inputs.device)])
     feed = {session.get_inputs()[0].name: inputs.cpu().numpy()}
     return lambda: session.run(None, feed)
 
@@ -201,43 +190,3 @@ def _calls(
     networks: Mapping[str, nn.Module], backend: str, inputs: Tensor, to_onnx: ToOnnx, threads: int
 ) -> dict[str, Call]:
     return {name: BACKENDS[backend](model, inputs, to_onnx, threads) for name, model in networks.items()}
-
-
-# -- a reference -----------------------------------------------------------------------------------------------------
-
-
-def built_small(compact: nn.Module) -> nn.Module:
-    """Return a network of the same class and widths whose convolutions, linear layers and batch norms are new.
-
-    A compact network's speed is compared to it: nothing of the slicing is left, as if somebody had written the small
-    network by hand.
-    """
-    copy = private_copy(compact)
-    with isolated_random(0):
-        for module in list(copy.modules()):
-            for name, child in list(module.named_children()):
-                new = _anew(child)
-                if new is not None:
-                    setattr(module, name, new.to(next(child.parameters()).device).train(child.training))
-    return copy
-
-
-def _anew(layer: nn.Module) -> nn.Module | None:
-    if type(layer) is nn.Linear:
-        return nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
-    if isinstance(layer, _BatchNorm) and layer.affine and type(layer).__module__.startswith("torch.nn."):
-        return type(layer)(layer.num_features, layer.eps, layer.momentum)
-    if isinstance(layer, _ConvNd) and not layer.transposed and type(layer).__module__.startswith("torch.nn."):
-        kind: type[nn.Conv2d] = type(layer)  # type: ignore[assignment]
-        return kind(
-            layer.in_channels,
-            layer.out_channels,
-            layer.kernel_size,  # type: ignore[arg-type]
-            layer.stride,  # type: ignore[arg-type]
-            layer.padding,  # type: ignore[arg-type]
-            layer.dilation,  # type: ignore[arg-type]
-            layer.groups,
-            layer.bias is not None,
-            layer.padding_mode,
-        )
-    return None

@@ -1,4 +1,4 @@
-"""``depl0 latency``: how fast a network is here, dense and compact side by side."""
+"""``depl0 latency``: how fast a network is on this machine, original and pruned side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.options import JSON, choice, echo
+from depl0.app.cli.options import JSON, choice, echo, one_of
 from depl0.errors import InputError
 
 BACKENDS = ("eager", "compile", "onnxruntime")
@@ -16,29 +16,19 @@ BACKENDS = ("eager", "compile", "onnxruntime")
 
 def latency_command(
     subject: Annotated[
-        str,
-        typer.Argument(
-            help="A model (resnet56, torchvision:…, file.py:make), a run's or compact network's folder, .onnx or .pt2."
-        ),
+        str, typer.Argument(help="A model (resnet56, torchvision:…, timm:…, file.py:make) or a run's folder.")
     ],
     batch: Annotated[str, typer.Option(help="Batch sizes, e.g. 1,32.")] = "1",
     threads: Annotated[int, typer.Option(help="Threads; 0: torch's setting.", min=0, max=1024)] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, choice("--device", ("cpu", "cuda"), "Device to measure on.")] = "cpu",
     backend: Annotated[str, typer.Option(help=f"Some of {','.join(BACKENDS)}.")] = ",".join(BACKENDS),
     budget: Annotated[
-        float | None,
-        typer.Option(help="Models only: prune it, untrained, to this share, to predict its speed."),
+        float | None, typer.Option(help="Models only: predict the speed at this share of the MACs, untrained.")
     ] = None,
-    of: Annotated[str, choice("--of", ("macs", "params", "latency"), "Cost that the budget is a share of.")] = "macs",
     round_to: Annotated[str, typer.Option(help="With --budget: multiples of channels to compare, e.g. 1,8,16.")] = "1",
-    groups: Annotated[str, typer.Option(help="With --budget: all or inner.")] = "all",
-    built_small: Annotated[
-        bool, typer.Option("--built-small", help="Also time a network built small from the start.")
-    ] = False,
-    model: Annotated[str | None, typer.Option(help="Dense-model factory (default: the run's own).")] = None,
-    image_size: Annotated[int, typer.Option(help="Height and width of the images.", min=0)] = 0,
-    channels: Annotated[int, typer.Option(help="Channels of the images.")] = 3,
-    classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
+    image_size: Annotated[int, typer.Option(help="Models only: height and width of the images.", min=0)] = 0,
+    channels: Annotated[int, typer.Option(help="Models only: channels of the images.", min=1)] = 3,
+    classes: Annotated[int, typer.Option(help="Models only: number of classes.", min=1)] = 10,
     seconds: Annotated[float, typer.Option(help="Time limit per comparison (s).")] = 10.0,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -46,29 +36,18 @@ def latency_command(
 
     It runs in PyTorch, torch.compile and ONNX Runtime, beside its original network if it is a pruned one.
     """
-    from depl0.app.cli.latency_run import (
-        Sizes,
-        device_called,
-        latency_table,
-        measured,
-        model_subject,
-        run_subject,
-        threads_set,
-    )
+    from depl0.app.cli.latency_run import latency_table, measure, networks_of_model, networks_of_run, threads_set
 
-    batches, backends = _numbers("--batch", batch), _backends(backend)
-    place, path = device_called(device), Path(subject)
+    batches, backends = _numbers("--batch", batch), [one_of("--backend", name, BACKENDS) for name in backend.split(",")]
+    multiples = _numbers("--round-to", round_to)
     with threads_set(threads):
-        sizes = Sizes(image_size, channels, classes)
-        if path.suffix in (".onnx", ".pt2"):
-            found = None
-        elif not path.is_dir():
-            found = model_subject(subject, sizes, budget, of, _numbers("--round-to", round_to), groups, built_small)
+        if not Path(subject).is_dir():
+            networks, shape = networks_of_model(subject, image_size, channels, classes, budget, multiples)
         elif budget is None:
-            found = run_subject(path, model, sizes, built_small)
+            networks, shape = networks_of_run(Path(subject))
         else:
             raise InputError("--budget is for a model; a run has its own.", hint="leave --budget out.")
-        result = measured(subject, found, backends, batches, place, seconds)
+        result = measure(subject, networks, shape, backends, batches, device, seconds)
     echo(json.dumps(result, indent=2) if as_json else latency_table(result))
 
 
@@ -80,11 +59,3 @@ def _numbers(option: str, words: str) -> list[int]:
     if not numbers or any(number < 1 for number in numbers) or len(set(numbers)) < len(numbers):
         raise InputError(f"{option} takes whole numbers such as 1,32, got {words!r} instead.")
     return numbers
-
-
-def _backends(words: str) -> list[str]:
-    names = words.split(",")
-    for name in names:
-        if name not in BACKENDS:
-            raise InputError(f"--backend must be some of {', '.join(BACKENDS)}, got {name!r} instead.")
-    return names
