@@ -8,10 +8,10 @@ import os
 import platform
 import secrets
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from depl0.errors import InputError
 
@@ -31,13 +31,20 @@ class Unreadable(OSError):
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """Read a regular file that is no larger than it may be; pipes and devices are neither waited for nor read."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise Unreadable(f"it has {size:,} bytes, more than the {limit:,} that are read")
+        return file.read(size)
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; pipes and devices are refused, and not waited for."""
     with open(path, "rb", opener=_open_at_once) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Unreadable("it is a pipe or a device, not a file")
-        if found.st_size > limit:
-            raise Unreadable(f"it has {found.st_size:,} bytes, more than the {limit:,} that are read")
-        return file.read(found.st_size)
+        yield file
 
 
 def read_json(path: Path, limit: int = MAX_JSON) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depl0._util.io import open_regular
 from depl0._util.optional import require
 from depl0.app.data.memory import Arrays, Part
 from depl0.errors import DataError
@@ -69,7 +70,8 @@ def read_idx(path: Path, shape: tuple[int, ...] = ()) -> Tensor:
     """Return the bytes of an idx file whose items have a shape, after checking that header and length agree."""
     header_size, item = 8 + 4 * len(shape), int(np.prod(shape, dtype=np.int64))
     try:
-        with cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_regular(path) as raw:
+            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
             header = np.frombuffer(file.read(header_size).ljust(header_size, b"\0"), dtype=">u4")
             magic, count, *sizes = (int(number) for number in header)
             wanted = 0x00000801 + len(shape)
