@@ -17,8 +17,8 @@ from random import Random
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 SHARES = {
-    "state.json": 150, "state.safetensors": 30, "latency.json": 150, "train-images-idx3-ubyte": 150, "recipe.toml": 130,
-    "weights.safetensors": 40, "gates.jsonl": 60, "metrics.jsonl": 60, "summary.json": 80, "environment.json": 40,
+    "state.json": 150, "state.safetensors": 60, "train-images-idx3-ubyte": 200, "recipe.toml": 130,
+    "weights.safetensors": 40, "gates.jsonl": 60, "metrics.jsonl": 60, "summary.json": 120, "environment.json": 70,
     "study.json": 60, "weights.pt": 20, "compact.json": 15, "compact.safetensors": 15,
 }  # fmt: skip
 """of a thousand executions: more for readers that are quick, or have many branches"""

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save as write_safetensors
 
 import depl0
-from depl0._util.io import cache_folder, checksum
+from depl0._util.io import checksum
 from depl0.app.data.readers import read_idx
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.reports.report import as_text
@@ -25,7 +25,6 @@ from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.app.runs.folder import RunFolder
 from depl0.app.studies.study import _read as read_study
 from depl0.app.weights import load_weights
-from depl0.latency import cache, multiples, tables
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import TinyNet, tiny_recipe
 from tests.support.runs import write_run
@@ -34,7 +33,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "channels"
 Reader = Callable[[Path], None]
 """is given the path of the file; what must lie beside it lies there"""
 READERS: dict[str, Reader] = {}
-KEY = {"what": "fuzz"}
 
 
 def reads(*names: str) -> Callable[[Reader], Reader]:
@@ -63,8 +61,6 @@ def prepared(name: str, folder: Path) -> Path:
         members = [{"name": "a", "recipe_sha256": "0", "recipe": recipe}]
         failed = {"a": {"kind": "InputError", "message": "no", "hint": None}}
         path.write_text(json.dumps({"version": 1, "kind": "sweep", "members": members, "failures": failed}))
-    elif name == "latency.json":
-        path.write_text(json.dumps({"key": KEY, "value": [[0.5, 1.5]]}))
     elif name == "train-images-idx3-ubyte":
         path.write_bytes(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(784))
     elif name == "train-images-idx3-ubyte.gz":
@@ -123,20 +119,6 @@ def read_report(path: Path) -> None:
 @reads("study.json")
 def read_members(path: Path) -> None:
     read_study(path)
-
-
-@reads("latency.json")
-def read_latency(path: Path) -> None:
-    """What was measured is kept under the digest of its key."""
-    kept = cache._path(KEY)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    assert cache_folder() in kept.parents
-    if not kept.is_symlink():
-        kept.symlink_to(path)
-    value = cache.recall(KEY)
-    tables._checked_table(value, 1, 2)
-    tables._kept_calibration(value)
-    multiples._checked(value)
 
 
 @reads("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")

@@ -73,13 +73,18 @@ def provider(device: torch.device) -> str:
     return "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
 
 
-def session_call(file: bytes, inputs: Tensor, threads: int) -> Call:
-    """Return a call of an ONNX file; nothing spins while it waits, so that one thread is one thread."""
-    runtime = require_runtime(inputs.device)
+def open_session(file: bytes, device: torch.device, threads: int) -> Any:
+    """Open an ONNX file with so many threads; nothing spins while it waits, so that one thread is one thread."""
+    runtime = require_runtime(device)
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
-    session = runtime.InferenceSession(file, options, providers=[provider(inputs.device)])
+    return runtime.InferenceSession(file, options, providers=[provider(device)])
+
+
+def session_call(file: bytes, inputs: Tensor, threads: int) -> Call:
+    """Return a call of an ONNX file on these inputs."""
+    session = open_session(file, inputs.device, threads)
     feed = {session.get_inputs()[0].name: inputs.cpu().numpy()}
     return lambda: session.run(None, feed)
 
