@@ -64,6 +64,12 @@ def test_layers_defined_in_another_order_are_listed_as_they_run() -> None:
     assert names(depl0.plan(Swapped(), torch.randn(2, 3))) == ["first", "second"]
 
 
+def test_layers_that_cannot_be_sliced_are_listed_as_they_run() -> None:
+    structure = STRUCTURES["ComputedWeight"]
+    plan = depl0.plan(structure.build(), structure.inputs)
+    assert [report.layer for report in plan.layers] == ["one", "two", "normed", "spectral", "head"]
+
+
 def test_names_and_patterns_choose(everything: depl0.analysis.Plan) -> None:
     model = network()
     assert names(depl0.plan(model, IMAGE, groups=["layer1.0.conv1"])) == ["layer1.0.conv1"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.networks.structures import STRUCTURES, conv, image
-from tests.support.compare import pruned, same_cost
+from tests.support.compare import call, distance, pruned, same_cost
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -164,6 +164,7 @@ def test_kept_cost_is_that_of_the_compact_network_where_fewer_or_more_macs_are_r
 ) -> None:
     gated, compact = pruned(build(), inputs, seed=1)
     assert same_cost(gated.kept_cost(), depl0.cost(compact, inputs)) and gated.plan.num_gates > 0
+    assert distance(call(gated, inputs), call(compact, inputs)) < 1e-5
 
 
 def test_penalty_is_the_sum_over_terms() -> None:

@@ -72,7 +72,7 @@ def test_fine_tuned_network_is_saved_with_its_new_values(folder: Path, tmp_path:
 
 COMING_BACK = [
     "TiedWeights", "LayerScale", "Grouped", "Depthwise", "CalledTwice", "NormOfBuffers", "FrozenBatchNorm",
-    "NormByHand", "ReshapeAs", "ChannelShuffle", "SelectiveKernel", "StackedBranches", "PixelShuffled",
+    "NormByHand", "ReshapeAs", "ChannelShuffle", "StackedBranches", "PixelShuffled",
     "BuiltInGlu", "EqualSplit", "SplitByNumber", "Maxout", "Regions", "NoGradRegion", "Products",
 ]  # fmt: skip
 

@@ -529,22 +529,6 @@ class Maxout(Classifier):
         return self.two(x.view(x.shape[0], 2, -1, *x.shape[2:]).amax(1))
 
 
-@structure({"one": 4, "two": 6})
-class SelectiveKernel(Classifier):
-    """Two branches stacked, weighed by a softmax over the branches, and added."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.weigh, self.two = conv(3, 8, groups=1), nn.Conv2d(4, 8, 1), conv(4, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        x = F.relu(x.reshape(x.shape[0], 2, x.shape[1] // 2, *x.shape[2:]))
-        weights = self.weigh(x.sum(1).mean((2, 3), keepdim=True))
-        weights = weights.view(x.shape[0], 2, x.shape[2], 1, 1).softmax(1)
-        return self.two((x * weights).sum(1))
-
-
 @structure({"left": 4, "two": 6})
 class StackedBranches(Classifier):
     def __init__(self) -> None:
@@ -888,7 +872,7 @@ class NormOfBuffers(Classifier):
 COMPUTED = "the layer's weight is computed, not stored: spectral norm is of the whole weight (at spectral)"
 
 
-@structure({"one": 8, "two": 8}, unprunable={"normed": COMPUTED})
+@structure({"one": 8, "two": 8}, unprunable={"normed": COMPUTED, "spectral": "computed, not stored"})
 class ComputedWeight(Classifier):
     def __init__(self) -> None:
         super().__init__(6)

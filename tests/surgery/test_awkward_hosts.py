@@ -116,26 +116,6 @@ def test_networks_without_values_are_refused() -> None:
 # -- outputs -----------------------------------------------------------------------------------------------------------
 
 
-class Slots:
-    """A result without a dict of its attributes."""
-
-    __slots__ = ("scores",)
-
-    def __init__(self, scores: Tensor) -> None:
-        self.scores = scores
-
-
-class ReturnsSlots(NoNorm):
-    def forward(self, x: Tensor) -> Any:
-        return Slots(super().forward(x))
-
-
-def test_results_with_slots() -> None:
-    gated, compact = pruned(ReturnsSlots(), image())
-    assert gated.plan.num_gates == 14
-    assert distance(call(gated, image()).scores, call(compact, image()).scores) < 1e-5
-
-
 class ReturnsNothing(NoNorm):
     def forward(self, x: Tensor) -> None:
         super().forward(x)
@@ -168,15 +148,6 @@ def test_empty_outputs_are_no_divergence() -> None:
 # -- complex numbers and mixed precision -------------------------------------------------------------------------------
 
 
-class ComplexLayer(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8).to(torch.cfloat), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.two(F.relu(self.one(x.to(torch.cfloat)).abs()).to(x.dtype))
-
-
 class ReturnsComplex(NoNorm):
     """The width is seen in the imaginary part alone."""
 
@@ -184,12 +155,6 @@ class ReturnsComplex(NoNorm):
         x = self.one(x)
         y = self.head(F.relu(self.two(x)).mean((2, 3)))
         return torch.complex(y, y * x.shape[1])
-
-
-@pytest.mark.filterwarnings("ignore:Complex modules")
-def test_layers_of_complex_numbers() -> None:
-    gated, compact = pruned(ComplexLayer(), image())
-    assert distance(call(gated, image()), call(compact, image())) < 1e-5
 
 
 def test_imaginary_parts_are_compared() -> None:

@@ -77,16 +77,6 @@ class OptionalMask(Classifier):
         return self.head(F.relu(self.two(x)).mean((2, 3)))
 
 
-def test_several_examples() -> None:
-    """A list of examples: every branch on optional arguments is recorded and compared."""
-    torch.manual_seed(0)
-    host, mask = liven(OptionalMask(), image()), torch.rand(2, 1, 8, 8)
-    gated, compact = pruned(host, [image(), (image(), mask)])
-    assert distance(call(gated, image()), call(compact, image())) < 1e-5
-    assert distance(call(gated, (image(), mask)), call(compact, (image(), mask))) < 1e-5
-    assert "example 2" in gated.plan.covered and "example 2" in record_of(compact).certificate.covered
-
-
 class LargeInputs(TwoConvs):
     """Large maps go another way, where a closed channel is not zero."""
 
@@ -95,12 +85,19 @@ class LargeInputs(TwoConvs):
         return self.two(x if x.shape[-1] < 20 else x + 1)
 
 
-def test_examples_cover_both_sides_of_a_condition_on_sizes() -> None:
+MASKED = (image(), torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize(
+    ("build", "examples", "others"),
+    [(OptionalMask, [image(), MASKED], []), (LargeInputs, [image(), image(size=20)], [image(size=24, batch=20)])],
+)
+def test_several_examples_cover_all_branches(build: type[nn.Module], examples: list[Any], others: list[Tensor]) -> None:
     torch.manual_seed(0)
-    gated, compact = pruned(liven(LargeInputs(), image()), [image(), image(size=20)])
-    for other in (image(), image(size=20), image(size=24, batch=20)):
-        assert distance(call(gated, other), call(compact, other)) < 1e-5
-    assert "example 2" in record_of(compact).certificate.covered
+    gated, compact = pruned(liven(build(), image()), examples)
+    for inputs in examples + others:
+        assert distance(call(gated, inputs), call(compact, inputs)) < 1e-5
+    assert "example 2" in gated.plan.covered and "example 2" in record_of(compact).certificate.covered
 
 
 def test_planning_leaves_builtins_and_sizes_as_they_are() -> None:

@@ -75,20 +75,19 @@ def test_cut_in_training_saved_loaded_and_deployed(tmp_path: Path) -> None:
     assert torch.equal(call(smaller, other), call(reloaded, other))
 
 
-@pytest.mark.parametrize(("key", "value"), [("width", 0), ("dim", "1"), ("kind", "other")])
-def test_damaged_description_of_a_width(key: str, value: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "path", "key", "value"),
+    [
+        ("replaced", "where", "width", 0),
+        ("replaced", "where", "dim", "1"),
+        ("replaced", "where", "kind", "other"),
+        ("keep", "where.(channels)", "0", [9]),
+    ],
+)
+def test_damaged_description(part: str, path: str, key: str, value: object, tmp_path: Path) -> None:
     folder = depl0.save(pruned(AttendsToChannels(), image())[1], tmp_path)
     header = json.loads((folder / "compact.json").read_text())
-    header["replaced"]["where"][key] = value
-    (folder / "compact.json").write_text(json.dumps(header))
-    with pytest.raises(depl0.errors.FormatError, match="is damaged"):
-        depl0.load(folder, AttendsToChannels)
-
-
-def test_damaged_positions_of_channels(tmp_path: Path) -> None:
-    folder = depl0.save(pruned(AttendsToChannels(), image())[1], tmp_path)
-    header = json.loads((folder / "compact.json").read_text())
-    header["keep"]["where.(channels)"]["0"] = [9]
+    header[part][path][key] = value
     (folder / "compact.json").write_text(json.dumps(header))
     with pytest.raises(depl0.errors.FormatError, match="is damaged"):
         depl0.load(folder, AttendsToChannels)

@@ -159,10 +159,20 @@ class Result:
         self.scores = scores
 
 
+class Slots:
+    """A result without a dict of its attributes."""
+
+    __slots__ = ("scores",)
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
 OUTPUTS: dict[str, Callable[[Tensor], Any]] = {
     "dataclass": lambda y: Scores(y, {"mean": y.mean()}),
     "namedtuple": lambda y: Pair(y, 2 * y),
     "object": Result,
+    "object with slots": Slots,
 }
 
 

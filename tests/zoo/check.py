@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _pytree as pytree
 
 import depl0
 from depl0.surgery.record import record_of
+from tests.support.compare import flat, random_gates
 from tests.zoo.networks import Entry, example
 
 CLOSE = 1e-5
@@ -43,13 +43,6 @@ class Row:
     def exact(self) -> bool:
         """Return whether the two networks differ by rounding at most."""
         return self.error <= max(CLOSE, 10 * self.rounding)
-
-    def __str__(self) -> str:
-        why = "; ".join(f"{text} [{count}]" for text, count in list(self.reasons.items())[:3])
-        numbers = (
-            f"{self.share:>6.1%} {self.error:>9.1e} {self.macs_left:>6.1%} {self.least:>6.1%} {self.seconds:>6.1f} s"
-        )
-        return f"{self.name:<44} {numbers}  {why}"
 
 
 def liven(model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -81,13 +74,6 @@ def liven(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             model.eval()
 
 
-def random_gates(count: int, seed: int) -> torch.Tensor:
-    """Close 30 % of the gates; draw the rest from (0.3, 1)."""
-    rng = torch.Generator().manual_seed(seed)
-    gates = torch.rand(count, generator=rng) * 0.7 + 0.3
-    return torch.where(torch.rand(count, generator=rng) < 0.3, 0.0, gates)
-
-
 def check(entry: Entry, seed: int = 2, blocks: bool = False) -> Row:
     """Prune a network at random and return how far the compact one is from the gated one, in float32.
 
@@ -106,8 +92,8 @@ def check(entry: Entry, seed: int = 2, blocks: bool = False) -> Row:
     seconds = time.perf_counter() - start
     others = tuple(torch.randn(a.shape, generator=torch.Generator().manual_seed(9)) for a in args)
     with torch.no_grad():
-        wanted, found = _flat(gated(*args)), _flat(compact(*args))
-        reaction = float((_flat(gated(*others)) - wanted).abs().max())
+        wanted, found = flat(gated(*args)), flat(compact(*args))
+        reaction = float((flat(gated(*others)) - wanted).abs().max())
     with tempfile.TemporaryDirectory() as folder:
         depl0.load(depl0.save(compact, folder), entry.build)  # compares outputs
     counted = depl0.cost(compact, inputs)
@@ -133,7 +119,7 @@ def check(entry: Entry, seed: int = 2, blocks: bool = False) -> Row:
 
 def _rounding(gated: depl0.GatedModel, args: tuple[Any, ...], wanted: torch.Tensor) -> float:
     with torch.no_grad():
-        precise = _flat(copy.deepcopy(gated).double()(*(arg.double() for arg in args)))
+        precise = flat(copy.deepcopy(gated).double()(*(arg.double() for arg in args)))
     return float((precise - wanted).abs().max() / precise.abs().max())
 
 
@@ -146,7 +132,3 @@ def _remove_blocks(gated: depl0.GatedModel) -> int:
         return 0
     gated.engine.fix_gates(gates)
     return len(record_of(gated.extract(remove_blocks=True)).removed)
-
-
-def _flat(outputs: Any) -> torch.Tensor:
-    return torch.cat([leaf.flatten() for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)])

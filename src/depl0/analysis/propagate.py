@@ -174,7 +174,7 @@ class Propagation:
         self.fix_stored(node, layer)
         return self.labels.mint_unprunable(size, reason)
 
-    def output_of(self, labels: Tensor, dim: int, layer: str) -> Value:
+    def output_of(self, labels: Tensor, dim: int, layer: str) -> Channels | Opaque:
         """Return the value of a tensor with these labels; a single channel cannot be removed."""
         if len(labels) > 1:
             return Channels(dim, labels)

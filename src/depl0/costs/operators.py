@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from depl0.host.copies import address_of
+
 aten = torch.ops.aten
 
 
@@ -72,7 +74,7 @@ class MacCounter(TorchDispatchMode):
         """path of a module -> the MACs of the operators that it calls itself"""
         self.uncounted: dict[str, None] = {}
         self._names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
-        self._parameters = {_address(parameter) for parameter in model.parameters() if parameter.numel() > 1}
+        self._parameters = {address_of(parameter) for parameter in model.parameters() if parameter.numel() > 1}
         self._running = running
         self._products = WeakTensorKeyDictionary()
 
@@ -111,7 +113,7 @@ class MacCounter(TorchDispatchMode):
         if packet in _SUMS and args[0] in self._products:
             self._add(args[0].numel())
         found = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        own = [tensor for tensor in found if _address(tensor) in self._parameters]
+        own = [tensor for tensor in found if address_of(tensor) in self._parameters]
         others = [t for t in found if t.is_floating_point() and t.dim() and all(t is not tensor for tensor in own)]
         if not own or not others:
             return
@@ -136,10 +138,3 @@ def _is_free(func: Any) -> bool:
     name = func._schema.name.removeprefix("aten::")
     is_view = any(returned.alias_info is not None for returned in func._schema.returns)
     return torch.Tag.pointwise in func.tags or is_view or name in _MOVES or "norm" in name
-
-
-def _address(tensor: Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
-        return 0

@@ -84,7 +84,7 @@ class Offers:
 
     def _take(self, case: Case, must_say_something: bool = False) -> None:
         outputs = self.run(case.inputs)
-        if must_say_something and not _says_something(outputs):
+        if must_say_something and not has_finite_numbers(outputs):
             raise ArithmeticError("no finite output")
         self.outputs.append(outputs)
         self.cases.append(case)
@@ -167,9 +167,10 @@ class Offers:
         return Case(what, self.example.map_tensors(draw))
 
 
-def _says_something(outputs: Any) -> bool:
-    """Tell whether outputs are not all NaN and infinities, from which nothing could be learned."""
-    numbers = [leaf for leaf in output_tensors(outputs) if leaf.is_floating_point() and leaf.numel()]
+def has_finite_numbers(outputs: Any) -> bool:
+    """Return False if outputs are all NaN and infinities, so that nothing could be compared."""
+    leaves = output_tensors(outputs)
+    numbers = [leaf for leaf in leaves if leaf.numel() and (leaf.is_floating_point() or leaf.is_complex())]
     return not numbers or any(bool(leaf.isfinite().any()) for leaf in numbers)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from depl0._util.precision import as_precise_as_possible
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
-from depl0.equivalence.cases import Accepted, accepted_cases, similar_cases
+from depl0.equivalence.cases import Accepted, accepted_cases, has_finite_numbers, similar_cases
 from depl0.equivalence.comparison import (
     NETWORKS,
     NOT_INDEPENDENT,
@@ -144,14 +144,11 @@ def _difference(result: Comparison, layer: str, where: str, plan: Plan) -> Certi
 
 def _check_finite(wanted: Accepted) -> None:
     """Refuse to compare a network that gives nothing but NaN and infinities."""
-    for outputs in wanted.outputs:
-        numbers = [leaf for leaf in output_tensors(outputs) if leaf.is_floating_point() or leaf.is_complex()]
-        numbers = [leaf for leaf in numbers if leaf.numel()]
-        if numbers and not any(bool(leaf.isfinite().any()) for leaf in numbers):
-            raise CertificateError(
-                "the gated network gives no finite output, so nothing can be compared. Nothing is returned.",
-                hint="its training has diverged: look for NaN in its parameters, or go back to an earlier checkpoint.",
-            )
+    if not all(map(has_finite_numbers, wanted.outputs)):
+        raise CertificateError(
+            "the gated network gives no finite output, so nothing can be compared. Nothing is returned.",
+            hint="its training has diverged: look for NaN in its parameters, or go back to an earlier checkpoint.",
+        )
 
 
 def depends_on_input(plan: Plan, host: nn.Module, gates: Tensor, example: ExampleInputs) -> bool:

@@ -108,11 +108,11 @@ class _Reads(TorchDispatchMode):
     def __init__(self, host: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         named = [*host.named_parameters(), *host.named_buffers()]
-        self.names = {address: name for name, tensor in named if (address := _address(tensor))}
+        self.names = {address: name for name, tensor in named if (address := address_of(tensor))}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((*args, *(kwargs or {}).values())):
-            if (name := self.names.get(_address(tensor))) is not None:
+            if (name := self.names.get(address_of(tensor))) is not None:
                 raise InputError(
                     f"copy.deepcopy(model) must be independent of the model, but the copy uses {name} of the original.",
                     hint=_HINT,
@@ -131,7 +131,8 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _tensors(value.values())
 
 
-def _address(tensor: Tensor) -> int:
+def address_of(tensor: Tensor) -> int:
+    """Return the address of a tensor's memory; 0 if it has none."""
     if isinstance(tensor, FakeTensor):  # has no memory, and an exception takes its time
         return 0
     try:

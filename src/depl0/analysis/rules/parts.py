@@ -1,9 +1,18 @@
-"""Rules for parts of the channels: chunk, and those cut out by numbers: split, slice, narrow, tensor_split.
+"""Rules for parts of the channels: chunk, split, tensor_split, slice and narrow.
 
-A number that is an attribute of the module (``x.split(self.width, 1)``, ``x[:, :self.part]``) follows the channels that
-it counts; then every part may lose channels of its own. Otherwise the number may be a share of the width
-(``x.shape[1] // 4``): the channels are taken as equal blocks that lose the same places, so that every share stays what
-it was. A trial tells whether the code follows.
+The recorded graph holds the place of a cut as a literal number. There are three ways in which it can follow when
+channels are removed:
+
+    ===========================================  ==================================================================
+    code of forward                              what is pruned
+    ===========================================  ==================================================================
+    ``x.chunk(2, 1)``                            the same places of both parts
+    ``x.split([self.a, self.b], 1)``             any channels: the attributes count their parts, and are cut like the
+                                                 axis of a parameter (:class:`_NamedNumbers`)
+    ``x[:, : x.shape[1] // 4]``                  the same places of equal blocks, so that every part keeps its share
+    ===========================================  ==================================================================
+
+The last two are guesses from the code, which a trial confirms or not.
 """
 
 from __future__ import annotations
@@ -13,11 +22,12 @@ import math
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, fx, nn
 
-from depl0.analysis.labels import Channels, Opaque, Value
+from depl0.analysis.labels import Channels, Value
 from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.moves import literal_indexing_rule
@@ -27,10 +37,12 @@ from depl0.analysis.rules.rulebook import refuse_layer, rule, spread
 
 @dataclass(frozen=True)
 class _Cut:
-    """Where channels are cut: the parts that are taken, and which channels each number in the code counts."""
+    """Where an operator cuts channels: ranges (start, end)."""
 
     parts: list[tuple[int, int]]
+    """the results, in order"""
     counted: list[tuple[int, int]]
+    """for each number in the code, the channels that it counts: ``x[:, -3:]`` counts the last three"""
 
 
 @rule(*PARTS)
@@ -44,27 +56,23 @@ def _parts(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if cut is None or any(start >= end for start, end in cut.parts):
         text = f"{operator_name(node)} picks channels by number"
         return spread(node, refuse_layer(state, graph, node, text))
-    labels = value.labels
+    labels, is_one = value.labels, isinstance(node.meta["val"], Tensor)
     if not cut.counted:  # all of them
-        return value if isinstance(node.meta["val"], Tensor) else [value for _ in cut.parts]
+        return value if is_one else [value for _ in cut.parts]
     state.sized_by_code.append((graph, node))
     if not _follow_attributes(state, graph, node, labels, cut) and not _tie_blocks(state, labels, cut):
         text = f"{operator_name(node)} picks channels by number"
         return spread(node, refuse_layer(state, graph, node, text))
-    values: list[Channels | Opaque] = []
-    for start, end in cut.parts:
-        part = state.output_of(labels[start:end], dim, graph.layer[node])
-        assert isinstance(part, (Channels, Opaque))
-        values.append(part)
-    return values[0] if isinstance(node.meta["val"], Tensor) else values
+    values = [state.output_of(labels[start:end], dim, graph.layer[node]) for start, end in cut.parts]
+    return values[0] if is_one else values
 
 
 @rule("chunk")
 def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """Equal parts stay equal if channels at the same place in every part are removed together.
 
-    A module may have another method that splits by a number of its own, for exported networks, say
-    (``x.split((self.c, self.c), 1)``): such a number follows too, though no pass that is recorded reads it.
+    Another method of the module, as for exported networks, may split by a number (``x.split((self.c, self.c), 1)``):
+    it follows too, although no recorded pass reads it.
     """
     given, source = arguments(node), tensor_inputs(node)[0]
     value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
@@ -82,19 +90,19 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 
 def _cut_of(node: fx.Node, width: int) -> _Cut | None:
-    """Return where an operator cuts; None where its numbers are not known, or it leaves gaps."""
+    """Return where an operator cuts; None if its numbers are not known, or it leaves gaps."""
     name, given = operator_name(node), arguments(node)
     if name in {"slice", "narrow"}:
         return _cut_of_slice(name, given, width)
     sizes = [int(part.shape[given["dim"]]) for part in node.meta["val"]]
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    ends = list(accumulate(sizes))
     parts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
     if len(parts) == 1:
         return _Cut(parts, [])
     if name == "tensor_split":
         return _Cut(parts, [(0, end) for end in ends[:-1]])
-    if name in {"split", "unsafe_split"} and isinstance(given.get("split_size"), int) and len(set(sizes)) > 1:
-        return None  # the last part is what is left, which may then be nothing
+    if _has_one_size(node) and len(set(sizes)) > 1:
+        return None  # the last part is smaller, and might lose all of its channels
     return _Cut(parts, parts)
 
 
@@ -109,39 +117,36 @@ def _cut_of_slice(name: str, given: dict[str, Any], width: int) -> _Cut | None:
         part = (start, start + length)
         return _Cut([part], [*([(0, start)] if start else []), *([part] if length < width else [])])
     end = given["end"] if isinstance(given["end"], int) else width
-    counted = []
-    for number, at in ((start, max(0, width + start) if start < 0 else start), (end, width + end if end < 0 else end)):
-        if 0 < at < width:
-            counted.append((at, width) if number < 0 else (0, at))
-    part = (min(start if start >= 0 else max(0, width + start), width), min(end if end >= 0 else width + end, width))
-    return _Cut([part], counted)
+    part = slice(start, end).indices(width)[:2]
+    inside = [(number, place) for number, place in zip((start, end), part, strict=True) if 0 < place < width]
+    return _Cut([part], [(place, width) if number < 0 else (0, place) for number, place in inside])
+
+
+def _has_one_size(node: fx.Node) -> bool:
+    """Return True for ``x.split(4)``, which has one size for all parts."""
+    return operator_name(node) in {"split", "unsafe_split"} and isinstance(arguments(node)["split_size"], int)
 
 
 def _follow_attributes(state: Propagation, graph: Graph, node: fx.Node, labels: Tensor, cut: _Cut) -> bool:
-    """Bind the attributes that count channels; tell whether all numbers follow, one of them perhaps as the rest."""
+    """Bind the attributes that count channels; return True if all numbers follow, one of them perhaps as the rest."""
     numbers = _NamedNumbers(state, graph, node)
     found = [(numbers.take(end - start), labels[start:end]) for start, end in cut.counted]
-    total = numbers.take(len(labels))
-    if total is not None:
-        numbers.bind(total, labels)
-    for axis, counted in found:
+    for axis, counted in [(numbers.take(len(labels)), labels), *found]:
         if axis is not None:
             numbers.bind(axis, counted)
-    missing = sum(axis is None for axis, _ in found)
-    equal_parts = operator_name(node) in {"split", "unsafe_split"} and isinstance(arguments(node)["split_size"], int)
-    if equal_parts:
+    if _has_one_size(node):
         return _tie_blocks(state, labels, cut)
-    is_the_rest = operator_name(node) in {"split", "split_with_sizes", "unsafe_split"} and len(found) > 1
-    return missing == 0 or (missing == 1 and is_the_rest)
+    missing = sum(axis is None for axis, _ in found)
+    may_lack_one = operator_name(node) in {"split", "split_with_sizes", "unsafe_split"} and len(found) > 1
+    return missing <= may_lack_one
 
 
 def _tie_blocks(state: Propagation, labels: Tensor, cut: _Cut) -> bool:
-    """Let equal blocks lose the same places, so that every part keeps its share; tell whether there are such blocks."""
+    """Let equal blocks lose the same places, so that every part keeps its share; return True if there are such."""
     size = math.gcd(len(labels), *(number for part in cut.counted for number in part))
-    if size == 1:
-        return False
-    state.labels.join_rows(labels.reshape(-1, size))
-    return True
+    if size > 1:
+        state.labels.join_rows(labels.reshape(-1, size))
+    return size > 1
 
 
 _NAMED = re.compile(r"\bself\.([A-Za-z_]\w*)")
@@ -149,11 +154,10 @@ _SPLITS = re.compile(r"\b(split|narrow|split_with_sizes)\(")
 
 
 class _NamedNumbers:
-    """The whole numbers among a module's attributes that the code of one operator names, in order of appearance.
+    """The integers among a module's attributes that the code of one operator names, in order of appearance.
 
-    The graph holds such a number as a literal. Where the line that uses it names an attribute of the same value, the
-    attribute is bound to the channels that it counts, like an axis of a parameter, and follows them when they are cut.
-    Whether the network then still runs and agrees, the trial tells.
+    If the line that uses a number names an attribute of the same value, the attribute is bound to the channels that it
+    counts, like an axis of a parameter, and follows them when they are cut.
     """
 
     def __init__(self, state: Propagation, graph: Graph, node: fx.Node, *, only_splits: bool = False) -> None:
@@ -199,10 +203,10 @@ class _NamedNumbers:
 
 
 def follow_sizes(state: Propagation, graph: Graph, node: fx.Node) -> bool:
-    """Bind the attributes that give a reshape its sizes to the channels that they count; tell whether any is new.
+    """Bind the attributes that give a reshape its sizes to the channels that they count; return True if any is new.
 
-    That is a guess from the code (``x.view(b, n, self.heads, self.head_size)``), made only where a trial has shown that
-    the size does not follow the channels by itself; the next trial tells whether it was right.
+    This is a guess from the code (``x.view(b, n, self.heads, self.head_size)``), made only after a trial has shown that
+    the size does not follow the channels by itself; the next trial confirms it or not.
     """
     value = state.values.get(node)
     if operator_name(node) not in RESHAPES or not isinstance(value, Channels):
@@ -215,7 +219,7 @@ def follow_sizes(state: Propagation, graph: Graph, node: fx.Node) -> bool:
 def follow_created(state: Propagation, graph: Graph, node: fx.Node, from_end: int, labels: Tensor) -> bool:
     """Bind the attributes that size a tensor which is created in forward, the same everywhere along a dimension.
 
-    It may have been added to others since, which have nothing along that dimension. Tells whether that is all there is.
+    It may have been added to others since, which have nothing along that dimension. Return False if there is more.
     """
     stack, seen = [node], set[fx.Node]()
     while stack:
@@ -247,7 +251,7 @@ def _follow_size(state: Propagation, graph: Graph, node: fx.Node, dim: int, labe
 
 
 def _code_of(module: object, called: Collection[str]) -> Iterator[str]:
-    """Give the source of methods that the line names, that of forward, then of the others that it may call."""
+    """Yield the source of methods that the line names, of forward, then of the other methods."""
     methods = [getattr(module, "forward", None)]
     for cls in type(module).__mro__:
         if cls is nn.Module:
@@ -257,5 +261,5 @@ def _code_of(module: object, called: Collection[str]) -> Iterator[str]:
     for method in named + methods:
         try:
             yield "" if method is None else inspect.getsource(method)
-        except (OSError, TypeError):  # typed at a prompt, or no function of Python
+        except (OSError, TypeError):  # typed at a prompt, or not a Python function
             yield ""
