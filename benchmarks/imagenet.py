@@ -40,7 +40,7 @@ Images = tuple[Tensor, Tensor]
 
 
 def load_images(folder: Path) -> Images:
-    """Read every image: the shorter side to 256, the middle 224."""
+    """Read every image: the middle 224, after the shorter side was made 256 unless the image has 224 already."""
     import numpy as np
     from PIL import Image
 
@@ -48,7 +48,7 @@ def load_images(folder: Path) -> Images:
     for name, label in CLASSES.items():
         for file in sorted((folder / name).iterdir()):
             image = Image.open(file).convert("RGB")
-            scale = 256 / min(image.size)
+            scale = 1 if image.size == (SIZE, SIZE) else 256 / min(image.size)
             image = image.resize([round(side * scale) for side in image.size], Image.Resampling.BICUBIC)
             left, top = ((side - SIZE) // 2 for side in image.size)
             pixels = torch.from_numpy(np.array(image.crop((left, top, left + SIZE, top + SIZE))))
