@@ -88,15 +88,6 @@ def test_all_crops_are_seen_equally_often(augment, flips):
     assert all(abs(count - 40) < 5 * spread for count in counts.values())
 
 
-def test_test_images_are_neither_cropped_nor_shuffled():
-    whole = arrays()
-    data = open_arrays(whole, DataSettings(eval_batch_size=4), CPU)
-    images = torch.cat([images for images, _ in data.test.epoch(0)])
-    mean, std = torch.tensor(whole.mean).view(3, 1, 1), torch.tensor(whole.std).view(3, 1, 1)
-    torch.testing.assert_close(images, (whole.test[0] / 255 - mean) / std, rtol=0, atol=2e-6)
-    assert torch.equal(torch.cat([labels for _, labels in data.test.epoch(0)]), whole.test[1])
-
-
 def test_images_stay_with_their_labels():
     images = (torch.arange(50) * 5).to(torch.uint8).view(50, 1, 1, 1).expand(50, 1, 4, 4)
     whole = arrays(

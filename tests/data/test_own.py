@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from depl0.app.data import Data, DataSettings, names, open_data
+from depl0.app.data import Data, DataSettings, open_data
 from depl0.errors import DataError, InputError
 
 
@@ -90,10 +90,6 @@ def test_wrong_specs_are_errors(spec: str, text: str, hint: str) -> None:
     assert hint in (error.value.hint or "")
 
 
-def test_names() -> None:
-    assert names() == ("cifar100:DIR", "cifar10:DIR", "digits", "fashion-mnist:DIR", "folder:DIR", "mnist:DIR")
-
-
 def test_importing_loads_nothing_that_only_some_data_sets_need() -> None:
     code = "import sys, depl0.app.data; print([n for n in ('PIL', 'pooch', 'sklearn', 'rich') if n in sys.modules])"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -112,11 +108,7 @@ images = torch.arange(4 * 2 * 3 * 3).view(4, 2, 3, 3).to(torch.uint8)
 labels = [0, 1, 2, 1]
 def make(): return (images, labels), (images[:2].numpy(), numpy.array(labels[:2], dtype=numpy.uint16))
 def scaled(settings, rank, *, world, device='x'): return make() if (rank, world) == (1, 2) else 1 / 0
-number = 3
-def fails(): raise KeyError("lost")
-def needy(folder): return None
 def nothing(): return None
-def one(): return (images, labels)
 def strings(): return (images, ["a", "b", "c", "d"]), (images, labels)
 def short(): return (images, [0.5, 1.0]), (images, labels)
 def ragged(): return ([[1, 2], [3]], labels), (images, labels)
@@ -138,11 +130,7 @@ def test_arrays_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("number", "must name a callable of {path}, found a int."),
-        ("fails", "data '{path}:fails' failed at {path}, line 8: KeyError: 'lost'"),
-        ("needy", "data '{path}:needy' cannot be called: missing a required argument: 'folder'"),
         ("nothing", "{path}:nothing must return (train, test): two Datasets, two DataLoaders"),
-        ("one", "{path}:one must return (train, test): two Datasets"),
         ("strings", "the targets of the training data of {path}:strings must be a tensor, an array, numbers"),
         ("short", "the training data of {path}:short must be arrays of one length, got the shapes (4, 2, 3, 3), (2,)"),
         ("ragged", "got a list of 2 (a list of 2 (int, int), a list of 1 (int)) instead."),
@@ -153,16 +141,6 @@ def test_functions_that_return_something_else_are_named(tmp_path: Path, name: st
     path.write_text(OWN)
     with pytest.raises((InputError, DataError), match=re.escape(text.format(path=path))):
         open_data(f"{path}:{name}")
-
-
-@pytest.mark.parametrize("content", ["import no_such_package", "def", "1 / 0"])
-def test_code_that_cannot_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
-    (tmp_path / "broken_here.py").write_text(content)
-    monkeypatch.chdir(tmp_path)
-    for spec in ("broken_here.py:make", "broken_here:make"):
-        with pytest.raises(InputError, match=f"data '{spec}' failed at .*broken_here.py, line 1: "):
-            open_data(spec)
-    assert "broken_here" not in sys.modules
 
 
 # -- Datasets and DataLoaders ------------------------------------------------------------------------------------------
@@ -186,10 +164,6 @@ def test_batches_are_a_function_of_seed_epoch_and_step(opened: Any, kind: str) -
     assert batches(opened(made())) == first == batches(data)
     assert batches(data, first_step=1) == first[1:]
     assert batches(data, epoch=1) != first != batches(opened(made(), seed=1))
-
-
-def test_workers_change_nothing(opened: Any) -> None:
-    assert batches(opened((Numbers(9), Numbers(3)), workers=1)) == batches(opened((Numbers(9), Numbers(3)), workers=0))
 
 
 def test_images_are_normalised_and_classes_named(opened: Any) -> None:
@@ -278,15 +252,6 @@ def test_examples_may_have_several_inputs_and_targets(opened: Any, form: str, ki
         seen += number.long().tolist()
     assert sorted(seen) == sorted([*range(8), *range(3)])
     assert batches(data, 1, first_step=1) == batches(data, 1)[1:]
-
-
-def test_ranks_share_batches_of_several_inputs(opened: Any) -> None:
-    parts = tuple(Examples(two_inputs(count, "dicts")) for count in (8, 4))
-    alone, *ranks = (opened(parts, rank, world) for rank, world in ((0, 1), (0, 2), (1, 2)))
-    whole, shares = list(alone.train.epoch(3)), [list(rank.train.epoch(3)) for rank in ranks]
-    for step, batch in enumerate(whole):
-        joined = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(share[step] for share in shares))
-        assert pytree.tree_all(bool, pytree.tree_map(torch.equal, batch, joined))
 
 
 TARGETS: dict[str, tuple[Any, Any]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -43,32 +45,23 @@ def weight_of(host: torch.nn.Module, layer: str) -> np.ndarray:
     return getattr(host, layer).weight.detach().double().numpy()
 
 
-def test_l1_norm() -> None:
+def distances(weight: np.ndarray) -> list[float]:
+    return [sum(np.sqrt(((a - b) ** 2).sum()) for b in weight) for a in weight]
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "measure"),
+    [
+        ("l1-norm", "", lambda weight: [np.abs(f).sum() for f in weight]),
+        ("sfp", "", lambda weight: [np.sqrt((f**2).sum()) for f in weight]),
+        ("fpgm", "", distances),
+        ("slimming", "bn_", np.abs),
+    ],
+)
+def test_scores_of_weights(name: str, prefix: str, measure: Callable[[np.ndarray], object]) -> None:
     gated = gated_network()
-    wanted = by_hand(gated.host, lambda layer: [np.abs(f).sum() for f in weight_of(gated.host, layer)])
-    torch.testing.assert_close(scores_of("l1-norm", gated), wanted)
-
-
-def test_sfp() -> None:
-    gated = gated_network()
-    wanted = by_hand(gated.host, lambda layer: [np.sqrt((f**2).sum()) for f in weight_of(gated.host, layer)])
-    torch.testing.assert_close(scores_of("sfp", gated), wanted)
-
-
-def test_fpgm() -> None:
-    gated = gated_network()
-
-    def distances(layer: str) -> list[float]:
-        all_filters = weight_of(gated.host, layer)
-        return [sum(np.sqrt(((a - b) ** 2).sum()) for b in all_filters) for a in all_filters]
-
-    torch.testing.assert_close(scores_of("fpgm", gated), by_hand(gated.host, distances))
-
-
-def test_slimming() -> None:
-    gated = gated_network()
-    wanted = by_hand(gated.host, lambda layer: np.abs(weight_of(gated.host, f"bn_{layer}")))
-    torch.testing.assert_close(scores_of("slimming", gated), wanted)
+    wanted = by_hand(gated.host, lambda layer: measure(weight_of(gated.host, prefix + layer)))
+    torch.testing.assert_close(scores_of(name, gated), wanted)
 
 
 def test_slimming_pulls_at_every_scale_that_has_a_gate() -> None:

@@ -179,21 +179,6 @@ def test_every_network_is_registered_under_its_own_name():
         assert getattr(depl0.app.models, name).__name__ == name
 
 
-def test_unknown_name_with_a_near_one():
-    with pytest.raises(InputError) as caught:
-        build("resnet65")
-    assert str(caught.value) == (
-        f"The model must be one of {', '.join(map(repr, names()))}, got 'resnet65' instead.\n"
-        "hint: did you mean resnet56 or resnet50 or resnet44?"
-    )
-
-
-def test_unknown_name_with_no_near_one():
-    with pytest.raises(InputError) as caught:
-        build("transformer")
-    assert str(caught.value) == f"The model must be one of {', '.join(map(repr, names()))}, got 'transformer' instead."
-
-
 def test_unknown_argument_names_the_signature():
     with pytest.raises(InputError, match=r"vgg16 cannot be built with these arguments: .*'classes'") as caught:
         build("vgg16", classes=100)

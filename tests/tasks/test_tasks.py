@@ -41,7 +41,6 @@ class Half(Task):
 class Unjudged(Points):
     metric = "distance"
 def text(): return "a task"
-def fails(): raise KeyError("lost")
 """
 
 
@@ -113,7 +112,6 @@ def test_soft_losses_of_pixels_are_those_of_images_laid_out() -> None:
 @pytest.mark.parametrize(
     ("spec", "settings", "text"),
     [
-        ("clasification", {}, "The task must be one of 'classification', 'heads', 'regression', 'segmentation', got"),
         ("clasification", {}, "hint: did you mean classification?"),
         ("zebra", {}, "hint: one of your own: write path/to/file.py:Name or my_package.module:Name."),
         (":Name", {}, "must have a name on both sides of the colon"),
@@ -149,13 +147,10 @@ def test_a_task_of_ones_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "text"),
     [
-        ("Point", {}, "must name a callable of .*own.py, found nothing.\nhint: did you mean Points?"),
         ("Points", {"width": 3}, "cannot be called: got an unexpected keyword argument 'width'"),
-        ("made", {}, "cannot be called: missing a required argument: 'scale'"),
         ("Half", {}, "own.py:Half' lacks measure, value.\nhint: the documentation has a whole one."),
         ("Unjudged", {}, "must have a depl0.app.tasks.Metric as its metric"),
         ("text", {}, "must be a depl0.app.tasks.Task or return one, got a str instead"),
-        ("fails", {}, "own.py:fails' failed at .*own.py, line \\d+: KeyError: 'lost'"),
     ],
 )
 def test_tasks_that_cannot_be_used(own: Path, name: str, settings: dict[str, object], text: str) -> None:
@@ -170,9 +165,7 @@ def test_tasks_that_cannot_be_used(own: Path, name: str, settings: dict[str, obj
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("", "name of a metric must be a Python name, got '' instead"),
         ("mean IoU", "name of a metric must be a Python name, got 'mean IoU' instead"),
-        (3, "name of a metric must be a Python name, got 3 instead"),
         ("macs", "A metric cannot be called 'macs': that is something else"),
         ("error", "hint: for instance mean_error."),
     ],

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 MISSING = "–"
-FORMATS = ("text", "md", "json", "csv", "latex")
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,6 @@ class Table:
     rows: Sequence[dict[str, Any]]
     notes: tuple[str, ...] = ()
     """what has to be said below it"""
-    marked: frozenset[int] = field(default_factory=frozenset)
-    """rows that stand out: the user's own"""
 
     @property
     def visible(self) -> list[Column]:
@@ -56,8 +52,8 @@ def shown(column: Column, value: Any) -> str:
 
 
 def render(table: Table, kind: str) -> str:
-    """Return a table in one of ``FORMATS``, with a line's end."""
-    renderers = {"text": _text, "md": _markdown, "json": _json, "csv": _csv, "latex": _latex}
+    """Return a table as ``"md"``, ``"csv"`` or ``"latex"``, with a line's end."""
+    renderers = {"md": _markdown, "csv": _csv, "latex": _latex}
     return renderers[kind](table)
 
 
@@ -106,16 +102,6 @@ def _padded(row: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]
     return [cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells]
 
 
-def _text(table: Table) -> str:
-    cells = [[column.title for column in table.visible], *table.shown()]
-    lines = [table.title]
-    for number, line in enumerate(aligned(cells, _numbers(table))):
-        lines.append((("* " if number - 1 in table.marked else "  ") + line).rstrip())
-    if table.marked:
-        lines.append("* your run")
-    return "\n".join([*lines, *table.notes]) + "\n"
-
-
 def _numbers(table: Table) -> list[bool]:
     return [column.is_number for column in table.visible]
 
@@ -144,11 +130,9 @@ def _grid(cells: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
 
 
 def _markdown(table: Table, title: str = "**{}**") -> str:
-    cells = [[markdown_text(column.title) for column in table.visible]]
-    for number, row in enumerate(table.shown()):
-        mark = "**" if number in table.marked else ""
-        cells.append([f"{mark}{markdown_text(cell)}{mark}" for cell in row])
-    parts = [title.format(markdown_text(table.title)), _grid(cells, _numbers(table))]
+    rows = [[column.title for column in table.visible], *table.shown()]
+    grid = _grid([list(map(markdown_text, row)) for row in rows], _numbers(table))
+    parts = [title.format(markdown_text(table.title)), grid]
     return "\n\n".join([*parts, *map(markdown_text, table.notes)]) + "\n"
 
 
@@ -193,11 +177,3 @@ def _csv(table: Table) -> str:
     writer.writerow([column.key for column in table.columns])
     writer.writerows([row.get(column.key) for column in table.columns] for row in table.rows)
     return text.getvalue()
-
-
-def _json(table: Table) -> str:
-    rows = []
-    for number, row in enumerate(table.rows):
-        entry = {column.key: row.get(column.key) for column in table.columns}
-        rows.append({**entry, "yours": number in table.marked} if table.marked else entry)
-    return json.dumps({"title": table.title, "rows": rows, "note": " ".join(table.notes) or None}, indent=2) + "\n"
