@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from depl0._util.stopping import stop_asked, stop_on_signals
+from depl0._util.progress import stop_asked, stop_on_signals
 from depl0.app.cli.app import STOPPED
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import has_checkpoints, load_newest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from depl0._util.stopping import StopRequested
+from depl0._util.progress import StopRequested
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Quiet
 from depl0.app.studies.measures import made_with

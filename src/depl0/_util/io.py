@@ -1,4 +1,4 @@
-"""Files: whole or not there after a loss of power, read up to a size, and checksums of two that belong together."""
+"""Files: whole or not there after a loss of power, read up to a size, with checksums; folders on the Hub."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from depl0.errors import InputError
+from depl0._util.optional import require
+from depl0.errors import DownloadError, InputError
 
 MAX_TEXT = 1 << 20
 """bytes of a recipe or another text that a person may have written"""
@@ -139,3 +141,36 @@ def checksum(header: dict[str, Any], values: bytes) -> str:
     fields = {key: value for key, value in header.items() if key != "sha256"}
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.sha256(hashlib.sha256(canonical).digest() + hashlib.sha256(values).digest()).hexdigest()
+
+
+PREFIX = "hf://"
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md")
+"""what is downloaded: nothing that is run"""
+
+
+def local_folder(source: str | os.PathLike[str]) -> Path:
+    """Return a folder as it is, or that of ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION`` in the Hub's cache.
+
+    Raises:
+        InputError: no repository can have that name.
+        DownloadError: it cannot be downloaded.
+
+    Example:
+        >>> local_folder("runs/small")
+        PosixPath('runs/small')
+    """
+    text = os.fspath(source)
+    if not isinstance(text, str) or not text.startswith(PREFIX):
+        return Path(source)
+    name, _, revision = text.removeprefix(PREFIX).partition("@")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise InputError(f"a folder on the Hub is called hf://OWNER/NAME, got {text!r} instead.")
+    hub = require("huggingface_hub", "huggingface_hub", "to load from the Hugging Face Hub", extra="hub")
+    try:
+        return Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=list(FILES)))
+    except Exception as error:  # the network's, the server's and the library's own
+        words = (str(error) or type(error).__name__).strip().splitlines()[0]
+        raise DownloadError(
+            f"{text} could not be downloaded: {words}",
+            hint="is the name right, and are you logged in (hf auth login) if the repository is private?",
+        ) from error

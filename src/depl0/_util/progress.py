@@ -1,13 +1,20 @@
-"""How far a long call is: told by what takes long, shown in one line on stderr or by whoever listens."""
+"""Long calls: how far they are, shown in one line on stderr or to a listener, and requests to stop them.
+
+A signal sets a flag, and the work ends at the next place that checks it.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TextIO, TypeAlias, final
+from dataclasses import dataclass
+from typing import Any, TextIO, TypeAlias, final
 
 EVERY_SECONDS = 0.2
 """between two changes of the line"""
@@ -97,3 +104,97 @@ class ProgressLine:
         self._stream.write("\r" + text.ljust(self._width))
         self._stream.flush()
         self._width = max(self._width, len(text))
+
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+"""Ctrl-C, schedulers, a terminal that is closed, and Slurm's ``--signal=USR1@60``"""
+
+
+END_WITH_PARENT = "DEPL0_END_WITH_PARENT"
+"""the environment variable of a process that stops when the one that started it has died"""
+
+
+class StopRequested(BaseException):
+    """Ends the work in progress. No ``Exception``: nobody who handles errors may take it for one."""
+
+
+@final
+@dataclass
+class _Request:
+    owner: int | None = None
+    """the process that listens to signals; workers that it forks inherit the handlers"""
+    asked: bool = False
+    deferred: bool = False
+
+
+_request = _Request()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Listen to signals; within another one, and outside of the main thread, change nothing.
+
+    A second Ctrl-C ends a single process at once. Ranks may get every signal twice, from the launcher and from the
+    terminal, and always finish their step. A rank also stops when its launcher has died.
+    """
+    if _request.owner is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    # nohup ignores SIGHUP, and is obeyed; a shell's background jobs ignore SIGINT, which a run wants to hear
+    wanted = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _ask) for number in wanted}
+    _request.owner, _request.asked = os.getpid(), False
+    if {"TORCHELASTIC_RUN_ID", END_WITH_PARENT} & os.environ.keys() and sys.platform == "linux":
+        _end_with_parent()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _request.owner, _request.asked = None, False
+
+
+@contextmanager
+def stop_deferred() -> Iterator[None]:
+    """Let :func:`check_stop` wait: this part of the work asks :func:`stop_asked` itself, and saves first."""
+    before, _request.deferred = _request.deferred, True
+    try:
+        yield
+    finally:
+        _request.deferred = before
+
+
+def stop_asked() -> bool:
+    """Tell whether a signal has asked this process to stop."""
+    return _request.asked
+
+
+def check_stop() -> None:
+    """Raise :class:`StopRequested` if a signal has asked this process to stop."""
+    if _request.asked and not _request.deferred:
+        raise StopRequested
+
+
+def _ask(number: int, frame: Any) -> None:
+    if os.getpid() != _request.owner:  # a worker: it ends with its parent, or when it is told to
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        return
+    if _request.asked and number == signal.SIGINT and os.environ.get("WORLD_SIZE", "1") == "1":
+        raise StopRequested
+    is_first, _request.asked = not _request.asked, True
+    if is_first and os.environ.get("RANK", "0") == "0":
+        try:
+            os.write(2, f"{signal.Signals(number).name}: stopping as soon as possible\n".encode())
+        except OSError:  # the terminal is gone, and what is said from now on must not be an error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel send SIGTERM when torchrun, or a study's worker, dies and would leave this process behind."""
+    import ctypes
+
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)

@@ -1,4 +1,8 @@
-"""Callables of the user's own by a short text: ``my_package.nets:make`` or ``path/to/file.py:make``."""
+"""Callables of the user's own by a short text, ``my_package.nets:make`` or ``path/to/file.py:make``, and which may run.
+
+Code that a file from elsewhere names runs only if this user has let it. What may run is remembered in the cache folder:
+the code of every run that was started here. ``--trust-code`` adds what a command meets.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, final
 
+from depl0._util.io import atomic_write, cache_folder
 from depl0._util.registry import did_you_mean
 from depl0.errors import Depl0Error, InputError
 
@@ -212,3 +217,40 @@ def _place(error: BaseException, file: str | None) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<frozen" not in frame.filename]
     frame = ([frame for frame in frames if frame.filename == file] or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}"
+
+
+_remembered: set[Path] = set()  # for where the cache folder cannot be written
+_everything = False
+
+
+@contextmanager
+def trusting(everything: bool) -> Iterator[None]:
+    """Let all code run meanwhile, and remember it; or as always."""
+    global _everything
+    before, _everything = _everything, everything
+    try:
+        yield
+    finally:
+        _everything = before
+
+
+def trust_from_now_on(identity: str) -> None:
+    """Let some code run from now on."""
+    path = _trust_file(identity)
+    _remembered.add(path)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, f"{identity}\n".encode())
+
+
+def check_trusted(identity: str, message: str) -> None:
+    """Refuse code that nobody has let run."""
+    path = _trust_file(identity)
+    if _everything:
+        trust_from_now_on(identity)
+    elif path not in _remembered and not path.is_file():
+        raise InputError(message, hint="read it first; --trust-code lets it run, now and later.")
+
+
+def _trust_file(identity: str) -> Path:
+    return cache_folder() / "trusted" / hashlib.sha256(identity.encode()).hexdigest()[:32]

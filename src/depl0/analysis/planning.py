@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depl0._util.defaults import library_defaults
+from depl0._util.process import library_defaults
 from depl0._util.random import isolated_random
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.cause import mark_cause

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0._util.precision import cast
-from depl0._util.stopping import check_stop
+from depl0._util.progress import check_stop
+from depl0._util.tensors import cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.analysis.recording import user_line

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from depl0._util.defaults import library_defaults
-from depl0._util.process import exclusive
+from depl0._util.process import exclusive, library_defaults
 from depl0._util.random import isolated_random
 from depl0.costs.operators import MacCounter
 from depl0.host.copies import private_copy, untouched

@@ -18,8 +18,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from depl0._util.constants import ConstantTensors
 from depl0._util.registry import Registry
+from depl0._util.tensors import ConstantTensors
 from depl0.analysis.plan import Plan
 from depl0.costs.axes import AxisTable
 from depl0.costs.count import Cost

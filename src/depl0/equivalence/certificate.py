@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from depl0._util.precision import as_precise_as_possible
+from depl0._util.tensors import as_precise_as_possible
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, accepted_cases, has_finite_numbers, similar_cases

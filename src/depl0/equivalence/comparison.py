@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from depl0._util.precision import cast
 from depl0._util.random import deterministic_rng_ops
+from depl0._util.tensors import cast
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
 from depl0.errors import Depl0Error

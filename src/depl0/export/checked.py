@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from depl0._util.io import temp_path, write_flushed
-from depl0._util.stopping import check_stop
+from depl0._util.progress import check_stop
 from depl0.equivalence.comparison import relative_error
 from depl0.errors import ExportError, InputError
 from depl0.export.targets import Request, Target

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from depl0._util.defaults import library_defaults
+from depl0._util.process import library_defaults
 from depl0.analysis.planning import plan as make_plan
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.costs.count import Cost, LayerCost

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from depl0._util.defaults import library_defaults
+from depl0._util.process import library_defaults
 from depl0.analysis.plan import Plan
 from depl0.config import PenaltyKind, PenaltyScale
 from depl0.costs.count import Cost

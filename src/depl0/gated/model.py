@@ -8,9 +8,9 @@ from typing import Any, final, get_args
 import torch
 from torch import Tensor, nn
 
-from depl0._util.defaults import library_defaults
-from depl0._util.precision import out_of_half_precision
+from depl0._util.process import library_defaults
 from depl0._util.registry import unknown
+from depl0._util.tensors import out_of_half_precision
 from depl0.analysis.plan import Plan
 from depl0.config import GateConfig, PenaltyKind, PenaltyScale, check_round_to
 from depl0.costs.count import Cost, cost

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from depl0._util.constants import ConstantTensors
 from depl0._util.random import isolated_random
+from depl0._util.tensors import ConstantTensors
 from depl0.analysis.plan import Plan
 from depl0.errors import InputError
 from depl0.host.calls import LAYERS, TRANSPOSED

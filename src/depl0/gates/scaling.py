@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from depl0._util.constants import ConstantTensors
+from depl0._util.tensors import ConstantTensors
 from depl0.analysis.plan import Plan
 
 

@@ -23,8 +23,8 @@ from typing import Literal, TypeAlias, cast, final, get_args
 import torch
 from torch import Tensor
 
-from depl0._util.constants import ConstantTensors
 from depl0._util.registry import suggest_fraction
+from depl0._util.tensors import ConstantTensors
 from depl0.costs.expected import ExpectedCost
 from depl0.errors import InputError
 from depl0.gates import hard_concrete

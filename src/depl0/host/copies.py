@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from depl0._util.precision import cast
 from depl0._util.process import ignored_warnings
 from depl0._util.random import isolated_random
+from depl0._util.tensors import cast
 from depl0.errors import InputError
 from depl0.host.functional import call_with
 from depl0.host.inputs import ExampleInputs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0._util.defaults import user_defaults
+from depl0._util.process import user_defaults
 from depl0.errors import InputError
 from depl0.host.caches import is_cache
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from depl0._util.hub import local_folder
-from depl0._util.io import read_json, write_together
+from depl0._util.io import local_folder, read_json, write_together
 from depl0.errors import FormatError, InputError, NotInstalledError
 from depl0.surgery.files import load, save
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from depl0._util.hub import local_folder
+from depl0._util.io import local_folder
 from depl0._util.optional import check_installed
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import outputs_on, probe_error

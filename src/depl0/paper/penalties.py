@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from depl0._util.constants import ConstantTensors
+from depl0._util.tensors import ConstantTensors
 from depl0.analysis.plan import Plan
 from depl0.costs.expected import PENALTIES
 

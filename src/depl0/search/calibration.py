@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, SequentialSampler
 
-from depl0._util.defaults import read_as_user
+from depl0._util.process import read_as_user
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.copies import run_host

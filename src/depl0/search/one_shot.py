@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Unpack
 
-from depl0._util.defaults import library_defaults, read_as_user, with_user_defaults
+from depl0._util.process import library_defaults, read_as_user, with_user_defaults
 from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from depl0._util.defaults import library_defaults
 from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, world_size
+from depl0._util.process import library_defaults
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete

@@ -20,8 +20,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0._util import io
-from depl0._util.hub import local_folder
-from depl0._util.io import checksum, write_together
+from depl0._util.io import checksum, local_folder, write_together
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import check_description, outputs_on, probe_error

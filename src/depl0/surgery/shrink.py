@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from depl0._util.precision import as_precise_as_possible, cast
 from depl0._util.random import isolated_random
+from depl0._util.tensors import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import similar_cases

@@ -12,9 +12,9 @@ import typer
 
 from depl0 import __version__
 from depl0._util.optional import check_installed
+from depl0._util.progress import StopRequested, stop_on_signals
 from depl0._util.registry import load_plugins
-from depl0._util.stopping import StopRequested, stop_on_signals
-from depl0._util.trust import trusting
+from depl0._util.user_code import trusting
 from depl0.app.cli import compare, doctor, evaluate, export, latency, plan, prune, recipes, report
 from depl0.app.cli.options import GroupedCommand, in_groups
 from depl0.app.table import printable

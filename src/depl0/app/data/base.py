@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from depl0._util.stopping import check_stop
+from depl0._util.progress import check_stop
 from depl0.errors import InputError
 
 Split: TypeAlias = Literal["validation", "test"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from depl0._util.hub import FILES as UPLOADED
+from depl0._util.io import FILES as UPLOADED
 from depl0._util.optional import require
 from depl0.errors import ExportError, InputError
 from depl0.host.network import first_line

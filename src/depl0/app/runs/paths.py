@@ -1,6 +1,6 @@
 """Where the files of a run are, for somebody who looks from another folder than it was started in.
 
-Code that only the run's own files name may be a stranger's: it runs if :mod:`depl0._util.trust` knows it.
+Code that only the run's own files name may be a stranger's: it runs if :mod:`depl0._util.user_code` trusts it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from depl0._util import io, trust
-from depl0._util.user_code import code_file
+from depl0._util import io
+from depl0._util.user_code import check_trusted, code_file, trust_from_now_on
 from depl0.app.data import with_path
 from depl0.app.data.registry import NAMES
 from depl0.app.recipes import catalog
@@ -86,12 +86,12 @@ def code_of(recipe: Recipe) -> dict[str, str]:
 def trust_code(recipe: Recipe) -> None:
     """Let the code of a run that this user has started run in later commands."""
     for file in code_of(recipe).values():
-        trust.remember(f"code {file}")
+        trust_from_now_on(f"code {file}")
 
 
 def _check(code: dict[str, str], place: Path) -> None:
     for field, file in code.items():
-        trust.check(f"code {file}", f"{place} names code that was never run here: its {field} would run {file}.")
+        check_trusted(f"code {file}", f"{place} names code that was never run here: its {field} would run {file}.")
 
 
 def _code(spec: str, base: Path) -> str:

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from depl0._util.stopping import StopRequested, stop_asked, stop_on_signals
+from depl0._util.progress import StopRequested, stop_asked, stop_on_signals
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.lock import locked
 from depl0.app.runtime.accelerator import any_process

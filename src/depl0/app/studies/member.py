@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, final
 
 from depl0._util.io import read_json
-from depl0._util.stopping import END_WITH_PARENT, StopRequested, stop_on_signals
-from depl0._util.trust import trusting
+from depl0._util.progress import END_WITH_PARENT, StopRequested, stop_on_signals
+from depl0._util.user_code import trusting
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe
 from depl0.app.runs.folder import RunFolder

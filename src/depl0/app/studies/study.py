@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from depl0._util.io import atomic_write, read_json
-from depl0._util.stopping import StopRequested, check_stop
+from depl0._util.progress import StopRequested, check_stop
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
 from depl0.app.runs import schema as content

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 import depl0.surgery.files as files
-from depl0._util.stopping import check_stop
+from depl0._util.progress import check_stop
 from depl0.app.runs.gate_log import settled_epoch
 from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
 from depl0.app.runtime.guard import check, wrong_parameter

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast_buffers
-from depl0._util.stopping import stop_asked, stop_deferred
+from depl0._util.progress import stop_asked, stop_deferred
 from depl0.app.runtime.accelerator import any_process, prepare, restore
 from depl0.app.runtime.guard import explained_batches
 from depl0.app.runtime.network import compiled, match_state_layout, set_channels_last, synced_norms

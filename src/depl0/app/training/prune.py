@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import depl0.surgery.files as files
-from depl0._util.stopping import check_stop
+from depl0._util.progress import check_stop
 from depl0.app.recipes.recipe import Recipe, distill_share
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths

@@ -10,8 +10,8 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from depl0._util.precision import out_of_half_precision
 from depl0._util.registry import unknown
+from depl0._util.tensors import out_of_half_precision
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
 from depl0.gates.generators.presets import REACH, Preset

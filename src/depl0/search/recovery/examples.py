@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from depl0._util.defaults import read_as_user, with_user_defaults
+from depl0._util.process import read_as_user, with_user_defaults
 from depl0.errors import InputError
 from depl0.search.calibration import examples_in, on_device
 from depl0.search.recovery.memory import BATCH

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0._util.defaults import thread_context
+from depl0._util.process import thread_context
 from depl0.host.calls import ADDITIONS, TRANSPOSED, Call, CallRecorder
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode

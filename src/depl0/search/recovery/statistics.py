@@ -9,8 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.defaults import with_user_defaults
 from depl0._util.distributed import all_reduce_mean, broadcast_buffers
+from depl0._util.process import with_user_defaults
 from depl0._util.random import isolated_random
 from depl0.gated import GatedModel
 from depl0.host.inputs import output_tensors

@@ -1,12 +1,12 @@
-"""Which precision tensors are in: float64 to compare networks, and never half precision for gates."""
+"""Tensors: their precision (float64 to compare networks, never half precision for gates), and constants of modules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -54,3 +54,18 @@ def out_of_half_precision(convert: Callable[[Tensor], Tensor]) -> Callable[[Tens
         return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
 
     return keep_precision
+
+
+class ConstantTensors(nn.Module):
+    """A module whose constants are plain attributes instead of buffers.
+
+    They follow the module to its device. But nobody broadcasts them in every step (DDP), saves them, or takes a running
+    mean of them, which would turn index 6 into 5.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, fn(value))
+        return self
