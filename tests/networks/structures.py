@@ -378,12 +378,7 @@ class Residual(Classifier):
 
 
 @structure({"stem": 8, "one": 6})
-class ResidualPreActivation(Classifier):
-    def __init__(self) -> None:
-        super().__init__(8)
-        self.stem, self.one, self.two = conv(3, 8), conv(8, 6), conv(6, 8)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(6), nn.BatchNorm2d(8)])
-
+class ResidualPreActivation(Residual):
     def features(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         x = x + self.two(F.relu(self.norms[1](self.one(F.relu(self.norms[0](x))))))
