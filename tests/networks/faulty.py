@@ -35,32 +35,6 @@ class GradientThatExplodes(TinyNet):
         return _BadGradient.apply(scores, wrong) if self.training else scores
 
 
-class _SteadyGradient(torch.autograd.Function):
-    """Does nothing but give a parameter the gradient −1, so that it moves by the learning rate each step."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pace: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        return gradients[0], -torch.ones_like(gradients[0][0, 0])
-
-
-class TooFast(TinyNet):
-    """Gives no numbers when the learning rates of its steps add up to more than 0.2."""
-
-    def __init__(self, num_classes: int = CLASSES, in_channels: int = 1) -> None:
-        super().__init__(num_classes, in_channels)
-        self.pace = nn.Parameter(torch.zeros(()))
-
-    def forward(self, images: Tensor) -> Tensor:
-        scores = super().forward(images)
-        if self.training:
-            scores = _SteadyGradient.apply(scores / (self.pace.detach() < 0.21), self.pace)
-        return scores
-
-
 class OnePixel(nn.Module):
     """Has a batch norm behind global pooling: one value per channel and image."""
 
