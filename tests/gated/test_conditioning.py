@@ -58,7 +58,7 @@ def test_the_gates_that_multiply_are_those_that_were_fed(budget: float | None) -
         return walk(drawn)
 
     gated.generator.on_gates = watch  # type: ignore[method-assign]
-    gates = gated._gates()
+    gates = gated._gates((), {})
     first = gated.plan.groups[0].gates
     assert torch.equal(fed[0].detach(), gates[first].detach())
     assert gates.requires_grad
