@@ -20,6 +20,7 @@ import argparse
 import copy
 import itertools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,21 @@ from depl0.host.inputs import ExampleInputs
 from depl0.search.one_shot import MIN_SHARE
 from depl0.search.recovery.examples import hold_out
 from depl0.search.recovery.self_distillation import distill
-from depl0.search.scores.reconstruction import Look, joint_error, reconstruction_scores, removal_order
+from depl0.search.scores.reconstruction import Look, View, reconstruction_scores, removal_order
 from depl0.select.gates import select_gates
 
 KEY = ("model", "budget", "recover", "arm", "seed")
+
+
+def joint_error(views: Sequence[View], gates: Tensor) -> float:
+    """Return the error of closing all these gates at once, after a refit of their consumer layers."""
+    error = 0.0
+    for view in views:
+        columns = view.columns(gates)
+        if len(columns):
+            blocks, weights = view.inverse[columns][:, columns], view.weight[:, columns].T
+            error += float((weights * torch.linalg.solve(blocks, weights)).sum())
+    return error
 
 
 class Draw:

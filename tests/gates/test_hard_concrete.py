@@ -14,9 +14,7 @@ from depl0.gates import (
     ZETA,
     closing_log_alpha,
     evaluation_gates,
-    log_alpha_for,
     open_probability,
-    probability_of_one,
     sample,
     sample_gates,
 )
@@ -46,11 +44,9 @@ def test_constants_are_those_of_the_paper():
 
 @repeatable
 @given(log_alphas)
-def test_probabilities_have_their_closed_form(log_alpha):
+def test_the_open_probability_has_its_closed_form(log_alpha):
     found = open_probability(torch.tensor(log_alpha, dtype=torch.float64)).item()
     assert found == pytest.approx(sigmoid(log_alpha - BETA * math.log(0.1 / 1.1)), rel=1e-9)
-    found = probability_of_one(torch.tensor(log_alpha, dtype=torch.float64)).item()
-    assert found == pytest.approx(sigmoid(log_alpha - BETA * math.log(1.1 / 0.1)), rel=1e-9)
 
 
 @repeatable
@@ -58,7 +54,7 @@ def test_probabilities_have_their_closed_form(log_alpha):
 def test_samples_are_open_and_one_as_often_as_the_probabilities_say(log_alpha):
     gates = draw(log_alpha)
     assert share(gates > 0, open_probability(torch.tensor(log_alpha)).item())
-    assert share(gates == 1, probability_of_one(torch.tensor(log_alpha)).item())
+    assert share(gates == 1, sigmoid(log_alpha - BETA * math.log(1.1 / 0.1)))
 
 
 @repeatable
@@ -124,19 +120,11 @@ def test_a_gate_is_closed_exactly_at_and_below_the_closing_point(rule, dtype):
 @pytest.mark.parametrize("rule", RULES)
 def test_everything_grows_with_log_alpha(rule):
     log_alpha = torch.linspace(-20, 20, 4001)
-    values = [open_probability(log_alpha), probability_of_one(log_alpha), evaluation_gates(log_alpha, rule)]
+    values = [open_probability(log_alpha), evaluation_gates(log_alpha, rule)]
     values += [sample(log_alpha, torch.full_like(log_alpha, uniform)) for uniform in (0.0, 0.2, 0.5, 0.9, 1.0)]
     for value in values:
         assert (value.diff() >= 0).all()
         assert value.min() >= 0 and value.max() <= 1
-    assert (open_probability(log_alpha) >= probability_of_one(log_alpha)).all()
-
-
-@repeatable
-@given(st.floats(0.001, 0.999))
-def test_log_alpha_for_is_the_inverse_of_open_probability(probability):
-    log_alpha = log_alpha_for(torch.tensor(probability, dtype=torch.float64))
-    assert open_probability(log_alpha).item() == pytest.approx(probability, rel=1e-9)
 
 
 @pytest.mark.parametrize("log_alpha", [-20.0, -3.0, 0.0, 3.0, 20.0])
@@ -156,7 +144,7 @@ def test_noise_at_its_ends_cannot_overrule_a_decided_gate():
     assert sample(torch.full((2,), -20.0), ends).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("function", [open_probability, probability_of_one, evaluation_gates])
+@pytest.mark.parametrize("function", [open_probability, evaluation_gates])
 def test_gradients_are_finite_at_extreme_log_alpha(function):
     log_alpha = torch.tensor([-20.0, -1.6, 0.0, 1.6, 20.0], requires_grad=True)
     function(log_alpha).sum().backward()
@@ -178,11 +166,9 @@ def test_half_precision_is_converted(dtype):
     full = half.float()
     for found, wanted in [
         (open_probability(half), open_probability(full)),
-        (probability_of_one(half), probability_of_one(full)),
         (evaluation_gates(half), evaluation_gates(full)),
         (evaluation_gates(half, "paper"), evaluation_gates(full, "paper")),
         (sample(half, uniform), sample(full, uniform)),
-        (log_alpha_for(half.abs() / 8), log_alpha_for(full.abs() / 8)),
         (sample_gates(half, torch.Generator().manual_seed(1)), sample_gates(full, torch.Generator().manual_seed(1))),
     ]:
         assert found.dtype == torch.float32

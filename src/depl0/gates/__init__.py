@@ -7,9 +7,7 @@ from depl0.gates.hard_concrete import (
     ZETA,
     closing_log_alpha,
     evaluation_gates,
-    log_alpha_for,
     open_probability,
-    probability_of_one,
     sample,
     sample_gates,
 )
@@ -21,9 +19,7 @@ __all__ = [
     "ZETA",
     "closing_log_alpha",
     "evaluation_gates",
-    "log_alpha_for",
     "open_probability",
-    "probability_of_one",
     "sample",
     "sample_gates",
 ]

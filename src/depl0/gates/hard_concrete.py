@@ -34,7 +34,6 @@ ZETA = 1.1
 """Upper end of the stretched interval."""
 
 _LOG_ODDS_OF_ZERO = math.log(-GAMMA / ZETA)  # the log odds of s where the stretched value is 0
-_LOG_ODDS_OF_ONE = math.log((1 - GAMMA) / (ZETA - 1))  # and where it is 1
 
 # The log α at or below which each rule's evaluation gate is exactly 0.
 _CLOSING: Mapping[str, float] = MappingProxyType({"median": BETA * _LOG_ODDS_OF_ZERO, "paper": _LOG_ODDS_OF_ZERO})
@@ -51,26 +50,6 @@ def open_probability(log_alpha: Tensor) -> Tensor:
     tensor([0.5000, 0.8318, 0.9900])
     """
     return torch.sigmoid(_at_least_float32(log_alpha) - BETA * _LOG_ODDS_OF_ZERO)
-
-
-def log_alpha_for(open_probability: Tensor) -> Tensor:
-    """Give the log α of gates that are open with this probability: log α = log(p / (1 − p)) + β·log(−γ/ζ).
-
-    A probability of 0 or 1 needs an infinite log α.
-
-    >>> log_alpha_for(torch.tensor([0.5, 0.99]))
-    tensor([-1.5986,  2.9965])
-    """
-    return torch.logit(_at_least_float32(open_probability)) + BETA * _LOG_ODDS_OF_ZERO
-
-
-def probability_of_one(log_alpha: Tensor) -> Tensor:
-    """Probability that a gate is exactly 1: P(gate = 1) = σ(log α − β·log((1 − γ)/(ζ − 1))).
-
-    >>> probability_of_one(torch.tensor([0.0, 2.0, 4.0]))
-    tensor([0.1682, 0.5990, 0.9169])
-    """
-    return torch.sigmoid(_at_least_float32(log_alpha) - BETA * _LOG_ODDS_OF_ONE)
 
 
 def sample(log_alpha: Tensor, uniform: Tensor) -> Tensor:

@@ -364,14 +364,3 @@ def removal_order(
         if len(left):
             reading = [view.without(columns) if len(columns := view.columns(gone)) else view for view in reading]
     return order, increments
-
-
-def joint_error(views: list[View], gates: Tensor) -> float:
-    """Return the error of closing all these gates at once, the other channels of their readers making up for it."""
-    error = 0.0
-    for view in views:
-        columns = view.columns(gates)
-        if len(columns):
-            blocks, weights = view.inverse[columns][:, columns], view.weight[:, columns].T
-            error += float((weights * torch.linalg.solve(blocks, weights)).sum())
-    return error
