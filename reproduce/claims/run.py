@@ -297,7 +297,6 @@ def figures(recipe: Recipe, folder: RunFolder, summary: dict[str, Any], unseen: 
         "steps": summary["steps"],
         "undecided": searched[-1]["undecided"] if searched else None,
         "closed_at_start": statistics.fmean(start) if start else None,
-        "gates_that_differ": (summary.get("dependency") or {}).get("gates_that_differ"),
         "seconds": summary["seconds"],
         "made_with": {
             "commit": environment.get("commit"),

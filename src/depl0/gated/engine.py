@@ -107,10 +107,6 @@ class Engine:
         """Return the penalty for this log α."""
         return self._gated._penalty(kind, scale, log_alpha)
 
-    def gates_of_group(self, group: int, scores: Tensor, uniform: Tensor | None = None) -> Tensor:
-        """Return one group's gates for its scores: those of this noise (of all gates), or else evaluation gates."""
-        return self._gated._gates_of_group(group, scores, uniform)
-
     # -- gates -------------------------------------------------------------------------------------------------------
 
     @library_defaults()

@@ -22,7 +22,6 @@ class SearchChanges(TypedDict, total=False):
     ramp: float
     cut: CutPolicy
     first_scores: FirstScores
-    dependency: float
     compensate: bool
     renew_statistics: bool
     converged_change: float
@@ -44,9 +43,6 @@ class SearchConfig:
         first_scores: where the first scores come from, given ``calibrate``: ``"taylor"`` (first-order change of the
             loss, or of the outputs without labels, for the cost), ``"reconstruction"`` (the error that is left when the
             layers that read a channel are refitted without it), or ``"none"``: all gates start alike.
-        dependency: how much the scores of a group start to depend on which gates of the group before it are closed, as
-            a share of the spread of all scores; learned from there. Above 0 it needs a budget, ``calibrate``, and a
-            network attached with ``conditioning="gates"``.
         compensate: refit downstream layers in closed form after the gates are frozen, from ``calibrate``; batch-norm
             statistics are then not renewed. With ``ramp=0`` also before the first step, for the gates that the first
             scores close.
@@ -67,14 +63,13 @@ class SearchConfig:
     ramp: float = 0.6
     cut: CutPolicy = "auto"
     first_scores: FirstScores = "taylor"
-    dependency: float = 0.0
     compensate: bool = False
     renew_statistics: bool = True
     converged_change: float = 0.01
     converged_after: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "ramp", "dependency", "converged_change", "converged_after"):
+        for name in ("warmup", "ramp", "converged_change", "converged_after"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise InputError(f"{name} must be between 0 and 1, got {value!r} instead.")

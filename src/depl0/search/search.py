@@ -28,7 +28,6 @@ from depl0.search.calibration import Calibration, Loss
 from depl0.search.closing import closed_streak, closing_gates, first_streak, is_worth_it
 from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
 from depl0.search.convergence import StablePeriod, can_converge, gate_positions
-from depl0.search.dependency import check_can_depend, start_dependent
 from depl0.search.freezing import Freezing, fit_to_frozen, freeze_network, settle
 from depl0.search.recovery.compensation import compensate
 from depl0.search.scores.importance import first_scores
@@ -114,8 +113,6 @@ class Search:
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r} instead.")
         self.gated, self.steps = gated, steps
         self.config = (config or SearchConfig()).changed(**changes)
-        if self.config.dependency > 0:
-            check_can_depend(gated)
         self._optimizers, self._averages = list(optimizers), list(averages)
         self._calibration = Calibration.of(calibrate, loss, gated)
         self._listener = listener or SearchListener()
@@ -276,8 +273,6 @@ class Search:
                     f"the first scores of the gates are not finite at step {self._state.done}.",
                     hint="the network gives NaN or infinite losses on the batches of calibrate.",
                 )
-            if self.config.dependency > 0:
-                start_dependent(gated, calibration.pairs(calibration.scores), calibration.loss, self.config.dependency)
             self._start_from(scores, calibration)
         if gated.config.budget is None:  # with one, all gates are open now: the target is the whole cost
             log_alpha = self._log_alpha()

@@ -75,13 +75,6 @@ class Recipe(Section):
                 "must be.",
                 hint="with a budget the weight of the penalty is found automatically.",
             )
-        if self.search.dependency > 0 and (budget is None or self.gates.conditioning != "gates"):
-            raise refusal(
-                "search.dependency",
-                "0 unless there is a budget and gates.conditioning is 'gates'",
-                self.search.dependency,
-                "set gates.conditioning to 'gates'.",
-            )
         return self
 
     @model_validator(mode="after")

@@ -288,9 +288,6 @@ class SearchSection(Section):
     first_scores: FirstScores = "taylor"
     """Initial scores with a budget and a network that has learned something: taylor (first-order change of the loss),
     reconstruction (error left after refitting downstream layers) or none."""
-    dependency: Share = 0.0
-    """How strongly the initial scores of a group depend on the closed gates of the group before it, as a share of the
-    spread of all scores; needs a budget, generator fc and conditioning on gates."""
     compensate: Flag = False
     """Refit downstream layers in closed form after pruning."""
     renew_statistics: Flag = True

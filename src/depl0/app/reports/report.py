@@ -98,7 +98,6 @@ def _plain(run: Run) -> dict[str, object]:
         "layers": rows(results.layers(run)),
         "unprunable": rows(results.unprunable(run)),
         "events": [{"event": event.kind, "epoch": event.epoch} for event in curves.events(run)],
-        "dependency": run.get("dependency"),
         "certificate": run.get("certificate"),
         "environment": run.environment,
         "recipe": run.recipe,

@@ -232,24 +232,16 @@ def unprunable(run: Run) -> Table:
 
 
 def search_facts(run: Run) -> Table:
-    """Return what the search came to: when its gates came to rest, and how much they depend on each other."""
-    share_of_spread = run.get("dependency", "spread_share")
+    """Return when the gates of the search came to rest, and how many the budget closed at the end."""
     facts = {
         "converged": _converged(run),
         "at most 1 % of the gates differ from the final set since": _shown(
             "epoch {:g}".format, run.get("settled_epoch")
         ),
         "gates closed by the budget at the end": run.get("freezing", "gates_closed"),
-        "spread of log α that comes from other groups (W·x)": _shown(share, share_of_spread),
-        "gates that would differ with W = 0": _differing(run),
     }
     rows = [{"what": what, "value": value} for what, value in facts.items() if value is not None]
     return Table(f"{run.label}: the search", (Column("what", ""), Column("value", "")), rows)
-
-
-def _differing(run: Run) -> str | None:
-    differ, gates = run.get("dependency", "gates_that_differ"), run.get("dependency", "gates")
-    return None if differ is None or gates is None else f"{differ:g} of {gates:g}"
 
 
 def _converged(run: Run) -> str | None:

@@ -11,7 +11,6 @@ from torch import nn
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
 from depl0.search.convergence import settled_since
-from depl0.search.dependency import measure_dependency
 from depl0.surgery.record import record_of
 
 SCALE = 1000
@@ -75,14 +74,7 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
         "open_gates": {group.name: int(is_open[group.gates].sum()) for group in gated.plan.groups},
         "undecided": float(((probability > 0.1) & (probability < 0.9)).float().mean()),
         **_price(gated, penalty_weight),
-        **dependency_of(gated),
     }
-
-
-def dependency_of(gated: GatedModel) -> dict[str, Any]:
-    """Return how much the dependency between gates decides, under its name; nothing where there is none."""
-    found = measure_dependency(gated)
-    return {} if found is None else {"dependency": found.to_dict()}
 
 
 def _price(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:

@@ -157,7 +157,6 @@ SUMMARY = Check(
         **dict.fromkeys(("dense", "compact"), Network),
         validation=optional(images=Count, dense=Network, compact=Network),
         convergence=optional(epoch=Count),
-        dependency=optional(spread_share=Number, gates_that_differ=Count, gates=Count),
         freezing=optional(gates_closed=Number, fitted=list[_Fitted]),
         speedup=dict[Text, SpeedupFields],
         certificate=optional(max_error=Number, dtype=Text),

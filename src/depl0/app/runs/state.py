@@ -66,8 +66,6 @@ class RunState:
     freezing: FreezingRecord | None = None
     latency: dict[str, Any] | None = None
     convergence: dict[str, Any] | None = None
-    dependency: dict[str, Any] | None = None
-    """how much the dependency between gates decided when they were frozen; None: they had none"""
     compactions: list[CompactionRecord] = field(default_factory=list)
     record: str | None = None
     """how the compact network was cut, as JSON, while it is fine-tuned"""

@@ -79,8 +79,6 @@ class Summary:
     """when the search noticed that its open gates had come to rest"""
     settled_epoch: float | None
     """the first epoch after which hardly any gate differs from the final set, seen from the end"""
-    dependency: dict[str, Any] | None
-    """how much the dependency between gates decided in the end; None: they had none"""
     compactions: list[CompactionRecord]
     certificate: Certificate
     agreement: Agreement | None
@@ -120,7 +118,6 @@ class Summary:
             "freezing": self.freezing.to_dict(self.metric.name),
             "convergence": self.convergence,
             "settled_epoch": self.settled_epoch,
-            "dependency": self.dependency,
             "compactions": [dataclasses.asdict(entry) for entry in self.compactions],
             "certificate": dataclasses.asdict(self.certificate),
             "agreement": None if self.agreement is None else dataclasses.asdict(self.agreement),

@@ -95,7 +95,6 @@ def _summary(
         freezing=state.freezing,
         convergence=state.convergence,
         settled_epoch=_settled(session, frozen),
-        dependency=state.dependency,
         compactions=state.compactions,
         certificate=record.certificate,
         agreement=record.agreement,

@@ -23,7 +23,7 @@ from depl0._util.user_code import wrap_user_errors
 from depl0.app.data import Batches
 from depl0.app.methods import Scored
 from depl0.app.recipes.recipe import Recipe, method_of
-from depl0.app.runs.gate_log import dependency_of, describe_gates, gates_line
+from depl0.app.runs.gate_log import describe_gates, gates_line
 from depl0.app.runs.progress import shown_as
 from depl0.app.runs.state import CompactionRecord, FreezingRecord
 from depl0.app.runtime.guard import diverged
@@ -208,7 +208,6 @@ def search_config(recipe: Recipe, trained: bool) -> SearchConfig:
         ramp=search.ramp,
         cut=search.cut,
         first_scores=search.first_scores if has_learned else "none",
-        dependency=search.dependency,
         compensate=search.compensate,
         renew_statistics=search.renew_statistics,
         converged_change=search.converged_change,
@@ -302,8 +301,7 @@ class ScoredPhase(Phase):
 
 
 def score_before_freezing(session: Session, gated: GatedModel) -> float:
-    """Measure the network, and the dependency of its gates, before they are frozen."""
-    session.state.dependency = dependency_of(gated).get("dependency")
+    """Return the metric of the network before its gates are frozen."""
     return evaluate(session.accelerator, gated, session.data.for_choices.epoch(0), session.task)
 
 

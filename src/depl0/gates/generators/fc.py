@@ -31,12 +31,6 @@ class FC(BoundedGenerator):
         """Give b."""
         return self._layer(group).bias
 
-    @torch.no_grad()
-    def couple(self, group: int, effect: Tensor) -> None:
-        """Set a group's weights so that W·x, as it enters tanh, is ``effect``·x; the bias stays."""
-        layer = self._layer(group)
-        layer.weight.copy_(effect * layer.inputs if layer.mean else effect)
-
     def _layer(self, group: int) -> Affine:
         return cast(Affine, self.layers[group])
 
