@@ -133,8 +133,7 @@ def train(rank: int, folder: Path, cut: Any, wrapped: bool, fit: bool) -> int:
     weights, gates = gated.parameter_groups(lr=0.05, steps=20)
     sgd, adam = torch.optim.SGD([weights], momentum=0.9), torch.optim.Adam([gates])
     own = [batch(100 * rank + number) for number in range(3)]  # other data in each process
-    soon: Any = {"ramp": 0.4, "converged_change": 0.1} if cut == "once" else {}
-    search = depl0.Search(gated, 20, optimizers=[sgd], calibrate=own, loss=LOSS, cut=cut, compensate=fit, **soon)
+    search = depl0.Search(gated, 20, optimizers=[sgd], calibrate=own, loss=LOSS, cut=cut, compensate=fit)
     torch.manual_seed(rank)  # other gates in each process
     model, cuts = DistributedDataParallel(gated) if wrapped else gated, 0
     for step in range(20):
@@ -162,8 +161,7 @@ def train(rank: int, folder: Path, cut: Any, wrapped: bool, fit: bool) -> int:
         ("auto", True, False, True),
         ("auto", False, False, False),
         ("never", True, False, False),
-        ("once", True, False, True),
-        ("once", True, True, True),
+        ("progressive", True, True, True),
     ],
 )
 def test_two_processes_with_other_data_agree(

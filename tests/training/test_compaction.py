@@ -13,8 +13,6 @@ import depl0
 import depl0.search.closing as closing
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runtime import network as compiling
-from depl0.app.training.ema import Average
-from depl0.app.training.search import SearchRecorder
 from depl0.errors import TrainingError
 from depl0.search.convergence import StablePeriod, can_converge
 from depl0.search.freezing import freeze_network
@@ -37,7 +35,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "progressive, gated fine-tuning": {"finetune__gated": True, "gates__budget": 0.3},
     "progressive, rounded": {"gates__round_to": 2},
-    "once": {"search__cut": "once", **SETTLES},
     "never": {"search__cut": "never", **SETTLES},
 }
 
@@ -90,7 +87,7 @@ def test_the_network_shrinks_by_a_tenth_or_more_at_a_time(name: str, whole: dict
 
 
 def test_the_budget_is_kept_and_used(whole: dict[str, Path]) -> None:
-    for name, budget in (("progressive", 0.5), ("progressive, gated fine-tuning", 0.3), ("once", 0.5)):
+    for name, budget in (("progressive", 0.5), ("progressive, gated fine-tuning", 0.3)):
         reached = summary_of(whole[name])["budget_reached"]
         assert budget - 0.1 < reached <= budget, name
         last = epochs(whole[name], "search")[-1]
@@ -105,43 +102,6 @@ def test_rounded_networks_have_rounded_sizes_all_the_way(whole: dict[str, Path])
     summary = summary_of(folder)
     assert all(group["open"] % 2 == 0 for group in summary["groups"].values())
     assert 0.25 < summary["budget_reached"] <= 0.5  # steps of two channels are large in a network this small
-
-
-def test_once_freezes_when_the_search_has_converged_and_trains_on(whole: dict[str, Path]) -> None:
-    folder = whole["once"]
-    (converged,), (frozen,), (cut,) = (events(folder, kind) for kind in ("convergence", "freezing", "compaction"))
-    assert converged["epoch"] < 8 and converged["step"] == frozen["step"] == cut["step"]
-    assert converged["epoch"] >= 8 * 0.55 + 0.6  # not before the target was reached and the gates have stayed
-    summary = summary_of(folder)
-    assert summary["convergence"] == {k: converged[k] for k in ("epoch", "step", "since_epoch")}
-    assert summary["steps"] == 30  # all epochs of the search and of fine-tuning
-    assert cut["macs_share"] == summary["macs_left"] <= 0.5
-    after = [line for line in epochs(folder, "search") if line["step"] > cut["step"]]
-    assert after and all(line["kept"]["macs_share"] == summary["macs_left"] for line in after)
-
-
-def test_what_freezing_fits_is_trained_on_and_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[list[torch.Tensor]]] = []
-
-    def remember(average: Average) -> None:
-        seen.append([[tensor.clone() for tensor in tensors] for tensors in (average._present(), average.state())])
-
-    frozen, carry_over = SearchRecorder.frozen, Average.carry_over
-    monkeypatch.setattr(SearchRecorder, "frozen", lambda own, what: [frozen(own, what), remember(own._average)])
-    monkeypatch.setattr(Average, "carry_over", lambda own, shrunk: [remember(own), carry_over(own, shrunk)])
-    run(with_overrides(recipe_of("once"), {"finetune.epochs": 0}), tmp_path / "run")
-    assert events(tmp_path / "run", "freezing")[0]["statistics"] == "renewed"
-    (fitted, _), (own, mean) = seen
-    assert all(map(torch.equal, fitted, own)), "training goes on from other weights than those that were fitted"
-    assert all(map(torch.equal, fitted, mean)), "the mean does not know of the fit"
-
-
-def test_once_is_never_until_it_acts(whole: dict[str, Path]) -> None:
-    (converged,), (also,) = events(whole["once"], "convergence"), events(whole["never"], "convergence")
-    assert {**converged, "seconds": 0} == {**also, "seconds": 0}
-    before = [line for line in epochs(whole["once"], "search") if line["step"] < converged["step"]]
-    same = epochs(whole["never"], "search")[: len(before)]
-    assert before and [{**line, "seconds": 0} for line in before] == [{**line, "seconds": 0} for line in same]
 
 
 def test_never_leaves_the_network_whole_until_everything_is_trained(whole: dict[str, Path]) -> None:
@@ -173,8 +133,6 @@ def test_the_files_of_a_run_give_the_same_network(name: str, whole: dict[str, Pa
         ("progressive, penalty", [1]),
         ("progressive, gated fine-tuning", [2, 14]),
         ("progressive, rounded", [1]),
-        ("once", [0]),
-        ("once", [1]),
         ("never", [1]),
     ],
 )

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from depl0._util.registry import unknown
 from depl0.errors import InputError
 
-CutPolicy: TypeAlias = Literal["auto", "progressive", "once", "never"]
+CutPolicy: TypeAlias = Literal["auto", "progressive", "never"]
 FirstScores: TypeAlias = Literal["taylor", "reconstruction", "none"]
 
 
@@ -37,9 +37,8 @@ class SearchConfig:
         warmup: the share of the search, at its start, during which all gates stay open.
         ramp: the share of it, after the warm-up, over which the target is lowered from the whole cost to the budget.
         cut: when closed channels are cut out of the network: ``"progressive"`` (whenever it frees a tenth of the
-            remaining MACs), ``"once"`` (when the search has converged, or at the end), ``"never"`` (only by
-            ``finish``), or ``"auto"``: progressive in one process and under DDP, else never, because whatever
-            synchronizes gradients must take the parameters of the smaller network.
+            remaining MACs), ``"never"`` (only by ``finish``), or ``"auto"``: progressive in one process and under DDP,
+            else never, because whatever synchronizes gradients must take the parameters of the smaller network.
         first_scores: where the first scores come from, given ``calibrate``: ``"taylor"`` (first-order change of the
             loss, or of the outputs without labels, for the cost), ``"reconstruction"`` (the error that is left when the
             layers that read a channel are refitted without it), or ``"none"``: all gates start alike.
@@ -55,7 +54,7 @@ class SearchConfig:
         InputError: a field has a value that is not allowed, or fields contradict each other.
 
     Example:
-        >>> SearchConfig(warmup=0.2, cut="once").ramp
+        >>> SearchConfig(warmup=0.2, cut="never").ramp
         0.6
     """
 

@@ -313,14 +313,9 @@ class Search:
         log_alpha = self._log_alpha()
         if not bool(log_alpha.isfinite().all()):  # reported elsewhere, with the step and the cause
             return False
-        policy = self._policy
-        if state.convergence is None and self._has_converged(log_alpha) and policy == "once":
-            self.freeze()
-            for average in self._averages:  # else the mean would go on from weights that know nothing of the cut
-                fitted, mean = self._averaged(average)
-                mean.load_state_dict(fitted.host.state_dict())
-            return self.cut(self.gated.evaluation_gates().cpu() == 0)
-        if policy == "progressive" and self._is_followed:
+        if state.convergence is None:
+            self._note_convergence(log_alpha)
+        if self._policy == "progressive" and self._is_followed:
             state.closed_streak = closed_streak(log_alpha, state.closed_streak, self.gated.config.evaluation)
             closing = closing_gates(self.gated, log_alpha, state.closed_streak)
             if is_worth_it(self.gated, closing):
@@ -339,25 +334,25 @@ class Search:
         """Whether whatever synchronizes gradients takes the parameters of a smaller host."""
         return self.config.cut != "auto" or world_size() == 1 or self.gated.engine.has_wrapper
 
-    def _has_converged(self, log_alpha: Tensor) -> bool:
+    def _note_convergence(self, log_alpha: Tensor) -> None:
+        """Report convergence if the open gates have stayed the same for long enough."""
         config, state, has_budget = self.config, self._state, self.gated.config.budget is not None
         open_gates, change = self._open_gates(log_alpha), config.converged_change
         reached_at = config.warmup + config.ramp if has_budget else None
         if not can_converge(open_gates, state.done / self.steps, reached_at, state.first_open, change):
-            return False
+            return
         positions, closed_below = (None, 0.0) if has_budget else self._positions(log_alpha)
         stable = state.stable or StablePeriod(open_gates, state.done, positions)
         state.stable = stable.after(open_gates, state.done, change, positions)
         if not state.stable.lasts(state.done, config.converged_after * self.steps):
-            return False
+            return
         if positions is not None and not state.stable.continues(
             positions, closed_below, state.done, self.steps, change
         ):
             state.stable = state.stable.measured_at(positions, state.done)
-            return False
+            return
         state.convergence = Convergence(state.done, int(state.stable.since))
         self._listener.converged(state.convergence)
-        return True
 
     @torch.no_grad()
     def _log_alpha(self) -> Tensor:

@@ -48,7 +48,7 @@ from depl0.gates.threshold import BudgetKind
 from depl0.search.config import FirstScores
 
 Schedule: TypeAlias = Literal["constant", "step", "cosine", "one-cycle"]
-Cut: TypeAlias = Literal["progressive", "once", "never"]
+Cut: TypeAlias = Literal["progressive", "never"]
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 Tracker: TypeAlias = Literal["tensorboard", "wandb", "mlflow"]
 CONTINUED = "continued"
@@ -283,8 +283,8 @@ class SearchSection(Section):
     ramp: Share = 0.6
     """Share of the search, after the warm-up, over which the target falls from the full cost to the budget."""
     cut: Cut = "progressive"
-    """When closed channels are removed: progressive (during the search, whenever it pays), once (when the search has
-    converged, or at its end) or never (after all training)."""
+    """When closed channels are removed: progressive (during the search, whenever it pays) or never (after all
+    training)."""
     first_scores: FirstScores = "taylor"
     """Initial scores with a budget and a network that has learned something: taylor (first-order change of the loss),
     reconstruction (error left after refitting downstream layers) or none."""

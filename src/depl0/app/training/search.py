@@ -61,8 +61,7 @@ def search(session: Session, gated: GatedModel) -> None:
     else:
         phase = SearchPhase(session, gated)
         run_phase(session, phase)
-        if not phase.search.is_frozen:
-            phase.search.freeze()
+        phase.search.freeze()
 
 
 # -- gates that are learned ------------------------------------------------------------------------------------------
@@ -86,7 +85,7 @@ class SearchPhase(Phase):
             distillation=session.distillation,
             find_unused_parameters=recipe.run.compile and recipe.search.warmup > 0,
         )
-        self.gated, self.penalty_weight, self._is_compiled = gated, penalty.weight, recipe.run.compile
+        self.gated, self.penalty_weight = gated, penalty.weight
         self.search = Search(
             gated,
             recipe.search.epochs * steps,
@@ -104,21 +103,17 @@ class SearchPhase(Phase):
         return self.model if self._penalised is None else self._penalised
 
     def losses(self, outputs: Any, targets: Any) -> Losses:
-        """Return the task's loss, with the penalty once the gates move and until they are frozen."""
+        """Return the task's loss, with the penalty once the gates move."""
         if self.penalty_weight is None:
             task = self.task.loss(outputs, targets)
             return Losses(task, task, outputs)
         outputs, penalty = outputs
         task = self.task.loss(outputs, targets)
-        counts = self.search.is_released and not self.search.is_frozen
-        return Losses(task + self.penalty_weight * penalty if counts else task, task, outputs)
+        return Losses(task + self.penalty_weight * penalty if self.search.is_released else task, task, outputs)
 
     def before_step(self) -> bool:
         """Advance the search; returns True if the network shrank."""
-        rebuilt = self.search.step()
-        if rebuilt and self.search.is_frozen and self._is_compiled:  # the generator gets no gradients any more
-            self.find_unused_parameters = True
-        return rebuilt
+        return self.search.step()
 
     def describe(self) -> dict[str, Any]:
         """Return the state of the gates."""
