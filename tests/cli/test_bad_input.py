@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -188,8 +187,7 @@ def test_a_loss_that_becomes_nan(type_command: Type, tmp_path: Path) -> None:
 def test_data_that_cannot_be_downloaded(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:  # bound but not listening: every connection to its port is refused
         taken.bind(("127.0.0.1", 0))
-        module = import_module("depl0.app.data.download")
-        monkeypatch.setattr(module, "SITE", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setattr("depl0.app.data.download.SITE", f"http://127.0.0.1:{taken.getsockname()[1]}")
         typed = type_command("recipes download cifar10 d")
     assert typed.code == 1
     assert "cifar10 cannot be downloaded" in typed.err and "d/cifar-10-binary.tar.gz" in typed.err

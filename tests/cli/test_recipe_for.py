@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from depl0.app.cli.prune import chosen_recipe, recipe_for
+from depl0.app.cli.prune import chosen_recipe, recipe_for, with_model
 from depl0.app.recipes import get, task_of
 from depl0.app.recipes.recipe import distill_share
 from depl0.errors import InputError
@@ -30,6 +30,16 @@ def test_own_network_gets_a_name_of_its_own(model: str, data: str, name: str) ->
     assert recipe.replace(name="custom") == get("custom")
     with pytest.raises(InputError, match="needs data"):
         recipe_for(model, None)
+
+
+@pytest.mark.parametrize("trained", [{"pretrained": True}, {"weights": "file.pt"}, {}])
+def test_a_model_may_stand_in_the_place_of_the_recipe(trained: dict[str, Any]) -> None:
+    options = {"model": None, "weights": None, "pretrained": None, "quick": False, "data": "digits", **trained}
+    found = chosen_recipe(**with_model({"recipe": "timm:resnet18", **options}))
+    assert found == chosen_recipe(**{**options, "model": "timm:resnet18", "quick": bool(trained)})
+    assert (found.gates.method == "reconstruction") == bool(trained)
+    for recipe in ("digits", "C:/my.toml", None):
+        assert with_model({"recipe": recipe, **options}) == {"recipe": recipe, **options}
 
 
 def test_data_alone_ask_for_a_network() -> None:

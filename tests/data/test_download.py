@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from depl0.app.data import download as download_data
 from depl0.app.data import open_data
+from depl0.app.data.download import download as download_data
 from depl0.app.data.readers import CIFAR10
 from depl0.errors import DataError, InputError
 from tests.support.layouts import pack, write_cifar10

@@ -34,7 +34,7 @@ from depl0.errors import (
 EPILOG = """\b
 Examples:
   depl0 prune digits
-  depl0 prune --model timm:resnet18 --pretrained --data folder:DIR --quick
+  depl0 prune timm:resnet18 --pretrained --data folder:DIR
   depl0 export runs/digits --to onnx
 
 \b

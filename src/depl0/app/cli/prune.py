@@ -39,7 +39,10 @@ GROUPS = {
 def chosen_recipe(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="Recipe name or TOML file, see depl0 recipes (default: digits, or custom with --model)."),
+        typer.Argument(
+            help="Recipe name or TOML file, see depl0 recipes, or a model as of --model, pruned with --quick if it is "
+            "trained (default: digits, or custom with --model)."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="resnet56, torchvision:…, timm:…, package.module:make or file.py:make.")
@@ -138,6 +141,7 @@ def prune_command(
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Prune a network, and report the result."""
+    options = with_model(options)
     shares = () if options["budget"] is None else read_budgets(options["budget"], "--budget")
     if options["quick"] and len(shares) > 1:
         return _prune_to_each(shares, {**options, "budget": f"{shares[0]}"}, out, quiet, as_json)
@@ -169,6 +173,19 @@ def _prune_to_each(
     recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
     comparison, folder = Comparison(recipe, (), 1, budgets, by_budget=True), study_folder(out, "budgets", recipe.name)
     run_comparison(comparison, folder, reporter, as_json)
+
+
+def with_model(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with a model in the place of the recipe as ``--model``; a trained one is pruned quickly.
+
+    >>> with_model({"recipe": "timm:resnet18", "model": None, "weights": None, "pretrained": True, "quick": False})
+    {'recipe': None, 'model': 'timm:resnet18', 'weights': None, 'pretrained': True, 'quick': True}
+    """
+    given = options["recipe"]
+    if given is None or options["model"] is not None or ":" not in given or given.lower().endswith(".toml"):
+        return options
+    trained = bool(options["weights"] or options["pretrained"])
+    return {**options, "recipe": None, "model": given, "quick": options["quick"] or trained}
 
 
 def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:

@@ -84,6 +84,6 @@ def download_command(
     directory: Annotated[str, typer.Argument(help="Destination folder.")],
 ) -> None:
     """Download a data set, verify it, and unpack it."""
-    from depl0.app.data import download
+    from depl0.app.data.download import download
 
     echo(download(name, directory))

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from depl0.app.data.base import Batches, Data, DataInfo, Target
-from depl0.app.data.download import download
 from depl0.app.data.registry import names, open_data, shown_data, with_path
 from depl0.app.data.settings import AUGMENTATIONS, DataSettings
 
@@ -19,7 +18,6 @@ __all__ = [
     "DataInfo",
     "DataSettings",
     "Target",
-    "download",
     "names",
     "open_data",
     "shown_data",
