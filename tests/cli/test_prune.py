@@ -64,7 +64,8 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
     assert (recipe.name, recipe.search.epochs, recipe.data.limit_train) == ("digits", 2, 256)
     assert {"python", "packages", "commit", "machine"} <= set(json.loads((run / "environment.json").read_text()))
     assert sorted(path.name for path in (run / "compact").iterdir()) == ["compact.json", "compact.safetensors"]
-    assert [path.stat().st_size > 100 for path in (run / "tensorboard").iterdir()] == [True]
+    written = [path.stat().st_size for path in (run / "tensorboard").rglob("*") if path.is_file()]
+    assert written and max(written) > 100
     assert 1 <= len(list((run / "checkpoints").glob("step-*"))) <= 2
     check_metrics([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
 
