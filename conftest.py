@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from depl0._util.torchvision import import_torchvision
+from depl0._util.optional import import_torchvision
 
 with contextlib.suppress(ImportError):  # trainers import torchvision, which may not fit the installed torch
     import_torchvision()

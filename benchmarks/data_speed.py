@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from depl0._util.torchvision import import_torchvision
+from depl0._util.optional import import_torchvision
 from depl0.app.data import Batches, DataSettings, Target, open_data
 from depl0.app.data.memory import Arrays, open_arrays
 

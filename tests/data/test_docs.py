@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from depl0._util.torchvision import import_torchvision
+from depl0._util.optional import import_torchvision
 from depl0.app.data import DataSettings, names, open_data
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from depl0._util.torchvision import import_torchvision
+from depl0._util.optional import import_torchvision
 from depl0.app.models import pretrained
 from depl0.app.models.pretrained import published_weights
 from depl0.errors import InputError

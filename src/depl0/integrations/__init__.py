@@ -2,7 +2,7 @@
 
 import contextlib
 
-from depl0._util.torchvision import import_torchvision
+from depl0._util.optional import import_torchvision
 
 with contextlib.suppress(ImportError, RuntimeError):  # the trainers import it where it is installed
     import_torchvision()

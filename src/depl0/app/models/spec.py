@@ -24,8 +24,8 @@ from types import ModuleType
 import torch
 from torch import nn
 
+from depl0._util.optional import import_torchvision
 from depl0._util.registry import did_you_mean, unknown
-from depl0._util.torchvision import import_torchvision
 from depl0._util.user_code import load_callable, wanted, wrap_user_errors
 from depl0.app.models import registry
 from depl0.errors import InputError
