@@ -84,14 +84,13 @@ def relative_times(
     return found
 
 
-def chosen(gated: GatedModel, scores: Tensor, budget: float, round_to: int) -> tuple[Tensor, float | None]:
-    """Return the gates, and how near their value is to the bound on it."""
+def chosen(gated: GatedModel, scores: Tensor, budget: float, round_to: int) -> Tensor:
+    """Return the gates that stay open."""
     network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of="macs")
     is_open = select_gates(network, config, scores).gates > 0
     if round_to == 1:
-        return is_open, None
-    found = round_within(network, config.changed(round_to=round_to), scores, is_open)
-    return found.is_open, None if found.bound is None else found.value / found.bound
+        return is_open
+    return round_within(network, config.changed(round_to=round_to), scores, is_open)
 
 
 def train(
@@ -153,11 +152,11 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], file: Path) -> Non
             host.load_state_dict(state)
             gated.engine.free_gates()
             gated.engine.start_from(scores)
-            is_open, near = chosen(gated, scores, cell.budget, cell.round_to)
+            is_open = chosen(gated, scores, cell.budget, cell.round_to)
             compact[cell] = cut(gated, is_open, "none" if args.only_time else "compensation", batches)
             macs = depl0.cost(compact[cell], batches[0][0][:1]).macs / gated.dense_cost.macs
             kept = {group.name: int(is_open[group.gates].sum()) for group in gated.plan.groups}
-            about[cell] = {"macs_share": macs, "of_bound": near, "kept": kept}
+            about[cell] = {"macs_share": macs, "kept": kept}
         for batch in args.batches:
             for cell, times in relative_times(dense, compact, splits["rest"][0][:batch], args.seconds).items():
                 about[cell] |= times

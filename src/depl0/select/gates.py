@@ -54,7 +54,7 @@ def select_gates(network: Snapshot, config: GateConfig, scores: Tensor | None = 
     if config.round_to > 1 and config.budget is None:
         is_open = round_to_nearest(network, config, order, is_open)
     elif config.round_to > 1:
-        is_open = round_within(network, config, order, is_open).is_open
+        is_open = round_within(network, config, order, is_open)
     elif not fits_already:
         _fill(network, config, order, is_open)
     values = torch.where(is_open, torch.where(gates > 0, gates, 1.0), 0.0)

@@ -2,8 +2,9 @@
 
 Vector units and matrix kernels work on 8, 16 or 32 channels at a time; what is left over costs as much as a whole step.
 So each group keeps a multiple of N of its channels, or all of them; the best by their scores. How many multiples each
-group keeps within a budget is a knapsack (:mod:`depl0.select.knapsack`): scores are worth for cost on a logarithmic
-scale, so a gate with score s is worth price·exp(s), at the prices of the network that the scores alone would choose.
+group keeps within a budget is a knapsack problem (:mod:`depl0.select.knapsack`). Scores are value per cost on a
+logarithmic scale, so the value of a gate with score s is price·exp(s), at the prices of the network that the scores
+alone would choose.
 """
 
 from __future__ import annotations
@@ -17,24 +18,14 @@ from torch import Tensor
 
 from depl0.analysis.plan import Group, Plan
 from depl0.config import GateConfig
-from depl0.costs.terms import pairwise
+from depl0.costs.terms import PairwiseCost, pairwise
 from depl0.errors import GateError
 from depl0.gates.threshold import counted
-from depl0.select.knapsack import Costs, Knapsack, PairwiseCosts, Places, solve
+from depl0.select.knapsack import Knapsack, Places, solve
 from depl0.select.snapshot import Snapshot
 
 TRIES = 8
 """times that a budget is lowered because the terms missed something"""
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """Gates that were chosen within a budget, and how well."""
-
-    is_open: Tensor
-    value: float
-    bound: float | None
-    """no rounded gates within the budget are worth more; None where that is not known"""
 
 
 def round_to_nearest(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Tensor:
@@ -47,10 +38,8 @@ def round_to_nearest(network: Snapshot, config: GateConfig, scores: Tensor, is_o
     return _chosen(ladders, [ladder.nearest for ladder in ladders], is_open)
 
 
-def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Rounded:
-    """Return the rounded gates that are worth the most within the budget, and a bound on what any are worth.
-
-    Up to some millions of choices the best is exact, and the bound its value; beyond, as far as exchanges find it.
+def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Tensor:
+    """Return the most valuable rounded gates within the budget that a greedy selection with exchanges finds.
 
     Args:
         network: the groups and what they cost.
@@ -62,17 +51,17 @@ def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open:
     ladders = _ladders(network, config, scores, is_open)
     worth = gate_values(network, config, scores, is_open)
     values = tuple(worth[ladder.order].cumsum(0)[torch.tensor(ladder.rungs) - 1].numpy() for ladder in ladders)
-    costs, dense = _costs(network, config, ladders, is_open)
+    tables, dense = _cost_tables(network, config, ladders, is_open)
     budget = _largest_cost(config.budget, dense)
     for _ in range(TRIES):
-        problem = Knapsack(values, costs, budget)
-        places, bound = solve(problem, [ladder.nearest for ladder in ladders])
+        problem = Knapsack(values, tables, budget)
+        places = solve(problem, [ladder.nearest for ladder in ladders])
         if places is None:
             break
         chosen = _chosen(ladders, places, is_open)
         over = network.share(chosen, config.of) - config.budget
         if over <= 0:
-            return Rounded(chosen, problem.value(places), bound)
+            return chosen
         budget -= 1.01 * over * dense  # some layer keeps a channel that the terms do not know of
     raise GateError(
         "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
@@ -196,11 +185,13 @@ def gate_values(network: Snapshot, config: GateConfig, scores: Tensor, is_open: 
     return price * ((own - left.mean()) / spread).clamp(-4, 4).exp()
 
 
-def _costs(network: Snapshot, config: GateConfig, ladders: list[_Ladder], is_open: Tensor) -> tuple[Costs, float]:
-    """Return what choices cost, and the dense cost in the same units."""
+def _cost_tables(
+    network: Snapshot, config: GateConfig, ladders: list[_Ladder], is_open: Tensor
+) -> tuple[PairwiseCost, float]:
+    """Return the cost of all choices, and the dense cost in the same units."""
     others = is_open.clone()
     for ladder in ladders:
         others[ladder.order] = False
     terms = network.expected.terms(counted(config.of))
     tables = pairwise(terms, [(ladder.order, ladder.choices) for ladder in ladders], others)
-    return PairwiseCosts(tables), terms.total(torch.ones(network.plan.num_gates))
+    return tables, terms.total(torch.ones(network.plan.num_gates))
