@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +56,45 @@ def test_a_loaded_network_is_saved_again_alike(folder: Path, tmp_path: Path) -> 
     again = depl0.save(depl0.load(folder, Residual), tmp_path / "again")
     for name in ("compact.json", "compact.safetensors"):
         assert (folder / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_a_save_that_is_killed_leaves_the_former_or_the_new_network(
+    compact: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copy the folder before and after every change of a name: this is what a kill would leave."""
+    folder, left = tmp_path / "folder", []
+    change = {name: getattr(Path, name) for name in ("replace", "unlink")}
+
+    def copied(name: str) -> Any:
+        def changed(path: Path, *args: Any, **options: Any) -> Any:
+            shutil.copytree(folder, tmp_path / f"{len(left)} before")
+            result = change[name](path, *args, **options)
+            left.append(shutil.copytree(folder, tmp_path / f"{len(left)} after"))
+            return result
+
+        return changed
+
+    former, new = copy.deepcopy(compact), copy.deepcopy(compact)
+    for model, value in ((former, 1.0), (new, 2.0)):
+        with torch.no_grad():
+            next(model.parameters()).fill_(value)
+    depl0.save(former, folder)
+    with monkeypatch.context() as patch:
+        for name in change:
+            patch.setattr(Path, name, copied(name))
+        depl0.save(new, folder)
+        killed = tmp_path / "1 after"  # the header is the new one, the values have not got their final name
+        shutil.copytree(killed, tmp_path / "killed")
+    assert len(list((tmp_path / "killed").glob("compact-*"))) == 1
+    depl0.save(former, tmp_path / "killed")
+    for path in (folder, tmp_path / "killed"):
+        assert sorted(file.name for file in path.iterdir()) == ["compact.json", "compact.safetensors"]
+    values = [
+        float(next(depl0.load(tmp_path / f"{number} {when}", Residual).parameters()).detach().flatten()[0])
+        for number in range(len(left))
+        for when in ("before", "after")
+    ]
+    assert values == sorted(values) and set(values) == {1.0, 2.0}
 
 
 def test_saving_replaces_what_was_there(compact: nn.Module, folder: Path) -> None:

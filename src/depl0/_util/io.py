@@ -9,7 +9,7 @@ import platform
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,22 +79,13 @@ def temp_path(path: Path, suffix: str = "") -> Path:
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a whole file or none: aside, flushed, renamed, and the new name flushed too. A link is replaced."""
-    write_together({path: data})
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write files of one folder that belong together: none gets its name before all are on the disk."""
-    parts = {path: temp_path(path) for path in files}
-    path = next(iter(files))
+    part = temp_path(path)
     try:
-        for path, data in files.items():
-            write_flushed(parts[path], data)
-        for path, part in parts.items():
-            part.replace(path)
+        write_flushed(part, data)
+        part.replace(path)
     except BaseException as error:
-        for part in parts.values():
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         if isinstance(error, IsADirectoryError):
             raise InputError(
                 f"{path} cannot be written: there is a folder in its place.", hint="move the folder out of the way."

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from depl0._util.io import local_folder, read_json, write_together
+from depl0._util.io import atomic_write, local_folder, read_json
 from depl0.errors import FormatError, InputError, NotInstalledError
 from depl0.surgery.files import load, save
 
@@ -38,7 +38,7 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], name: st
         raise InputError(f"timm has no network {name!r}.", hint="pass the name that timm.create_model took.")
     target = save(compact, folder)
     text = json.dumps({"architecture": name, "arguments": arguments}, indent=1) + "\n"
-    write_together({target / CONFIG: text.encode()})
+    atomic_write(target / CONFIG, text.encode())
     return target
 
 

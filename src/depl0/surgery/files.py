@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0._util import io
-from depl0._util.io import checksum, local_folder, write_together
+from depl0._util.io import atomic_write, checksum, flush_folder, local_folder
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import check_description, outputs_on, probe_error
@@ -81,8 +82,36 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"{target} is a file, not a folder for a compact network.", hint="move it away.") from error
     text = json.dumps(header, indent=1) + "\n"
-    write_together({target / "compact.safetensors": values, target / "compact.json": text.encode()})
+    _replace_files(target, header["sha256"], text.encode(), values)
     return target
+
+
+def _replace_files(folder: Path, sha256: str, header: bytes, values: bytes) -> None:
+    """Write both files so that a kill at any moment leaves the former network or this one.
+
+    The values first get a name with the checksum, under which only the new header finds them. Replacing the header
+    switches to the new network, and then the values get their final name.
+    """
+    final = folder / "compact.safetensors"
+    if final.is_dir():
+        raise InputError(
+            f"{final} cannot be written: there is a folder in its place.", hint="move the folder out of the way."
+        )
+    pending = folder / _pending_name(sha256)
+    atomic_write(pending, values)
+    try:
+        atomic_write(folder / "compact.json", header)
+    except Exception:  # not KeyboardInterrupt, which may come when the header is already the new one
+        pending.unlink(missing_ok=True)
+        raise
+    pending.replace(final)
+    flush_folder(folder)
+    for former in folder.glob(_pending_name("*")):  # of a save that was killed
+        former.unlink(missing_ok=True)
+
+
+def _pending_name(sha256: str) -> str:
+    return f"compact-{sha256}.safetensors"
 
 
 def file_size(model: nn.Module) -> int:
@@ -172,7 +201,10 @@ def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
     header = _read_header(source / "compact.json")
     record = record_from_json(header, source / "compact.json")
     numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
-    values = _read(source / "compact.safetensors", 8 * numbers + io.MAX_JSON)  # float64, and the names
+    pending = source / _pending_name(str(header.get("sha256")))  # there if the last save was killed before its end
+    is_pending = pending.parent == source and re.fullmatch("compact-[0-9a-f]{64}", pending.stem) and pending.is_file()
+    path = pending if is_pending else source / "compact.safetensors"
+    values = _read(path, 8 * numbers + io.MAX_JSON)  # float64, and the names
     if checksum(header, values) != header.get("sha256"):
         raise FormatError(
             f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
