@@ -1,4 +1,4 @@
-"""depl0: prune convolutional networks to a budget.
+"""depl0: channel pruning of neural networks to a budget.
 
 >>> import torch, depl0
 >>> from depl0.app import models
@@ -42,7 +42,7 @@ _HOMES = {
     "prune": "search.one_shot",
     "save": "surgery.files",
 }
-"""public name -> module"""
+"""Public names and their modules."""
 _MODULES = [
     "analysis",
     "app",
@@ -63,7 +63,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: the command answers ``--help`` without waiting for torch."""
+    """Import a public name on first use, so that the command answers ``--help`` without importing torch."""
     if name in _HOMES:
         value = getattr(import_module(f"depl0.{_HOMES[name]}"), name)
         globals()[name] = value

@@ -1,4 +1,4 @@
-"""How gates are put on a network: frozen data that :func:`depl0.attach` and recipes share."""
+"""The gate configuration: frozen data that :func:`depl0.attach` and recipes share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from depl0.gates.generators.base import Conditioning, Direction
 from depl0.gates.threshold import BudgetKind, check_share, checked_kind
 
 Runtime: TypeAlias = Literal["pytorch", "onnxruntime"]
-"""what a budget of latency is measured with"""
+"""Runtimes in which a latency budget is measured."""
 MinShare: TypeAlias = "float | Mapping[str, float]"
 Draw: TypeAlias = Literal["batch", "image"]
 EvaluationRule: TypeAlias = Literal["median", "paper"]
@@ -35,26 +35,29 @@ class GateConfig:
     """Gate configuration. Invalid values raise InputError.
 
     Attributes:
-        generator: the network that gives the gates their log α: ``"fc"`` (the paper's), ``"independent"`` (L0-HC), …
-        direction: the order in which the generator walks the groups.
-        conditioning: the generator's input for each group: the ``"log_alpha"`` of the group before it (the paper's
+        generator: the network that computes the gates' log α: ``"fc"`` (the paper's), ``"independent"`` (L0-HC), …
+        direction: the order in which the generator visits the groups.
+        conditioning: the generator's input for each group: the ``"log_alpha"`` of the previous group (the paper's
             generator), or its sampled ``"gates"`` (the paper's formula; in evaluation mode, its evaluation gates).
         draw: training samples gates once for the ``"batch"``, or for each ``"image"`` as the authors' code does. The
             latter needs more memory, since gates then multiply feature maps instead of γ and β.
-        groups: ``"all"``, ``"inner"`` (the paper's rule: nothing that is added to a shortcut), names, or a function.
-        alone: layers whose output gets gates of its own although it is added to a shortcut. They multiply, but nothing
-            is cut for them and they cost nothing in parameters and MACs, so they cannot be had with a budget.
+        groups: ``"all"``, ``"inner"`` (the paper's rule: no layer whose output is added to a shortcut), a list of
+            names, or a function.
+        alone: layers whose output gets separate gates although it is added to a shortcut. These gates only multiply: no
+            channel is removed for them and they have no cost in parameters and MACs, so they exclude a budget.
         preset: ``"default"``, or the published forms ``"paper"``, ``"reference"`` and ``"reference-vgg16"``.
-        start: first log α of every gate, instead of the preset's.
+        start: initial log α of every gate, instead of the preset's.
         evaluation: the rule for the gates outside training.
-        budget: the share of the cost to keep. None: gates are closed by a penalty in the loss.
-        of: what the budget counts. For ``"latency"`` a share of the MACs is searched whose compact network, timed
-            beside the original one on its device, is within the budget.
-        runtime: what a budget of latency is timed in: ``"pytorch"``, or ``"onnxruntime"`` if it is deployed there.
+        budget: the fraction of the cost to keep. None: gates are closed by a penalty in the loss.
+        of: the cost that the budget counts. For ``"latency"``, the search varies the fraction of MACs until the pruned
+            model, timed beside the original one on its device, is within the budget.
+        runtime: the runtime of a latency budget: ``"pytorch"``, or ``"onnxruntime"`` if the model is deployed there.
         round_to: every group keeps a multiple of this many channels, or all of them; 8, 16 or 32 suit most hardware.
         remove_blocks: remove layers that closed groups have made constant; otherwise one channel stays.
-        min_share: the share of its channels that every group keeps at least, whatever they are worth; or several, by
-            names or shell patterns of groups (the first that matches counts): ``{"*.mlp.*": 0.25, "*": 0.1}``.
+        min_share: the smallest fraction of its channels that every group keeps, whatever their importance. Use a dict
+        of
+            group names or shell patterns for several fractions (the first match counts): ``{"*.mlp.*": 0.25, "*":
+            0.1}``.
 
     Raises:
         InputError: a field has a value that is not allowed, or fields contradict each other.
@@ -89,7 +92,7 @@ class GateConfig:
             preset=self.preset,
             start=self.start,
             conditioning=self.conditioning,
-            rng=torch.Generator(),  # a check uses up nothing random
+            rng=torch.Generator(),  # a check must not advance the global random state
         )
         if self.draw not in get_args(Draw):
             raise InputError(f"draw must be 'batch' or 'image', got {self.draw!r} instead.")
@@ -112,7 +115,7 @@ class GateConfig:
         _check_min_share(self.min_share)
 
     def least_gates(self, name: str, size: int) -> int:
-        """Return how many gates a group of this name and size keeps at least, by ``min_share``.
+        """Return the smallest number of gates that a group of this name and size keeps, by ``min_share``.
 
         >>> config = GateConfig(min_share={"*.mlp": 0.25, "*": 0.01})
         >>> config.least_gates("0.mlp", 10), config.least_gates("head", 10), GateConfig().least_gates("head", 10)
@@ -123,7 +126,7 @@ class GateConfig:
         return math.ceil(share * size - 1e-9)
 
     def changed(self, **changes: Any) -> GateConfig:
-        """Return the same configuration with other values for some fields."""
+        """Return a copy of the configuration with some fields changed."""
         names = [field.name for field in dataclasses.fields(self)]
         for name in changes:
             if name not in names:
@@ -132,7 +135,7 @@ class GateConfig:
 
 
 def _check_min_share(min_share: object) -> None:
-    """Raise InputError unless this is a share, or shares by patterns."""
+    """Raise InputError unless this is a fraction, or fractions by patterns."""
     shares = list(min_share.values()) if isinstance(min_share, Mapping) else [min_share]
     if not all(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1 for share in shares):
         raise InputError(
@@ -151,7 +154,7 @@ def check_round_to(round_to: object) -> None:
 
 
 class OtherGateChanges(TypedDict, total=False):
-    """The fields of :class:`GateConfig` as keyword arguments, but for the budget."""
+    """The fields of :class:`GateConfig` as keyword arguments, except the budget."""
 
     generator: str
     direction: Direction

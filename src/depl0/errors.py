@@ -1,14 +1,14 @@
-"""What can go wrong, in words a user can act on.
+"""The exceptions of depl0, with messages that a user can act on.
 
-Every error says what was wanted and what was found; ``hint`` says what to do next. Nothing in the user's model has been
-changed when one of these is raised.
+Every error states the expected and the actual value; ``hint`` suggests the next step. The user's model is unchanged
+when one of these is raised.
 """
 
 from __future__ import annotations
 
 
 class Depl0Error(Exception):
-    """Base of all errors that depl0 raises on purpose: ``message`` says what is wrong, ``hint`` what to do next.
+    """Base of all errors that depl0 raises on purpose: ``message`` states the problem, ``hint`` the next step.
 
     Example:
         >>> str(Depl0Error("budget must be at most 1, got 50.", hint="50 % is 0.5."))
@@ -22,11 +22,11 @@ class Depl0Error(Exception):
 
 
 class InputError(Depl0Error, ValueError):
-    """An argument is not what it has to be."""
+    """An argument is invalid."""
 
 
 class NotInstalledError(InputError, ImportError):
-    """A package is missing that only part of depl0 needs."""
+    """A package that only part of depl0 needs is not installed."""
 
 
 class TraceError(Depl0Error):
@@ -34,43 +34,43 @@ class TraceError(Depl0Error):
 
 
 class NothingToPruneError(Depl0Error):
-    """The analysis proved no channel prunable."""
+    """The analysis found no channel that can be pruned."""
 
 
 class GateError(Depl0Error, ValueError):
-    """Gate values or log alpha are out of their domain."""
+    """Gate values or log α are outside their domain."""
 
 
 class CertificateError(Depl0Error):
-    """The compact network does not compute what the gated network computes."""
+    """The outputs of the pruned model and the gated model differ."""
 
 
 class FormatError(Depl0Error):
-    """A saved folder is damaged, of another network, or of a newer version."""
+    """A saved folder is damaged, belongs to another network, or was written by a newer version."""
 
 
 class DataError(Depl0Error):
-    """Data files are missing, damaged, or not what they were said to be."""
+    """Data files are missing, damaged, or differ from their description."""
 
 
 class DownloadError(DataError):
-    """Data cannot be downloaded: there is no connection, or no room."""
+    """Data cannot be downloaded: there is no connection, or not enough disk space."""
 
 
 class TrainingError(Depl0Error):
-    """A training cannot go on: the loss is no number any more, or the run was interrupted."""
+    """A training cannot continue: the loss is NaN or infinite, or the run was interrupted."""
 
 
 class RunInterruptedError(TrainingError):
-    """Somebody asked the training to stop; nothing is wrong with it."""
+    """The user interrupted the training; this is not a failure."""
 
 
 class ExportError(Depl0Error):
-    """A network cannot be written in a format, or the file that was written does not compute what it computes."""
+    """A network cannot be exported to a format, or the exported file computes different outputs."""
 
 
 class FixedBatchError(ExportError):
-    """A network takes batches of one size only."""
+    """A network only accepts batches of one size."""
 
 
 class DivergedError(TrainingError):

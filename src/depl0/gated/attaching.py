@@ -29,19 +29,20 @@ def attach(
     rng: torch.Generator | None = None,
     **changes: Unpack[OtherGateChanges],
 ) -> GatedModel:
-    """Put gates on every channel of a network that can be pruned. The network itself is not modified.
+    """Put gates on every prunable channel of a network. The network itself is not modified.
 
     Args:
-        model: any network; the gated model holds it, and trains its parameters.
-        example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
+        model: any network; the gated model contains it and trains its parameters.
+        example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments for the network.
         config: the gate configuration; None: the defaults of :class:`depl0.GateConfig`.
-        budget: the share of the cost to keep; None: the configuration's. :class:`depl0.Search` takes the gates to it in
-            your own training loop.
-        rng: source of the generator's random initialisation; None: torch's global one.
-        changes: other fields of the configuration to set, for instance ``round_to=8``.
+        budget: the fraction of the cost to keep; None: the configuration's. :class:`depl0.Search` moves the gates to
+        this
+            budget in your own training loop.
+        rng: random generator of the generator's initialisation; None: PyTorch's global one.
+        changes: other fields of the configuration to set, for example ``round_to=8``.
 
     Returns:
-        The gated network.
+        The gated model.
 
     Raises:
         InputError: an argument is invalid, or the budget cannot be reached.
@@ -70,7 +71,7 @@ def attach(
         conditioning=config.conditioning,
         rng=rng,
     )
-    assert plan.dense_cost is not None and plan.dense_layers is not None  # counted by the plan, once
+    assert plan.dense_cost is not None and plan.dense_layers is not None  # counted once by the plan
     layers = {name: LayerCost(*counted) for name, counted in plan.dense_layers.items()}
     dense_cost = Cost(*plan.dense_cost, layers)
     return GatedModel(model, plan, generator, example, config, dense_cost)

@@ -1,4 +1,4 @@
-"""Checks of gates and log α that users or files give."""
+"""Checks of gates and log α from users or files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from depl0.errors import GateError
 
 
 def checked_gates(values: object, plan: Plan, removed: Tensor) -> Tensor:
-    """Return gates to use, one for each gate of a plan, or refuse them."""
+    """Return the validated gates, one for each gate of a plan; raise an error if they are invalid."""
     wanted = plan.num_gates
     try:
         gates = torch.as_tensor(values)
@@ -40,7 +40,7 @@ def checked_gates(values: object, plan: Plan, removed: Tensor) -> Tensor:
 
 
 def check_closing(gates: Tensor, plan: Plan) -> None:
-    """Refuse what does not say of every gate whether it is to be closed."""
+    """Raise an error unless there is one boolean for every gate."""
     if gates.dtype != torch.bool or gates.shape != (plan.num_gates,):
         raise GateError(
             f"gates to close must be {plan.num_gates} values True or False, in plan order, "
@@ -49,7 +49,7 @@ def check_closing(gates: Tensor, plan: Plan) -> None:
 
 
 def check_saved_gates(plan: Plan, removed_now: Tensor, removed: Tensor | None, kept: Tensor | None) -> None:
-    """Refuse the saved state of another network, or of one that still had channels which this one has lost."""
+    """Raise an error if a saved state belongs to another network, or needs channels that this one has lost."""
     for values in (removed, kept):
         if values is not None and (values.dtype != torch.bool or values.shape != (plan.num_gates,)):
             raise GateError(
@@ -66,7 +66,7 @@ def check_saved_gates(plan: Plan, removed_now: Tensor, removed: Tensor | None, k
 
 
 def checked_log_alpha(log_alpha: Tensor, plan: Plan) -> Tensor:
-    """Return log α, or refuse what is not finite."""
+    """Return log α; raise an error if a value is not finite."""
     bad = ~log_alpha.isfinite()
     if bool(bad.any()):
         position = int(bad.nonzero()[0])

@@ -1,4 +1,4 @@
-"""How a gated network shows itself: in a few lines, and with the host's signature."""
+"""The representation of a gated model: a few lines of text, and the host's signature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def describe(gated: GatedModel) -> str:
-    """Return what ``print(gated)`` shows; printing never fails, whatever has become of the gates."""
+    """Return the text of ``print(gated)``; printing never fails, whatever the state of the gates."""
     try:
         return _in_lines(gated)
     except GateError as error:
@@ -47,7 +47,7 @@ def _in_lines(gated: GatedModel) -> str:
 def with_signature_of(host: nn.Module, method: Any) -> Any:
     """Return a bound method whose ``inspect.signature`` is that of the host's ``forward``.
 
-    Trainers look there for the inputs that a network takes.
+    Trainers use the signature to find the inputs of a network.
     """
     original = method.__func__
     function = FunctionType(
@@ -58,6 +58,6 @@ def with_signature_of(host: nn.Module, method: Any) -> Any:
         parameters = list(inspect.signature(host.forward).parameters.values())
     except (TypeError, ValueError):  # a forward written in C has no signature
         return method
-    gated = inspect.Parameter("__gated", inspect.Parameter.POSITIONAL_ONLY)  # what a bound method leaves out
+    gated = inspect.Parameter("__gated", inspect.Parameter.POSITIONAL_ONLY)  # which a bound method omits
     function.__signature__ = inspect.Signature([gated, *parameters])  # type: ignore[attr-defined]
     return MethodType(function, method.__self__)

@@ -1,7 +1,7 @@
-"""Internal: what :class:`depl0.Search` and the app do to a gated network.
+"""Internal: operations of :class:`depl0.Search` and the app on a gated model.
 
-``gated.engine`` gives an :class:`Engine`: a handle on the parts of a :class:`~depl0.GatedModel` that are not public.
-Everything outside this package goes through it. It has no state of its own, and no promise of stability.
+``gated.engine`` is an :class:`Engine`: a handle on the parts of a :class:`~depl0.GatedModel` that are not public.
+Everything outside this package uses it. It has no state of its own, and its interface may change.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
 
 
 class HostState(NamedTuple):
-    """A host and its plan at some time."""
+    """A host and its plan at one point in time."""
 
     host: nn.Module
     plan: Plan
 
 
 class Engine:
-    """A handle on the gates, costs and host of a gated network."""
+    """A handle on the gates, costs and host of a gated model."""
 
     def __init__(self, gated: GatedModel) -> None:
         self._gated = gated
 
     @property
     def device(self) -> torch.device:
-        """Return where the gates are."""
+        """Return the device of the gates."""
         return self._gated._scaling.index.device
 
     @property
     def example(self) -> ExampleInputs:
-        """Return the inputs that the network was analysed with, where the network is now."""
+        """Return the inputs of the analysis, on the network's current device."""
         return self._gated._example
 
     @property
     def host_plan(self) -> Plan:
-        """Return the plan of the host as it stands; a smaller host's axes keep the gate numbers of the dense one."""
+        """Return the plan of the current host; the axes of a smaller host keep the gate numbers of the original one."""
         return self._gated._host_plan
 
     @property
     def threshold(self) -> Threshold | None:
-        """Return what follows the budget; None where there is none."""
+        """Return the threshold that follows the budget, or None without a budget."""
         return self._gated._threshold
 
     @property
@@ -66,11 +66,11 @@ class Engine:
 
     @property
     def has_wrapper(self) -> bool:
-        """Return whether it is called by a DDP that follows its cuts (:mod:`depl0.gated.wrapping`)."""
+        """Return True if the model is called by a DDP that follows its cuts (:mod:`depl0.gated.wrapping`)."""
         return self._gated._has_wrapper
 
     def snapshot(self) -> Snapshot:
-        """Return the network as it stands, to select gates from."""
+        """Return a snapshot of the current network, to select gates from."""
         gated = self._gated
         return Snapshot(
             gated.plan,
@@ -93,12 +93,10 @@ class Engine:
     def call_with_penalty(
         self, kind: PenaltyKind, *args: Any, scale: PenaltyScale = "share", **kwargs: Any
     ) -> tuple[Any, Tensor]:
-        """Return outputs and penalty; the generator runs once and gives log α for both."""
+        """Return outputs and penalty; the generator runs once and its log α is used for both."""
         gated = self._gated
         if gated._fixed is not None or not gated.training or gated.generator.conditioning == "gates":
-            return gated.forward(*args, **kwargs), gated.penalty(
-                kind, scale=scale
-            )  # which is for other gates than these
+            return gated.forward(*args, **kwargs), gated.penalty(kind, scale=scale)  # which belongs to other gates
         log_alpha = gated.log_alpha()
         outputs = self.call_with_gates(gated._sample(log_alpha, args, kwargs), *args, **kwargs)
         return outputs, self.penalty_at(log_alpha, kind, scale=scale)
@@ -111,17 +109,17 @@ class Engine:
 
     @library_defaults()
     def start_from(self, scores: Tensor) -> None:
-        """Let the generator give these scores (without a budget: log α), and the threshold follow from there."""
+        """Set the generator so that it returns these scores (without a budget: log α), and reset the threshold."""
         generator, threshold = self._gated.generator, self._gated._threshold
         generator.start_from(scores)
         if threshold is not None:
-            with torch.no_grad():  # all gates are open at the start, whatever the threshold was before
+            with torch.no_grad():  # all gates are open at the start, whatever the previous threshold was
                 on_gates = generator.conditioning == "gates"
                 threshold.solve(generator.on_gates(lambda _, s: torch.ones_like(s)) if on_gates else generator())
 
     @torch.no_grad()
     def follow_budget(self) -> None:
-        """Move the threshold towards its target, for the scores as they are: once before every step."""
+        """Move the threshold towards its target for the current scores: once before every step."""
         if self._gated._threshold is not None:
             self._gated._threshold.follow(self._gated._scores())
 
@@ -137,27 +135,29 @@ class Engine:
 
     @property
     def is_fixed(self) -> bool:
-        """Return whether fixed gates are used."""
+        """Return True if fixed gates are used."""
         return self._gated._fixed is not None
 
     # -- removed gates and the smaller host ----------------------------------------------------------------------------
 
     @property
     def removed(self) -> Tensor:
-        """Return which gates are closed for good."""
+        """Return a mask of the gates that are permanently closed."""
         gated = self._gated
         return torch.zeros(gated.plan.num_gates, dtype=torch.bool) if gated._removed is None else gated._removed.cpu()
 
     @property
     def kept(self) -> Tensor:
-        """Return which gates' channels the host still has."""
+        """Return a mask of the gates whose channels the host still has."""
         return remaining_gates(self._gated._host_plan)
 
     @library_defaults()
     def close(self, gates: Tensor) -> None:
-        """Close gates for good: they are 0 and cost nothing from now on. The host keeps its size until :meth:`shrink`.
+        """Close gates permanently: they are 0 and cost nothing from now on.
 
-        ``gates`` has True for each of them.
+        The host keeps its size until :meth:`shrink`.
+
+        ``gates`` is True for each of them.
         """
         gated = self._gated
         check_closing(gates, gated.plan)
@@ -170,11 +170,11 @@ class Engine:
 
     @library_defaults()
     def shrink(self, kept: Tensor | None = None) -> Shrunk:
-        """Replace the host by a smaller one, without the channels of removed gates. The former is not modified.
+        """Replace the host by a smaller one, without the channels of removed gates. The former host is not modified.
 
         Outputs are compared before anything is replaced. Optimizers and averages hold the former host's parameters: the
-        caller takes them along with what this returns. A group of which no gate is left keeps one channel, at 0;
-        ``kept`` says which, where the same was done before (:attr:`kept`).
+        caller updates them with the returned object. A group without any open gate keeps one channel, at 0; ``kept``
+        selects this channel if the same cut was made before (:attr:`kept`).
         """
         gated, network = self._gated, self.snapshot()
         kept = network.kept(~network.removed) if kept is None else kept
@@ -188,20 +188,20 @@ class Engine:
         return shrunk
 
     def host_state(self) -> HostState:
-        """Return host and plan as they stand, for :meth:`shrunk_since`."""
+        """Return the current host and plan, for :meth:`shrunk_since`."""
         return HostState(self._gated.host, self._gated._host_plan)
 
     def shrunk_since(self, before: HostState) -> Shrunk | None:
-        """Return where the tensors of a former host have gone; None if it is still the host.
+        """Return the mapping from a former host's tensors to the current ones; None if it is still the host.
 
-        Loading a state dict may shrink the host; whoever holds its parameters asks afterwards.
+        Loading a state dict may shrink the host. Code that holds its parameters calls this method afterwards.
         """
         if before.host is self._gated.host:
             return None
         return shrunk_between(before.plan, before.host, self._gated._host_plan, self._gated.host)
 
     def match_size(self, other: GatedModel) -> None:
-        """Bring this network, a copy of another, to the size that the other one has by now."""
+        """Shrink this network, a copy of another, to the current size of the other one."""
         if not torch.equal(self.kept, other.engine.kept):
             self.close(other.engine.removed)
             self.shrink(other.engine.kept)
@@ -209,7 +209,7 @@ class Engine:
     # -- costs -------------------------------------------------------------------------------------------------------
 
     def cost_without(self, gates: Tensor) -> Cost:
-        """Return what the host would cost after :meth:`close` of these gates and :meth:`shrink`."""
+        """Return the cost of the host after :meth:`close` of these gates and :meth:`shrink`."""
         return self.snapshot().cost(~(self.removed | gates.cpu()))
 
     def removable(self, gates: Tensor) -> Tensor:

@@ -33,12 +33,12 @@ from depl0.select.gates import check_budget, select_gates
 from depl0.select.latency import extract_selected
 
 FIXED, REMOVED, KEPT = "fixed_gates", "removed_gates", "kept_gates"
-"""keys of the state dict, each only where there is something to save"""
+"""Keys of the state dict, each present only if there is something to save."""
 
 
 @final
 class GatedModel(Gated):
-    """A host whose channels are multiplied by gates; call it like the host. :func:`depl0.attach` makes it.
+    """A host whose channels are multiplied by gates; call it like the host. :func:`depl0.attach` creates it.
 
     In training mode every call samples all gates, once for the batch (or for each image, ``draw``); in evaluation
     mode the deterministic evaluation gates are used. The host is called with its gated parameters in place of its
@@ -46,15 +46,15 @@ class GatedModel(Gated):
     nothing about the gates, so it may be repeated: accumulated gradients, activation checkpointing and several
     forward passes in one step are all fine.
 
-    ``state_dict`` holds everything, fixed and removed gates included. Loaded into a freshly attached network, it also
-    brings the host to the size that it had; make optimizers after that.
+    ``state_dict`` holds everything, including fixed and removed gates. Loading it into a freshly attached network also
+    restores the host's size; create optimizers after loading.
 
     Attributes:
-        host: the user's network; a smaller one once a search has cut channels out.
-        plan: the gates, their groups, and what could not be pruned.
-        config: how the gates were attached. Never changes.
-        generator: the network that gives the gates their log α.
-        dense_cost: parameters and MACs of the host as it was given.
+        host: the user's network; a smaller one once a search has removed channels.
+        plan: the gates, their groups, and the channels that cannot be pruned.
+        config: the gate configuration. It never changes.
+        generator: the network that computes the log α of the gates.
+        dense_cost: parameters and MACs of the original model.
 
     Example:
         >>> import depl0
@@ -76,7 +76,7 @@ class GatedModel(Gated):
         super().__init__()
         self.config = config or GateConfig()
         self.plan = plan
-        self._host_plan = plan  # of the host as it stands, which may have been shrunk
+        self._host_plan = plan  # of the current host, which may have been shrunk
         self.dense_cost = dense_cost or cost(host, example)
         self._example = example
         parameters = dict(host.named_parameters())
@@ -91,7 +91,7 @@ class GatedModel(Gated):
         self._threshold: Threshold | None = None
         self._fixed: Tensor | None = None
         self._removed: Tensor | None = None
-        self._has_wrapper = False  # whether a DDP that can follow a cut has called it
+        self._has_wrapper = False  # True once a DDP that can follow a cut has called it
         self.training = host.training
         if self.config.budget is not None:
             self._threshold = self._make_threshold(self.config.budget)
@@ -131,7 +131,7 @@ class GatedModel(Gated):
         return call_gated(self.host, scaled, args, kwargs, self._ties, self.plan.checkpointing)
 
     def __getattr__(self, name: str) -> Any:
-        """Give what the host has and this class has not: ``gated.num_features``, ``gated.get_classifier()``."""
+        """Return an attribute of the host that this class lacks: ``gated.num_features``, ``gated.get_classifier()``."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -145,19 +145,19 @@ class GatedModel(Gated):
             return self._fixed
         if not self.training:
             return hard_concrete.evaluation_gates(self.log_alpha(), self.config.evaluation)
-        if self.generator.conditioning == "gates":  # group after group; the noise of all gates is drawn at once
+        if self.generator.conditioning == "gates":  # group by group; the noise of all gates is sampled at once
             uniform = torch.rand(self.plan.num_gates, device=self._scaling.index.device)
             return hard_concrete.sample(self._located(self._scores(uniform)), uniform)
         return self._sample(self.log_alpha(), args, kwargs)
 
     def _sample(self, log_alpha: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Draw gates for a call with these arguments: a vector, or with ``draw="image"`` a row for each image."""
+        """Sample gates for a call with these arguments: a vector, or with ``draw="image"`` a row for each image."""
         if self._image_gates is None:
             return hard_concrete.sample_gates(log_alpha)
         return self._without_removed(hard_concrete.sample_gates(log_alpha.expand(batch_size(args, kwargs), -1)))
 
     def _scores(self, uniform: Tensor | None = None) -> Tensor:
-        """Return what the generator gives; fed on gates, on those of this noise, or else on evaluation gates."""
+        """Return the generator's output; if conditioned on gates, on samples from this noise or on evaluation gates."""
         if self.generator.conditioning == "log_alpha":
             scores: Tensor = self.generator()
             return scores
@@ -174,7 +174,7 @@ class GatedModel(Gated):
         return gates if self._removed is None else gates.masked_fill(self._removed[place], 0.0)
 
     def _located(self, scores: Tensor) -> Tensor:
-        """Return log α for the generator's scores: they are it, or the budget's threshold is taken off."""
+        """Return log α for the generator's scores: with a budget relative to the threshold, else the scores."""
         log_alpha: Tensor = scores if self._threshold is None else self._threshold(scores)
         return log_alpha
 
@@ -189,7 +189,7 @@ class GatedModel(Gated):
             self._image_gates = ImageGates(self._host_plan).to(device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GatedModel:
-        """Move and convert the host as asked; everything about gates and cost stays out of half precision."""
+        """Move and convert the host as requested; everything about gates and cost stays out of half precision."""
         keep_precision = out_of_half_precision(fn)
         for child in self.children():
             child._apply(fn if child is self.host else keep_precision)
@@ -222,7 +222,7 @@ class GatedModel(Gated):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Bring the host to the size that it had, before its own values are loaded."""
+        """Restore the saved size of the host before its values are loaded."""
         saved: dict[str, Any] = {key: state_dict.get(prefix + key) for key in (FIXED, REMOVED, KEPT)}
         rest = {key: value for key, value in state_dict.items() if key.removeprefix(prefix) not in saved}
         super()._load_from_state_dict(rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
@@ -246,7 +246,7 @@ class GatedModel(Gated):
     def log_alpha(self) -> Tensor:
         """Return the location of every gate's distribution: flat, in plan order, differentiable.
 
-        Where groups are fed on gates, this is for the evaluation gates of the groups before them.
+        If groups are conditioned on gates, the previous groups' evaluation gates are used.
         """
         return self._located(self._scores())
 
@@ -275,14 +275,14 @@ class GatedModel(Gated):
     def penalty(self, kind: PenaltyKind = "params", *, scale: PenaltyScale = "share") -> Tensor:
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
 
-        Where groups are fed on gates, the expectation in training mode is that of one sample of them.
+        If groups are conditioned on gates, the expectation in training mode is that of one sample of the gates.
 
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
                 not their inputs are open), "chain" or "groups-k2" (those of the authors' code,
                 :mod:`depl0.paper.penalties`).
-            scale: "share" of what the dense network costs, so that λ means the same for every network and example; or
-                "count": the number of parameters or multiply-accumulates, as published λ are meant.
+            scale: "share" of the original model's cost, so that λ means the same for every network and example; or
+                "count": the number of parameters or multiply-accumulates, as in published λ.
 
         Raises:
             InputError: the kind or scale is unknown.
@@ -311,7 +311,7 @@ class GatedModel(Gated):
 
     @library_defaults()
     def kept_cost(self) -> Cost:
-        """Return the parameters and MACs that the compact network of the evaluation gates would have."""
+        """Return the parameters and MACs of the pruned model that the evaluation gates give."""
         network = self.engine.snapshot()
         return network.cost(network.gates > 0)
 
@@ -331,15 +331,16 @@ class GatedModel(Gated):
     ) -> list[dict[str, Any]]:
         """Return two parameter groups for an optimizer of the Adam family: weights, and gates at their own rate.
 
-        Adam moves a parameter by about its rate in every step, so the rate of the gates follows from the number of
-        steps: a search can move every gate far enough, whatever its generator. Gates are never decayed. SGD moves them
-        by their gradient, which no rate fits: give it the first group, and the second one to Adam.
+        Adam moves a parameter by about its learning rate in every step, so the rate of the gates follows from the
+        number
+        of steps: a search can move every gate far enough, whatever its generator. Gates get no weight decay. With SGD
+        no learning rate suits the gates: pass the first group to SGD, and the second one to Adam.
 
         Args:
             lr: the learning rate of the weights.
-            steps: how many training steps the search has, as given to :class:`depl0.Search`.
-            weight_decay: of the weights; None: the optimizer's.
-            betas: of the gates; those of the weights are the optimizer's.
+            steps: the number of training steps, as passed to :class:`depl0.Search`.
+            weight_decay: weight decay of the weights; None: the optimizer's.
+            betas: betas of the gates; the weights use the optimizer's.
 
         Raises:
             InputError: ``steps`` is negative.
@@ -362,18 +363,18 @@ class GatedModel(Gated):
 
     @library_defaults()
     def extract(self, *, remove_blocks: bool | None = None, round_to: int | None = None) -> nn.Module:
-        """Return a plain network of the host's class, without the closed channels, that gives the same outputs.
+        """Return a plain network of the host's class, without the closed channels, that computes the same outputs.
 
         The outputs of both are compared in float64, on the example and on random inputs, before anything is returned.
-        With a budget the compact network is within it.
+        With a budget, the pruned model is within it.
 
         Args:
-            remove_blocks: whether layers around a group whose gates are all closed are replaced by the constant that
-                they have become; else the group keeps one channel. None: as in the configuration.
-            round_to: each group keeps a multiple of so many channels, or all. None: as in the configuration.
+            remove_blocks: if True, layers around a group whose gates are all closed are replaced by the constant that
+                they compute; otherwise the group keeps one channel. None: as in the configuration.
+            round_to: each group keeps a multiple of this many channels, or all. None: as in the configuration.
 
         Raises:
-            GateError: gates that a search has frozen cost more than the budget, or log α is not finite.
+            GateError: the gates frozen by a search exceed the budget, or log α is not finite.
             CertificateError: the outputs differ.
 
         Example:
@@ -393,7 +394,7 @@ class GatedModel(Gated):
             remove_blocks=config.remove_blocks if remove_blocks is None else remove_blocks,
         )
         gates = select_gates(network, config).gates
-        if config.budget is not None and network.is_fixed and config.of != "latency":  # which is measured
+        if config.budget is not None and network.is_fixed and config.of != "latency":  # latency is measured
             share = network.share(gates > 0, config.of)
             if share > config.budget + 1e-9:
                 raise GateError(
@@ -404,5 +405,5 @@ class GatedModel(Gated):
 
 
 def _moved_like(tensor: Tensor, moved: Tensor) -> Tensor:
-    """Bring an example input to where the host has gone, with its values (which ``moved`` may have lost)."""
+    """Move an example input to the host's device and dtype, with its values (which ``moved`` may have lost)."""
     return tensor if moved.is_meta else tensor.to(moved.device, moved.dtype)

@@ -1,6 +1,6 @@
-"""Gates drawn for each image of a batch, as in the code of the paper's authors.
+"""Gates sampled for each image of a batch, as in the code of the paper's authors.
 
-Gates that all images share multiply γ and β (:mod:`depl0.gates.scaling`). Gates of their own multiply the outputs of
+Gates that all images share multiply γ and β (:mod:`depl0.gates.scaling`). Gates for each image multiply the outputs of
 the same layers, one broadcast over the batch for each layer: BN(x)·z with z of shape (batch, channels, 1, 1).
 Every multiplication keeps one more feature map for the backward pass.
 """
@@ -38,10 +38,10 @@ def batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 class ImageGates(ConstantTensors):
-    """Calls a host with a row of gates for each image, on the outputs of the layers that the gates belong to.
+    """Calls a host with a row of gates for each image, which multiply the outputs of the gated layers.
 
     Args:
-        plan: where the gates multiply.
+        plan: the plan with the sites of the gates.
     """
 
     index: Tensor
@@ -52,13 +52,13 @@ class ImageGates(ConstantTensors):
         gates_at = [plan.uncut_sites[axis] if axis in plan.uncut_sites else plan.axes[axis] for axis in self._axes]
         self._sizes = [len(gates) for gates in gates_at]
         index = torch.cat(gates_at)
-        self.index = torch.where(index < 0, plan.num_gates, index)  # a column of ones stands behind the gates
+        self.index = torch.where(index < 0, plan.num_gates, index)  # a column of ones follows the gates
 
     def forward(self, host: nn.Module, gates: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the host; ``gates`` has the shape (images, gates).
 
         Raises:
-            InputError: the host applies gates otherwise than to the outputs of its layers, image by image.
+            InputError: the host does not apply gates to the outputs of its layers, image by image.
         """
         columns = torch.cat([gates, gates.new_ones(len(gates), 1)], dim=1).index_select(1, self.index)
         factors = dict(zip(self._axes, columns.split(self._sizes, dim=1), strict=True))
@@ -72,7 +72,7 @@ class ImageGates(ConstantTensors):
 
 
 def check_image_gates(plan: Plan, host: nn.Module, example: ExampleInputs) -> None:
-    """Raise InputError unless the host can be called with gates of their own for each image; it runs once to see."""
+    """Raise InputError unless the host supports gates for each image; runs it once to check."""
     if plan.checkpointing:
         raise InputError(
             "draw='image' does not work with activation checkpointing, which runs layers again without their gates.",

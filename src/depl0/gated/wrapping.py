@@ -1,10 +1,10 @@
-"""DistributedDataParallel around a gated network: it follows what is trained, in place.
+"""DistributedDataParallel around a gated model: it is updated in place when the trained parameters change.
 
-DDP keeps the parameters that it was given, and expects a gradient of each in every step. A search replaces the host
-when it cuts, and while gates are fixed (warm-up, after freezing) the generator gets no gradients. So whenever a gated
-network runs inside the forward pass of a DDP that was built for something else, that DDP is initialised again: the same
-object, with the same options, for the parameters that will get gradients now. All processes get there together, because
-all of them follow the same search.
+DDP keeps the parameters it was constructed with, and expects a gradient for each of them in every step. A search
+replaces the host when it cuts, and while gates are fixed (warm-up, after freezing) the generator gets no gradients.
+Therefore, whenever a gated model runs inside the forward pass of a DDP that was built for other parameters, that DDP is
+initialised again: the same object, with the same options, for the parameters that will get gradients now. All ranks do
+this in the same step, because all of them follow the same search.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from depl0.gated.model import GatedModel
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"
-"""what DDP reads from the module that it wraps: names of parameters that it leaves alone"""
-_NOT_OPTIONS = ("self", "module", "device_mesh")  # of a mesh, the process group is passed on
+"""Attribute that DDP reads from the wrapped module: names of parameters to ignore."""
+_NOT_OPTIONS = ("self", "module", "device_mesh")  # of a mesh, only the process group is passed
 _KEPT = ("training", "require_backward_grad_sync", "require_forward_param_sync", "_join_config")
 _OLD_NAMES = {"broadcast_buffers": "forward_sync_buffers"}
-"""deprecated options, and what has taken their place"""
+"""Deprecated options and their replacements."""
 
 
 def current_wrapper() -> DistributedDataParallel | None:
-    """Return the DDP whose forward pass is under way, if it can be built again."""
+    """Return the DDP whose forward pass is running, if it can be rebuilt."""
     wrapper = DistributedDataParallel._active_ddp_module
     if wrapper is None or wrapper.mixed_precision is not None or wrapper._delay_all_reduce_params:
-        return None  # those put hooks on modules and parameters, which stay
+        return None  # those put permanent hooks on modules and parameters
     return wrapper
 
 
 def follow_training(wrapper: DistributedDataParallel, gated: GatedModel) -> None:
-    """Build a DDP anew, in place, unless it reduces just the parameters of the gated network that get gradients."""
+    """Rebuild a DDP in place, unless it reduces exactly the gated model's parameters that get gradients."""
     if not torch.is_grad_enabled():
         return
     trained = (gated.host, gated.engine.is_fixed)
-    if "_depl0_built_for" not in wrapper.__dict__:  # looked for once: this runs in every step
+    if "_depl0_built_for" not in wrapper.__dict__:  # done once, because this runs in every step
         wrapper.__dict__["_depl0_built_for"] = _built_for(wrapper, gated)
     if wrapper.__dict__["_depl0_built_for"] == trained:
         return
@@ -50,7 +50,7 @@ def follow_training(wrapper: DistributedDataParallel, gated: GatedModel) -> None
 
 
 def _built_for(wrapper: DistributedDataParallel, gated: GatedModel) -> tuple[nn.Module | None, bool]:
-    """Return the host, and whether gates were fixed, that a DDP fits which somebody has just built."""
+    """Return the host for which a newly constructed DDP was built, and whether gates were fixed."""
     reduced = {id(p) for p in wrapper._module_parameters}
     has_host = all(id(p) in reduced for p in gated.host.parameters())
     has_gates = wrapper.find_unused_parameters or any(id(p) in reduced for p in gated.generator.parameters())
@@ -66,7 +66,7 @@ def _build_anew(wrapper: DistributedDataParallel, unused: set[str]) -> None:
         for name in known
         if name not in _NOT_OPTIONS and hasattr(wrapper, name) and _OLD_NAMES.get(name) not in known
     }
-    if "init_sync" in known:  # all processes have cut alike, and parameters in use may not be written to
+    if "init_sync" in known:  # all ranks made the same cut, and parameters in use may not be written to
         options["init_sync"] = False
     options["bucket_cap_mb"] = None if wrapper.bucket_bytes_cap_default else wrapper.bucket_bytes_cap / 2**20
     own = getattr(module, _IGNORED, None)

@@ -6,11 +6,11 @@ A logistic variable with location log α is squashed by a sigmoid of temperature
     s    = σ((log u − log(1 − u) + log α) / β),   u uniform in (0, 1)
     gate = min(1, max(0, s·(ζ − γ) + γ))
 
-What the stretching pushes below 0 or above 1 becomes exactly 0 or 1, and yet the gate has a gradient in log α
+Values that the stretching moves below 0 or above 1 become exactly 0 or 1, and yet the gate has a gradient in log α
 (Louizos et al., 2018, arXiv:1712.01312).
 
 All functions are pure, work element by element on tensors of any shape, and compute in float32 or wider: half-precision
-inputs are converted first, also under autocast.
+inputs are converted first, even under autocast.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RULES = tuple(_CLOSING)
 
 
 def open_probability(log_alpha: Tensor) -> Tensor:
-    """Probability that a gate is not closed: P(gate > 0) = σ(log α − β·log(−γ/ζ)).
+    """Compute the probability that a gate is not closed: P(gate > 0) = σ(log α − β·log(−γ/ζ)).
 
     >>> open_probability(torch.tensor([-1.5986, 0.0, 3.0]))
     tensor([0.5000, 0.8318, 0.9900])
@@ -66,9 +66,10 @@ def sample(log_alpha: Tensor, uniform: Tensor) -> Tensor:
 
 
 def sample_gates(log_alpha: Tensor, rng: torch.Generator | None = None) -> Tensor:
-    """Draw one gate for every log α, the noise of all of them at once.
+    """Sample one gate for every log α, with the noise of all gates drawn at once.
 
-    ``rng`` is the source of the noise, on the device of ``log_alpha``; without it, PyTorch's global one.
+    ``rng`` is the random generator of the noise, on the device of ``log_alpha``. By default PyTorch's global one is
+    used.
 
     >>> gates = sample_gates(torch.tensor([-9.0, 9.0]), torch.Generator().manual_seed(0))
     >>> gates
@@ -80,7 +81,7 @@ def sample_gates(log_alpha: Tensor, rng: torch.Generator | None = None) -> Tenso
 
 
 def evaluation_gates(log_alpha: Tensor, rule: str = "median") -> Tensor:
-    """Give the deterministic gates that are used outside training.
+    """Compute the deterministic gates that are used outside training.
 
     ======== ============================================ =======================================
     rule     gate                                         closed when
@@ -89,8 +90,10 @@ def evaluation_gates(log_alpha: Tensor, rule: str = "median") -> Tensor:
     paper    clip(σ(log α)·(ζ − γ) + γ)                   log α ≤ −2.40, open probability ≤ 0.31
     ======== ============================================ =======================================
 
-    The median rule closes what training mostly treats as closed; the paper's keeps some of it. A gate is exactly 0
-    when log α is at or below :func:`closing_log_alpha`, and above 0 otherwise.
+    The median rule closes the gates that training mostly samples as closed; the paper's rule keeps some of them. A gate
+    is
+    exactly 0 if log α is at or below :func:`closing_log_alpha`, and positive otherwise.
+
 
     >>> evaluation_gates(torch.tensor([-2.0, 0.0, 3.0]))
     tensor([0.0000, 0.5000, 1.0000])
@@ -99,14 +102,14 @@ def evaluation_gates(log_alpha: Tensor, rule: str = "median") -> Tensor:
     """
     closing = closing_log_alpha(rule)
     log_alpha = _at_least_float32(log_alpha)
-    # Rounding must not decide whether a channel lives: next to the threshold the comparison does, and nothing else.
+    # Rounding must not decide whether a channel is kept: next to the threshold only the comparison decides.
     smallest = torch.finfo(log_alpha.dtype).eps
     gates = _stretch(torch.sigmoid(log_alpha * (1 / _TEMPERATURE[rule]))).clamp(smallest, 1)
     return torch.where(log_alpha <= closing, 0.0, gates)
 
 
 def closing_log_alpha(rule: str = "median") -> float:
-    """Give the log α at or below which an evaluation gate is exactly 0: β·log(−γ/ζ) (median) or log(−γ/ζ) (paper).
+    """Return the log α at or below which an evaluation gate is exactly 0: β·log(−γ/ζ) (median) or log(−γ/ζ) (paper).
 
     >>> round(closing_log_alpha("median"), 3), round(closing_log_alpha("paper"), 3)
     (-1.599, -2.398)
@@ -125,5 +128,5 @@ def _stretch(unit: Tensor) -> Tensor:
 
 
 def _at_least_float32(values: Tensor) -> Tensor:
-    """Convert to float32, since in half precision the odds of rare events have no digits; float64 stays."""
+    """Convert to float32, because the odds of rare events underflow in half precision; float64 is kept."""
     return values if values.dtype == torch.float64 else values.float()

@@ -12,15 +12,15 @@ from depl0.analysis.plan import Plan
 
 
 class SiteScaling(ConstantTensors):
-    """Gives the gated parameters of a host from its parameters and the flat vector of gates.
+    """Computes the gated parameters of a host from its parameters and the flat vector of gates.
 
-    A gate after batch norm is the same as scaling that norm's weight and bias: BN(x; z·γ, z·β). All vectors of the
-    network are scaled in one multiplication of their concatenation; gate values are looked up once for all sites.
+    A gate after batch norm is equivalent to scaling that norm's weight and bias: BN(x; z·γ, z·β). All vectors of the
+    network are concatenated and scaled in one multiplication; the gate values of all sites are gathered at once.
 
     Args:
-        plan: where the gates multiply.
+        plan: the plan with the sites of the gates.
         parameters: the host's parameters by name.
-        removed: the gates that are 0 for good, whatever the vector says; None: there are none.
+        removed: the gates that are permanently 0, whatever their value in the vector. None if there are none.
     """
 
     index: Tensor
@@ -58,7 +58,7 @@ class SiteScaling(ConstantTensors):
             flat = _scale(torch.cat(vectors), factors[:count])
             parts = flat.split(self._sizes[: len(vectors)])
             for (name, _), vector, part in zip(self._vectors, vectors, parts, strict=True):
-                scaled[name] = part.to(vector.dtype)  # a network may keep its norms, and only those, in float32
+                scaled[name] = part.to(vector.dtype)  # some networks keep only their norms in float32
         if self._weights:
             parts = factors[count:].split(self._sizes[len(vectors) :])
             for (name, dim), factor in zip(self._weights, parts, strict=True):

@@ -1,16 +1,16 @@
-"""A budget that is kept: gates compete, and a threshold moves so that the expected cost is what it should be.
+"""Gates under a budget: gates compete, and a moving threshold keeps the expected cost at its target.
 
-The generator gives every gate a score θ: how much the channel is worth for what it costs, on a logarithmic scale. A
-gate's log α is its distance to a common threshold s, times a sharpness κ:
+The generator gives every gate a score θ: the channel's importance per unit of cost, on a logarithmic scale. A gate's
+log α is its distance to a common threshold s, times a sharpness κ:
 
     log α = κ·(θ − s),      s such that  E[cost(log α)] = target
 
-so the multiplier of the usual penalty needs no tuning: it is solved for (s is its logarithm), one Newton step per
-training step, or more where those are few. The gradient goes through s as well. With c = ∂E[cost]/∂θ, implicit
-differentiation gives ∂s/∂θ = c/Σc, and the loss' gradient g becomes g − c·Σg/Σc: a gate rises if it is worth more than
-what its cost would buy elsewhere.
+The multiplier of the usual penalty therefore needs no tuning: it is solved for (s is its logarithm), by one Newton step
+per training step, or several in a short search. The gradient also flows through s. With c = ∂E[cost]/∂θ, implicit
+differentiation gives ∂s/∂θ = c/Σc, and the loss' gradient g becomes g − c·Σg/Σc: a gate rises if it is more important
+than the other gates that its cost could pay for.
 
-The target falls from everything to the budget; κ rises, so that gates are decided when the search ends. Nothing of this
+The target falls from the full cost to the budget. κ rises, so that gates are decided when the search ends. None of this
 happens inside the network's forward pass: :class:`depl0.Search` moves target and threshold before every step.
 """
 
@@ -33,24 +33,24 @@ FIRST_SHARPNESS, LAST_SHARPNESS = 8.0, 150.0
 """Of standard normal scores at most 0.4·4.4/150 = 1.2 % then lie where the open probability is between 0.1 and 0.9."""
 
 SURE_SHARPNESS = 50.0
-"""Where a search begins with, when it starts at its budget: gates far from the threshold do not flicker"""
+"""Initial sharpness of a search that starts at its budget: gates far from the threshold do not flicker."""
 
 LEAST_ROUNDS = 200
-"""Newton steps in a whole search: enough to walk through all scores, each step at most 2/κ long"""
+"""Newton steps in a whole search: enough to move through all scores, each step at most 2/κ long."""
 
 
 BudgetKind: TypeAlias = Literal["macs", "params", "latency"]
 COSTS: Mapping[str, str] = MappingProxyType({"macs": "MACs", "params": "parameters", "latency": "latency"})
-"""what a budget counts, as people read it"""
+"""Display names of the costs that a budget can count."""
 
 
 def counted(of: BudgetKind) -> Literal["macs", "params"]:
-    """Return the cost that gates are chosen by: for a budget of latency MACs, until the compact network is timed."""
+    """Return the cost used to select gates: MACs for a latency budget, until the pruned model is timed."""
     return "params" if of == "params" else "macs"
 
 
 def check_share(share: object) -> None:
-    """Raise InputError unless this is a share of a cost."""
+    """Raise InputError unless this is a fraction of a cost."""
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise InputError(
             f"budget must be greater than 0 and at most 1, got {share!r} instead.",
@@ -59,7 +59,7 @@ def check_share(share: object) -> None:
 
 
 def checked_kind(of: str) -> BudgetKind:
-    """Return what a budget counts; raise InputError for anything else."""
+    """Return the kind of cost that a budget counts; raise InputError if it is unknown."""
     if of not in get_args(BudgetKind):
         raise InputError(
             f"of must be 'macs', 'params' or 'latency', got {of!r} instead.",
@@ -75,7 +75,7 @@ class Threshold(ConstantTensors):
     Args:
         expected: the network's expected cost.
         dense: its cost with every gate open.
-        share: what may be left of it in the end, in (0, 1].
+        share: the fraction of the cost to keep at the end, in (0, 1].
         of: "macs" or "params".
     """
 
@@ -100,28 +100,28 @@ class Threshold(ConstantTensors):
         self.removed: Tensor | None = None
 
     def close(self, removed: Tensor) -> None:
-        """Count these gates as closed for good: they cost nothing, and nothing is spent on them."""
+        """Mark these gates as permanently closed: they cost nothing and get no part of the budget."""
         self.removed = removed.to(self.shift.device)
 
     def advance(self, fraction: float, ramp: float) -> None:
-        """Set target and sharpness for the share of the search that has passed; no step sizes, so no tuning."""
+        """Set target and sharpness for the completed fraction of the search; there are no step sizes to tune."""
         done = min(fraction / ramp, 1.0) if ramp > 0 else 1.0
         self.target.fill_(self.dense * (self.share + (1 - self.share) * (1 - done) ** 2))
         first = FIRST_SHARPNESS if ramp > 0 else SURE_SHARPNESS
         self.sharpness.fill_(first * (LAST_SHARPNESS / first) ** min(fraction, 1.0))
 
     def expect_steps(self, steps: int) -> None:
-        """Say how many training steps the search has: in few of them, the threshold has further to go in each."""
+        """Set the number of training steps of the search: in a short search the threshold moves further per step."""
         self.rounds = max(1, -(-LEAST_ROUNDS // max(steps, 1)))
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Return log α of every gate for the present threshold, with the gradient that the threshold's move gives."""
+        """Return log α of every gate for the current threshold, including the gradient through the threshold."""
         shift = self.shift + torch.dot(self.marginal, scores - scores.detach())
         return self.sharpness * (scores - shift)
 
     @torch.no_grad()
     def follow(self, scores: Tensor) -> None:
-        """Move the threshold towards the target by damped Newton steps, mostly one; once per training step."""
+        """Move the threshold towards the target by damped Newton steps, usually one per training step."""
         reach = 2.0 / self.sharpness
         for _ in range(self.rounds):
             cost, slope = self._cost_and_slope(scores)
@@ -132,7 +132,7 @@ class Threshold(ConstantTensors):
         torch.div(slope, slope.sum().clamp_min(1e-12 * self.dense), out=self.marginal)
 
     def _cost_and_slope(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the expected cost and its gradient with respect to the scores, threshold held."""
+        """Return the expected cost and its gradient with respect to the scores, with the threshold held fixed."""
         probability = self._open_probability(scores)
         cost, per_probability = self.expected.value_and_gradient(probability, self.of)
         return cost, self._slope(probability, per_probability)
@@ -147,7 +147,7 @@ class Threshold(ConstantTensors):
 
     @torch.no_grad()
     def solve(self, scores: Tensor) -> None:
-        """Set the threshold exactly, by bisection: when a search begins, or is continued."""
+        """Set the threshold exactly, by bisection: at the start of a search or when it is resumed."""
         low, high = scores.min() - 0.5, scores.max() + 0.5
         for _ in range(60):
             self.shift.copy_((low + high) / 2)

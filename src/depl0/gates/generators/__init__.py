@@ -1,4 +1,4 @@
-"""The networks that give every gate group's log α.
+"""The networks that compute log α for every gate group.
 
 A new generator is one class in one new file of this folder, decorated with :func:`register`.
 """

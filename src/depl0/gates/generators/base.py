@@ -1,4 +1,4 @@
-"""What every generator is: a module that gives the log α of all gates, and can be walked group by group."""
+"""The interface of all generators: a module that computes the log α of all gates, and can be evaluated by group."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ DIRECTIONS = get_args(Direction)
 
 Conditioning = Literal["log_alpha", "gates"]
 CONDITIONINGS = get_args(Conditioning)
-"""What a group is fed on: the log α of the group before it (the paper's generator), or its gates (the paper's formula
-q(b_l | b_{l−1}), which makes the gates of a sample truly dependent)."""
+"""The input of a group: the log α of the previous group (the paper's generator), or its gates (the paper's formula
+q(b_l | b_{l−1}), which makes the gates of a sample statistically dependent)."""
 
 Memory = tuple[Tensor, ...]
-"""What a generator carries from group to group besides what it is fed. Empty at the start, and for most generators."""
+"""State that a generator carries from group to group besides its input. Empty at the start, and for most generators."""
 
 
 class Generator(nn.Module, abc.ABC):
-    """Gives the log α of every gate, walking from group to group.
+    """Computes the log α of every gate, from group to group.
 
-    Calling it gives the flat log α of all gates in plan order, whatever the direction. The same can be done group by
-    group, for example to feed on something else than log α::
+    Calling it returns the flat log α of all gates in plan order, for either direction. The same can be done group by
+    group, for example to use another input than log α::
 
         previous, memory = generator.first_input(generator.order()[0]), ()
         for group in generator.order():
             log_alpha, memory = generator.step(group, previous, memory)
             previous = generator.feed(log_alpha)
 
-    Subclasses write :meth:`build`, :meth:`step`, :meth:`bias` and :meth:`start_from` (or, below
+    Subclasses implement :meth:`build`, :meth:`step`, :meth:`bias` and :meth:`start_from` (or, below
     :class:`BoundedGenerator`, :meth:`build`, :meth:`bias` and :meth:`~BoundedGenerator.pre_activation`). Parameters are
     float32 and stay so when the module around them is converted to half precision; log α is computed outside autocast.
 
     Args:
         sizes: number of gates of each group, in plan order.
-        direction: whether the groups are walked from first to last (``"forward"``) or from last to first.
+        direction: whether the groups are visited from first to last (``"forward"``) or from last to first.
         preset: scales and initialisation.
-        rng: source of the random initialisation; without it, PyTorch's global one.
-        conditioning: what a group is fed on, one of :data:`CONDITIONINGS`.
+        rng: random generator of the initialisation. By default PyTorch's global one is used.
+        conditioning: the input of each group, one of :data:`CONDITIONINGS`.
     """
 
     _ones: Tensor
@@ -66,7 +66,7 @@ class Generator(nn.Module, abc.ABC):
         self.direction = _checked_direction(direction)
         self.preset = preset
         self.conditioning = _checked_conditioning(conditioning)
-        # Made once: the first input costs no operator in a training step.
+        # Created once, so that the first input costs no operator in a training step.
         most = max(*self.sizes, preset.first_inputs or 1)
         self.register_buffer("_ones", torch.ones(most, dtype=torch.float32), persistent=False)
         self.build(rng)
@@ -75,27 +75,27 @@ class Generator(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def build(self, rng: torch.Generator | None) -> None:
-        """Make the parameters, group by group in walking order, so that one seed gives mirrored generators."""
+        """Create the parameters, group by group in walking order, so that one seed gives mirrored generators."""
 
     @abc.abstractmethod
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give one group's log α from what the group before it feeds, and the memory for the next group."""
+        """Return one group's log α, given the input from the previous group, and the memory for the next group."""
 
     @abc.abstractmethod
     def bias(self, group: int) -> Tensor:
-        """Give the part of the parameters that is added gate by gate: what :meth:`start_from` sets."""
+        """Return the parameters that are added gate by gate and that :meth:`start_from` sets."""
 
     @abc.abstractmethod
     def start_from(self, log_alpha: Tensor) -> None:
-        """Set the biases so that, with the present weights, the generator gives this flat log α."""
+        """Set the biases so that, with the current weights, the generator returns this flat log α."""
 
     def order(self) -> tuple[int, ...]:
-        """Give the groups in walking order."""
+        """Return the groups in walking order."""
         groups = tuple(range(len(self.sizes)))
         return groups if self.direction == "forward" else groups[::-1]
 
     def inputs(self, group: int) -> int:
-        """Count the numbers that a group is fed: one for each gate of the group before it in walking order."""
+        """Return the input size of a group: one number for each gate of the previous group in walking order."""
         order = self.order()
         place = order.index(group)
         if place == 0:
@@ -103,7 +103,7 @@ class Generator(nn.Module, abc.ABC):
         return self.sizes[order[place - 1]]
 
     def first_input(self, group: int) -> Tensor:
-        """Give the input of a group with none before it: log α₀ = 1 (``preset.first_inputs`` times)."""
+        """Return the input of the first group, which has no predecessor: log α₀ = 1 (``preset.first_inputs`` times)."""
         return self._ones[: self.preset.first_inputs or self.sizes[group]]
 
     def feed(self, log_alpha: Tensor) -> Tensor:
@@ -112,25 +112,28 @@ class Generator(nn.Module, abc.ABC):
         return carried / self.preset.bound if self.preset.feed == "scaled" else carried
 
     def carry(self, values: Tensor) -> Tensor:
-        """Give the same values with their gradient multiplied by the preset's ``carry_gradient``."""
+        """Return the same values with their gradient multiplied by the preset's ``carry_gradient``."""
         factor = self.preset.carry_gradient
         if factor == 0:
             return values.detach()
         return values if factor == 1 else torch.lerp(values.detach(), values, factor)
 
     def feed_gates(self, gates: Tensor) -> Tensor:
-        """Turn one group's gates into the next group's input: in (−1, 1), as a scaled log α is, or as they are."""
+        """Turn one group's gates into the next group's input, mapped to (−1, 1) if log α is scaled, else unchanged."""
         carried = self.carry(gates)
         return carried * 2 - 1 if self.preset.feed == "scaled" else carried
 
     def forward(self) -> Tensor:
-        """Give the flat log α of all gates in plan order; fed on gates, for the evaluation gates (median rule)."""
+        """Return the flat log α of all gates in plan order.
+
+        If groups are conditioned on gates, the evaluation gates (median rule) are used.
+        """
         if self.conditioning == "gates":
             return self.on_gates(lambda _, log_alpha: hard_concrete.evaluation_gates(log_alpha))
         return self._walk_groups(lambda _, log_alpha: self.feed(log_alpha))
 
     def on_gates(self, draw: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Give the flat log α of all gates, with each group fed on the gates that ``draw(group, log α)`` gives."""
+        """Return the flat log α of all gates, with each group conditioned on the gates that ``draw`` returns."""
         return self._walk_groups(lambda group, log_alpha: self.feed_gates(draw(group, log_alpha)))
 
     def _walk_groups(self, feed: Callable[[int, Tensor], Tensor]) -> Tensor:
@@ -145,14 +148,14 @@ class Generator(nn.Module, abc.ABC):
         return torch.cat([log_alphas[group] for group in range(len(order))])
 
     def extra_repr(self) -> str:
-        """Describe the generator where modules are printed."""
+        """Return the description of the generator for the module's ``repr``."""
         return (
             f"{sum(self.sizes)} gates in {len(self.sizes)} groups, "
             f"direction={self.direction!r}, preset={self.preset.name!r}, conditioning={self.conditioning!r}"
         )
 
     def _checked_start(self, log_alpha: Tensor) -> Tensor:
-        """Check a flat log α to start from, and bring it to the parameters' type and device."""
+        """Check a flat initial log α, and convert it to the parameters' dtype and device."""
         if log_alpha.shape != (sum(self.sizes),):
             raise InputError(
                 f"The log alpha to start from must have shape ({sum(self.sizes)},), one entry for each gate in plan "
@@ -163,38 +166,38 @@ class Generator(nn.Module, abc.ABC):
         return log_alpha.detach().to(self._ones)
 
     def _full_precision(self) -> contextlib.AbstractContextManager[object]:
-        """Keep autocast out: a log α in half precision has too few digits to follow a penalty."""
+        """Disable autocast: a log α in half precision has too few digits to follow a penalty."""
         device = self._ones.device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             return torch.autocast(device, enabled=False)
         return contextlib.nullcontext()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Generator:
-        """Move with the module around, but do not follow it into half precision."""
+        """Move along with the surrounding module, but keep float32 if it is converted to half precision."""
         super()._apply(out_of_half_precision(fn), recurse)  # type: ignore[no-untyped-call]
         return self
 
 
 class BoundedGenerator(Generator):
-    """Gives log α = c·tanh(pre-activation), which is between −c and c."""
+    """Computes log α = c·tanh(pre-activation), which is between −c and c."""
 
     @abc.abstractmethod
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give what tanh is taken of, with the group's bias in it, and the memory for the next group."""
+        """Return the argument of tanh, including the group's bias, and the memory for the next group."""
 
     def set_pre_activation(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
-        """Set one group's bias so that its pre-activation becomes the wanted one. Called without gradients."""
+        """Set one group's bias so that its pre-activation becomes ``wanted``. Called without gradients."""
         found, _ = self.pre_activation(group, previous, memory)
         self.bias(group).add_(wanted - found)
 
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give one group's log α from what the group before it feeds, and the memory for the next group."""
+        """Return one group's log α, given the input from the previous group, and the memory for the next group."""
         with self._full_precision():
             inner, memory = self.pre_activation(group, previous, memory)
             return torch.tanh(inner) * self.preset.bound, memory
 
     def forward(self) -> Tensor:
-        """Give the flat log α of all gates in plan order, multiplied by c once for all of them."""
+        """Return the flat log α of all gates in plan order, with one multiplication by c for all of them."""
         if self.conditioning == "gates":
             return super().forward()
         order = self.order()
@@ -210,15 +213,15 @@ class BoundedGenerator(Generator):
             return torch.cat([squashed[group] for group in range(len(order))]) * self.preset.bound
 
     def feed_squashed(self, squashed: Tensor) -> Tensor:
-        """Do as :meth:`feed`, from log α/c instead of log α: what is fed scaled need not be multiplied by c at all."""
+        """Compute :meth:`feed` from log α/c instead of log α: a scaled input then needs no multiplication by c."""
         carried = self.carry(squashed)
         return carried if self.preset.feed == "scaled" else carried * self.preset.bound
 
     @torch.no_grad()
     def start_from(self, log_alpha: Tensor) -> None:
-        """Set the biases so that, with the present weights, the generator gives this log α, kept within ±0.98·c.
+        """Set the biases so that, with the current weights, the generator returns this log α, clipped to ±0.98·c.
 
-        Fed on gates, it does so while all gates are open, as they are when a search begins.
+        If groups are conditioned on gates, this holds while all gates are open, as they are when a search begins.
         """
         squashed = (self._checked_start(log_alpha) / self.preset.bound).clamp(-REACH, REACH)
         wanted = torch.split(torch.atanh(squashed), list(self.sizes))

@@ -16,19 +16,19 @@ from depl0.gates.generators.registry import register
 @register("fc")
 @final
 class FC(BoundedGenerator):
-    """Gives log α_l = c·tanh(W_l·x_{l−1} + b_l), where x_{l−1} is what the group before feeds (paper, section 3.4)."""
+    """Computes log α_l = c·tanh(W_l·x_{l−1} + b_l), with the previous group's output x_{l−1} (paper, section 3.4)."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make one layer for each group."""
+        """Create one layer for each group."""
         layers = {g: output_layer(self.inputs(g), self.sizes[g], self.preset, rng) for g in self.order()}
         self.layers = nn.ModuleList(layers[group] for group in sorted(layers))
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give W·x + b."""
+        """Return W·x + b."""
         return self._layer(group)(previous), memory
 
     def bias(self, group: int) -> Tensor:
-        """Give b."""
+        """Return b."""
         return self._layer(group).bias
 
     def _layer(self, group: int) -> Affine:
@@ -38,33 +38,33 @@ class FC(BoundedGenerator):
 @register("bias")
 @final
 class Bias(BoundedGenerator):
-    """Gives log α_l = c·tanh(b_l): ``fc`` with W held at 0, to see what the dependency is worth."""
+    """Computes log α_l = c·tanh(b_l): ``fc`` with W fixed at 0, an ablation of the dependency between groups."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make one bias for each group."""
+        """Create one bias for each group."""
         biases = {group: torch.empty(self.sizes[group], dtype=torch.float32) for group in self.order()}
         for group in self.order():
             draw_output_bias(biases[group], self.preset, rng)
         self.biases = nn.ParameterList(nn.Parameter(biases[group]) for group in sorted(biases))
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give b."""
+        """Return b."""
         return self.bias(group), memory
 
     def bias(self, group: int) -> Tensor:
-        """Give b."""
+        """Return b."""
         return cast(Tensor, self.biases[group])
 
 
 class TwoLayerFC(BoundedGenerator):
-    """Gives log α_l = c·tanh(V_l·f(W_l·x_{l−1} + a_l) + b_l), with twice as many hidden units as gates (appendix B)."""
+    """Computes log α_l = c·tanh(V_l·f(W_l·x_{l−1} + a_l) + b_l), with two hidden units for each gate (appendix B)."""
 
     @abc.abstractmethod
     def activation(self, hidden: Tensor) -> Tensor:
-        """Give f of the hidden layer."""
+        """Return the activation f of the hidden layer."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make two layers for each group."""
+        """Create two layers for each group."""
         hidden, output = {}, {}
         for group in self.order():
             gates = self.sizes[group]
@@ -74,12 +74,12 @@ class TwoLayerFC(BoundedGenerator):
         self.output = nn.ModuleList(output[group] for group in sorted(output))
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give V·f(W·x + a) + b."""
+        """Return V·f(W·x + a) + b."""
         hidden = self.activation(self.hidden[group](previous))
         return cast(Affine, self.output[group])(hidden), memory
 
     def bias(self, group: int) -> Tensor:
-        """Give b."""
+        """Return b."""
         return cast(Affine, self.output[group]).bias
 
 
@@ -89,7 +89,7 @@ class FCReLU(TwoLayerFC):
     """Two layers with a ReLU between them: FC(c₁, 2·c₂) ReLU FC(2·c₂, c₂)."""
 
     def activation(self, hidden: Tensor) -> Tensor:
-        """Give max(0, hidden)."""
+        """Return max(0, hidden)."""
         return torch.relu(hidden)
 
 
@@ -99,5 +99,5 @@ class FCTanh(TwoLayerFC):
     """Two layers with a tanh between them: FC(c₁, 2·c₂) tanh FC(2·c₂, c₂)."""
 
     def activation(self, hidden: Tensor) -> Tensor:
-        """Give tanh(hidden)."""
+        """Return tanh(hidden)."""
         return torch.tanh(hidden)

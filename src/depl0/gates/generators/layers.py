@@ -1,4 +1,4 @@
-"""Layers that generators are made of, with an initialisation that can be seeded without the global random state."""
+"""Layers of the generators, with an initialisation that can be seeded without the global random state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from depl0.gates.generators.presets import Preset
 
 @final
 class Affine(nn.Module):
-    """W·x + b of one vector; with ``mean``, W·x is divided by the number of inputs. Parameters are made unfilled."""
+    """Computes W·x + b of one vector; with ``mean``, W·x is divided by the input size.
+
+    Parameters are created uninitialised.
+    """
 
     def __init__(self, inputs: int, outputs: int, *, mean: bool) -> None:
         super().__init__()
@@ -23,13 +26,13 @@ class Affine(nn.Module):
         self.mean = mean
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give W·x + b."""
+        """Return W·x + b."""
         # Scaling the vector is cheaper than addmv's alpha, which costs a multiplication of the whole matrix backward.
         return torch.addmv(self.bias, self.weight, x * (1 / self.inputs) if self.mean else x)
 
 
 def output_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator | None) -> Affine:
-    """Make the layer that leads to log α. Under a preset with a start, its bias is to be set by ``start_from``."""
+    """Create the output layer, which computes log α. If the preset has a start, ``start_from`` must set its bias."""
     layer = Affine(inputs, outputs, mean=preset.mean_input)
     with torch.no_grad():
         draw_output_weight(layer.weight, preset, rng)
@@ -38,7 +41,7 @@ def output_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator
 
 
 def hidden_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator | None) -> Affine:
-    """Make a layer before the one that leads to log α."""
+    """Create a hidden layer."""
     layer = Affine(inputs, outputs, mean=preset.mean_input)
     with torch.no_grad():
         layer.weight.copy_(_as_linear(layer.weight, preset, rng))
@@ -51,7 +54,7 @@ def hidden_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator
 
 @torch.no_grad()
 def draw_output_weight(weight: Tensor, preset: Preset, rng: torch.Generator | None) -> None:
-    """Fill a weight that leads to log α, of shape (outputs, inputs)."""
+    """Initialise the weight of an output layer, of shape (outputs, inputs)."""
     if preset.initial_weight is None:
         weight.copy_(_as_linear(weight, preset, rng))
     else:
@@ -60,7 +63,7 @@ def draw_output_weight(weight: Tensor, preset: Preset, rng: torch.Generator | No
 
 @torch.no_grad()
 def draw_output_bias(bias: Tensor, preset: Preset, rng: torch.Generator | None) -> None:
-    """Fill a bias of log α."""
+    """Initialise the bias of an output layer."""
     if preset.start is None:
         bias.normal_(preset.bias_mean, preset.bias_std, generator=rng)
     else:
@@ -68,7 +71,7 @@ def draw_output_bias(bias: Tensor, preset: Preset, rng: torch.Generator | None) 
 
 
 def _as_linear(weight: Tensor, preset: Preset, rng: torch.Generator | None) -> Tensor:
-    """Draw a weight whose W·x is as large as that of a fresh ``torch.nn.Linear``, also where W·x is a mean."""
+    """Sample a weight whose W·x has the scale of a fresh ``torch.nn.Linear``, even if W·x is a mean."""
     inputs = weight.shape[1]
     limit = math.sqrt(inputs) if preset.mean_input else 1 / math.sqrt(inputs)
     return torch.empty_like(weight).uniform_(-limit, limit, generator=rng)

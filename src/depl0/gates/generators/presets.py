@@ -1,4 +1,4 @@
-"""How a generator is scaled and initialised: as published, as in the authors' code, or so that it trains well.
+"""Scale and initialisation of generators: as published, as in the authors' code, or tuned to train well.
 
 Taken literally, the published form feeds values up to ±10 into a tanh of the next group. It saturates, and about 30 %
 of the gates of every group are closed at random by the initialisation and hardly move afterwards. The default preset
@@ -7,7 +7,7 @@ of the gates of every group are closed at random by the initialisation and hardl
 - takes the mean over the inputs instead of the sum, so that one step of Adam with rate r moves a gate's pre-activation
   by about 2·r whatever the number of inputs (r by the bias, at most r by the weights),
 - starts from small weights and from biases that give every gate the same log α, and
-- stops the gradient between groups: the noise of later, undecided groups would drown the small, steady pull of the
+- stops the gradient between groups: the noise of later, undecided groups would drown the small, steady gradient of the
   penalty.
 """
 
@@ -23,7 +23,7 @@ from depl0._util.registry import unknown
 from depl0.errors import InputError
 
 REACH = 0.98
-"""The share of the bound within which a first log α may be set; at the bound itself tanh has no inverse."""
+"""The fraction of the bound within which an initial log α may be set; at the bound itself tanh has no inverse."""
 
 
 @final
@@ -32,18 +32,18 @@ class Preset:
     """Constants and initialisation of a generator.
 
     Attributes:
-        name: what it is called in reports.
+        name: the name in reports.
         bound: c in log α = c·tanh(…).
-        feed: what a group hands to the next: its ``"log_alpha"``, or ``"scaled"`` by 1/c into (−1, 1).
+        feed: the output of a group to the next one: its ``"log_alpha"``, or ``"scaled"`` by 1/c into (−1, 1).
         mean_input: whether W·x is divided by its number of inputs.
-        initial_weight: the weights that lead to log α start uniform in ± this number (times 1/inputs, if
-            ``mean_input``), and layers before them start so that they pass their input on. None: all weights start as
-            those of ``torch.nn.Linear``, ``Conv1d`` and ``LSTMCell`` do.
-        start: the first log α of every gate. None: biases are drawn from N(bias_mean, bias_std²).
-        bias_mean: mean of the first biases, where there is no ``start``.
-        bias_std: standard deviation of the first biases, where there is no ``start``.
-        carry_gradient: factor on the gradient from a group back into the one before it, from 0 (stopped) to 1.
-        first_inputs: how many ones the first group in walking order is fed. None: as many as it has gates.
+        initial_weight: weights of output layers are sampled uniformly in ± this number (times 1/inputs, if
+            ``mean_input``), and hidden layers start close to a scaled identity of their input. None: all weights are
+            initialised as in ``torch.nn.Linear``, ``Conv1d`` and ``LSTMCell``.
+        start: the initial log α of every gate. None: biases are sampled from N(bias_mean, bias_std²).
+        bias_mean: mean of the initial biases if there is no ``start``.
+        bias_std: standard deviation of the initial biases if there is no ``start``.
+        carry_gradient: factor on the gradient from a group to the previous one, from 0 (stopped) to 1.
+        first_inputs: size of the first group's input of ones. None: as many as it has gates.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Preset:
             _check("first_inputs", self.first_inputs, "None or at least 1", self.first_inputs >= 1)
 
     def with_start(self, start: float) -> Preset:
-        """Give the same preset with another first log α.
+        """Return the same preset with another initial log α.
 
         >>> PRESETS["default"].with_start(4.5).start
         4.5
@@ -118,7 +118,7 @@ VGG16 starts from 64 ones in both directions (``reference-vgg16``)."""
 
 
 def find_preset(preset: str | Preset) -> Preset:
-    """Look a preset up by its name; a Preset is its own answer."""
+    """Return a preset by its name, or the given Preset itself."""
     if isinstance(preset, Preset):
         return preset
     if preset not in PRESETS:

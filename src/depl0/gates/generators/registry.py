@@ -25,7 +25,7 @@ GENERATORS: Registry[type[Generator]] = Registry(
 
 
 def register(name: str) -> Callable[[_G], _G]:
-    """Make a generator class known by a name: ``@register("fc")``."""
+    """Register a generator class under a name: ``@register("fc")``."""
     return GENERATORS.register(name, lambda generator: generator)
 
 
@@ -38,16 +38,16 @@ def make_generator(
     rng: torch.Generator | None = None,
     conditioning: str = "log_alpha",
 ) -> Generator:
-    """Make a generator by its name.
+    """Create a generator by its name.
 
     Args:
         name: one of :data:`GENERATORS`, or a class of your own: ``path/to/file.py:Name``.
         sizes: number of gates of each group, in plan order.
-        direction: ``"forward"`` or ``"backward"``: the order in which the groups are walked.
+        direction: ``"forward"`` or ``"backward"``: the order in which the groups are visited.
         preset: one of :data:`~depl0.gates.generators.presets.PRESETS`, or one of your own.
-        start: the first log α of every gate, where the preset has one.
-        rng: source of the random initialisation; without it, PyTorch's global one.
-        conditioning: what a group is fed on: the ``"log_alpha"`` of the group before it, or its ``"gates"``.
+        start: the initial log α of every gate, if the preset has one.
+        rng: random generator of the initialisation. By default PyTorch's global one is used.
+        conditioning: the input of each group: the ``"log_alpha"`` of the previous group, or its ``"gates"``.
 
     >>> generator = make_generator("fc", [2, 3], start=4.0)
     >>> generator().detach()
