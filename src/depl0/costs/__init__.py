@@ -1,4 +1,4 @@
-"""What a network costs: counted as it stands, or expected over its gates."""
+"""The cost of a network: counted for the current network, or expected over its gates."""
 
 from depl0.costs.count import Cost, LayerCost, cost
 from depl0.costs.expected import KINDS, ExpectedCost

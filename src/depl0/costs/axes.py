@@ -1,4 +1,4 @@
-"""Axes as sums over gates: what expected costs of every kind are made of."""
+"""Axes as sums over gates: the building blocks of expected costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from depl0.analysis.propagate import Axis
 
 
 class AxisTable:
-    """Axes with the same gates are one; every axis is a list of (gate, how often) plus a number of frozen positions."""
+    """Stores axes as lists of (gate, multiplicity) plus a number of frozen positions; axes with equal gates are
+    merged."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -22,14 +23,14 @@ class AxisTable:
         self.one = 0
 
     def index(self, axis: Axis, size: int) -> int:
-        """Return the number of an axis; one without gates counts its size."""
+        """Return the index of an axis; an axis without gates counts its size."""
         gates = self.plan.axes.get(axis)
         if gates is not None:
             return self.index_of(gates)
         return self._known.get(size) or self._new(size, size, None)
 
     def index_of(self, gates: Tensor) -> int:
-        """Return the number of an axis with these gates."""
+        """Return the index of an axis with these gates."""
         key = gates.numpy().tobytes()
         return self._known.get(key) or self._new(key, len(gates), gates)
 

@@ -1,4 +1,4 @@
-"""Count the parameters and multiply-accumulates of a network as it stands."""
+"""Count the parameters and multiply-accumulates of a network in its current state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from depl0.host.network import check_host, explained_run, module_stack
 
 @dataclass(frozen=True)
 class LayerCost:
-    """The cost of one module, its children not included."""
+    """The cost of one module, without its children."""
 
     params: int
     macs: int
@@ -30,15 +30,15 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters and MACs: multiply-accumulates for one image, whatever the batch of the example inputs."""
+    """Parameters and MACs: multiply-accumulates for one image, whatever the batch size of the example inputs."""
 
     params: int
     macs: int
     layers: Mapping[str, LayerCost] = field(default_factory=dict, repr=False)
     images: int = field(default=1, repr=False, compare=False)
-    """how many images the example held; 1 where its inputs are no batch"""
+    """Number of images in the example; 1 if its inputs are not a batch."""
     uncounted: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """operators that multiply an input by a parameter and whose MACs are not known, each with its module"""
+    """Operators that multiply an input by a parameter and whose MACs are unknown, each with its module."""
 
     def __str__(self) -> str:
         return f"{self.params:,} parameters, {self.macs:,} MACs"
@@ -48,14 +48,16 @@ class Cost:
 def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """Count the parameters and MACs of a network, in total and layer by layer, in evaluation mode.
 
-    MACs are half of what :class:`torch.utils.flop_counter.FlopCounterMode` counts, plus operators that it takes for
-    free (:mod:`depl0.costs.operators`), for one image: where one image of the batch alone takes its share of every
-    layer's MACs. A parameter that several modules share counts once, for the first of them. Warns if a parameter is
-    used by an operator whose MACs are not known.
+    MACs are half of the count of :class:`torch.utils.flop_counter.FlopCounterMode`, plus operators that it ignores
+    (:mod:`depl0.costs.operators`). They are counted for one image of the batch; if the network does not run on one
+    image
+    alone, the MACs of every layer are divided by the number of images. A parameter that several modules share is
+    counted
+    once, for the first of them. Warns if a parameter is used by an operator whose MACs are unknown.
 
     Args:
         model: any network; it is not modified.
-        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments that it runs on.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments for the network.
 
     Raises:
         InputError: the model is not a network, or does not run on the example.
@@ -74,7 +76,7 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
 
 
 def warn_of_uncounted(counted: Cost) -> None:
-    """Warn if a network uses operators whose MACs are not known."""
+    """Warn if a network uses operators whose MACs are unknown."""
     if counted.uncounted:
         warnings.warn(
             f"the MACs of these operators are not counted: {', '.join(counted.uncounted)}. A budget is a fraction of "
@@ -84,13 +86,13 @@ def warn_of_uncounted(counted: Cost) -> None:
 
 
 def cost_of_copy(copy: nn.Module, example: ExampleInputs) -> Cost:
-    """Count the cost of a network that nobody else has."""
+    """Count the cost of a network that is not used elsewhere."""
     with explained_run(copy, example, "example_inputs"):
         return counted_run(copy, example)[0]
 
 
 def counted_run(copy: nn.Module, example: ExampleInputs) -> tuple[Cost, Any]:
-    """Count the cost of a network that nobody else has; return what it gives on the example, too."""
+    """Count the cost of a network that is not used elsewhere; also return its outputs on the example."""
     trained = [parameter for parameter in copy.eval().parameters() if parameter.requires_grad]
     copy.requires_grad_(False)
     try:
@@ -112,13 +114,13 @@ def counted_run(copy: nn.Module, example: ExampleInputs) -> tuple[Cost, Any]:
 
 
 def _macs_of_one(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], int, Any, tuple[str, ...]]:
-    """Return every module's own MACs for one image, the images of the example, the outputs, and what is not counted."""
+    """Return every module's own MACs for one image, the number of images, the outputs, and the uncounted operators."""
     own_macs, outputs, uncounted = _counted(model, example)
     images = example.batch()
     if images > 1:
         try:
             of_one, _, _ = _counted(model, example.first())
-        except Exception:  # the first dimension is no batch, or there has to be one
+        except Exception:  # the first dimension is not a batch, or a batch is required
             return own_macs, 1, outputs, uncounted
         if {name: images * macs for name, macs in of_one.items()} == own_macs:
             return of_one, images, outputs, uncounted
@@ -133,7 +135,7 @@ def _counted(model: nn.Module, example: ExampleInputs) -> tuple[dict[str, int], 
 
 @contextmanager
 def _without_fused_layers(model: nn.Module) -> Iterator[None]:
-    """Run transformer layers, attention and LSTMs step by step: inside their fused forms the counter sees nothing."""
+    """Run transformer layers, attention and LSTMs step by step, because the counter cannot see inside fused kernels."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     fused = bool(torch._C._get_mkldnn_enabled()) and not any(isinstance(module, nn.LSTM) for module in model.modules())

@@ -1,13 +1,13 @@
-"""The cost of a gated network as a differentiable function of its open probabilities.
+"""The cost of a gated model as a differentiable function of its open probabilities.
 
-A weight between an output channel with gate o and an input channel with gate i is there when both are open. For
-independent gates P(o open and i open) = p_o·p_i, and p_o where o and i are the same gate (a residual stream's
-convolution). So with S(axis) = Σ p over an axis' positions, frozen positions counting 1,
+A weight between an output channel with gate o and an input channel with gate i is kept if both are open. For
+independent gates P(o open and i open) = p_o·p_i, and p_o if o and i are the same gate (a residual stream's
+convolution). So with S(axis) = Σ p over an axis' positions, where frozen positions count 1,
 
     E[cost] = constant + Σ_terms c·( S(out)·S(in) + Σ_g n_out(g)·n_in(g)·(p_g - p_g²) )
 
 which is exact. With S as a vector over all axes and C the symmetric matrix of the c, this is the bilinear form SᵀCS, so
-that value and gradient take a handful of operators, however deep the network is.
+value and gradient need only a few operators, however deep the network is.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from depl0.costs.terms import CostTerms
 
 KINDS = ("params", "macs", "groups")
 PENALTIES: Registry[type[ConstantTensors]] = Registry("penalty", plugins="depl0.penalties")
-"""more expected costs by name: modules of (plan, shapes of the parameters, weights of every gate's own filters)"""
+"""More expected costs by name: modules of (plan, parameter shapes, number of weights of every gate's own filters)."""
 
 
 class ExpectedCost(ConstantTensors):
-    """Expected parameters, MACs and the paper's Σ|g_k|π_k, from open probabilities.
+    """Expected parameters, MACs and the paper's Σ|g_k|π_k, computed from open probabilities.
 
-    Those of :data:`PENALTIES` are had by their names too.
+    The costs in :data:`PENALTIES` are available by their names too.
     """
 
     axis_of: Tensor
@@ -46,13 +46,14 @@ class ExpectedCost(ConstantTensors):
     filter_weights: Tensor
 
     def __init__(self, plan: Plan, shapes: Mapping[str, Iterable[int]], dense_macs: int) -> None:
-        """``shapes`` are the host's parameters; ``dense_macs`` is its whole cost, attention and the like included."""
+        """``shapes`` are those of the host's parameters; ``dense_macs`` is its full cost, including for example
+        attention."""
         super().__init__()
         shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.num_gates = plan.num_gates
         self.dense_params, self.dense_macs = sum(map(prod, shapes.values())), dense_macs
         table = AxisTable(plan)
-        terms: list[tuple[int, int, float, float]] = []  # (axis, axis, parameters, MACs) per pair of positions
+        terms: list[tuple[int, int, float, float]] = []  # (axis, axis, parameters, MACs) for a pair of positions
         constant_params = 0
         for name, shape in shapes.items():
             sizes = list(shape)
@@ -118,8 +119,8 @@ class ExpectedCost(ConstantTensors):
             setattr(self, name, tensor.float() if tensor.is_floating_point() else tensor)
 
     def forward(self, open_probability: Tensor, kind: str) -> Tensor:
-        """Return one expected cost, differentiable."""
-        open_probability = open_probability.to(self.constants.dtype)  # which follows the network to double precision
+        """Return one expected cost, which is differentiable."""
+        open_probability = open_probability.to(self.constants.dtype)  # double if the network is
         if kind == "groups":
             return torch.dot(open_probability, self.filter_weights)
         if kind not in KINDS:
@@ -129,7 +130,7 @@ class ExpectedCost(ConstantTensors):
         return _evaluate(open_probability, {name: getattr(self, name) for name in self._exact}, row)
 
     def _penalty(self, kind: str) -> nn.Module:
-        """Return one of :data:`PENALTIES`, made when it is first asked for."""
+        """Return one of :data:`PENALTIES`, created on first use."""
         if kind not in self._penalties:
             made = PENALTIES.find(kind)(*self._described, self._exact["filter_weights"])
             self._penalties[kind] = made.to(self.constants.device)
@@ -145,7 +146,7 @@ class ExpectedCost(ConstantTensors):
         return torch.dot(per_axis, by_axis) + torch.dot(p, both_open) + self.constants[row], gradient
 
     def gradient(self, open_probability: Tensor, kind: str) -> Tensor:
-        """Return the gradient alone, in fewer operators: a training step asks for it once more."""
+        """Return only the gradient, with fewer operators, because a training step needs it a second time."""
         return self._gradient(open_probability, KINDS.index(kind))[0]
 
     def _gradient(self, p: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,11 +167,11 @@ class ExpectedCost(ConstantTensors):
 
     @property
     def device(self) -> torch.device:
-        """Return where the constants are."""
+        """Return the device of the constants."""
         return self.constants.device
 
     def terms(self, kind: str) -> CostTerms:
-        """Return parameters or MACs as terms: what they are when every gate is decided."""
+        """Return the terms of parameters or MACs, which are exact for binary gates."""
         t, row = self._exact, KINDS.index(kind)
         return CostTerms(
             t["axis_of"],
@@ -187,7 +188,7 @@ class ExpectedCost(ConstantTensors):
         return float(_evaluate(p, self._exact, 0)), float(_evaluate(p, self._exact, 1))
 
     def rounded(self, open_probability: Tensor) -> Cost:
-        """Return expected parameters and MACs as whole numbers."""
+        """Return expected parameters and MACs, rounded to integers."""
         params, macs = self.exact(open_probability)
         return Cost(round(params), round(macs))
 

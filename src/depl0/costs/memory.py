@@ -1,4 +1,4 @@
-"""Bytes that a network needs while it computes, counted tensor by tensor, the same on every device."""
+"""Memory in bytes that a forward pass needs, counted tensor by tensor and independent of the device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from depl0.host.network import evaluation_mode
 
 
 def memory_bytes(model: nn.Module, inputs: Sequence[Tensor] | ExampleInputs) -> int:
-    """Return the bytes of the weights, and of the most intermediate tensors that one forward pass holds at once.
+    """Return the bytes of the weights plus the peak of the intermediate tensors during one forward pass.
 
-    The inputs, and what kernels need for themselves, are not counted.
+    Neither the inputs nor the workspaces of kernels are counted.
     """
     example = inputs if isinstance(inputs, ExampleInputs) else ExampleInputs(tuple(inputs), {})
     own = [*model.parameters(), *model.buffers()]
@@ -30,7 +30,7 @@ def memory_bytes(model: nn.Module, inputs: Sequence[Tensor] | ExampleInputs) -> 
 
 
 class _Watch(TorchDispatchMode):
-    """Sees every tensor that an operator gives back, and knows which of them are still alive."""
+    """Records every tensor that an operator returns, and tracks which of them are still alive."""
 
     def __init__(self, not_counted: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Count the multiply-accumulates of every operator that runs, by the module that calls it.
+"""Count the multiply-accumulates of every executed operator, grouped by the calling module.
 
-The formulas are those of :mod:`torch.utils.flop_counter`; operators that it takes for free have formulas here. A
-product with a matrix of parameters that is summed afterwards (``(x[:, None] * weight).sum(-1)``) counts as one.
+The formulas are those of :mod:`torch.utils.flop_counter`; operators that it ignores have formulas here. A product with
+a matrix of parameters that is summed afterwards (``(x[:, None] * weight).sum(-1)``) counts as a matrix product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 def _of_grouped_product(rows: Tensor, weight: Tensor, *_: Any, **__: Any) -> int:
-    """Return the MACs of a product in which groups of rows (or of columns) have a matrix each."""
+    """Return the MACs of a product in which each group of rows (or of columns) has its own matrix."""
     every = rows.numel() * weight.shape[-1]
     return every // rows.shape[0] if (rows.dim(), weight.dim()) == (3, 2) else every
 
@@ -50,7 +50,7 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     aten._cdist_forward: _of_distances,
     aten._euclidean_dist: _of_distances,
 }
-"""operators that torch's counter takes for free -> MACs for their arguments"""
+"""Operators that torch's counter ignores, with the formula for their MACs."""
 
 _SUMS = {aten.sum}
 _PRODUCTS = {aten.mul, aten.mul_}
@@ -58,7 +58,7 @@ _MOVES = {
     "cat", "stack", "copy", "copy_", "index_put", "index_put_", "where", "masked_scatter", "_prelu_kernel", "prelu",
     "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "slice_scatter", "select_scatter", "rrelu_with_noise",
 }  # fmt: skip
-"""operators that take a parameter and an input, and multiply at most position by position"""
+"""Operators with a parameter and an input that multiply at most position by position."""
 
 
 @final
@@ -68,10 +68,10 @@ class MacCounter(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, model: nn.Module, running: Sequence[nn.Module]) -> None:
-        """``running`` are the modules that run at any moment, the innermost last."""
+        """``running`` are the modules that are currently executed, the innermost last."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.macs: Counter[str] = Counter()
-        """path of a module -> the MACs of the operators that it calls itself"""
+        """Path of a module -> the MACs of the operators that it calls itself."""
         self.uncounted: dict[str, None] = {}
         self._names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
         self._parameters = {address_of(parameter) for parameter in model.parameters() if parameter.numel() > 1}
@@ -108,7 +108,7 @@ class MacCounter(TorchDispatchMode):
         self.macs[self._module()] += macs
 
     def _look(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Count a product that is summed; note an operator that combines an input with a parameter in another way."""
+        """Count a product that is summed; record an operator that combines an input with a parameter in another way."""
         packet = func.overloadpacket
         if packet in _SUMS and args[0] in self._products:
             self._add(args[0].numel())

@@ -1,11 +1,11 @@
-"""What a network costs when every gate is decided, as sums over groups of gates and over pairs of them.
+"""The cost of a network with binary gates, as sums over groups of gates and over pairs of groups.
 
 With S(axis) = Σ open gates of an axis' positions, frozen ones included, parameters and MACs are
 
     cost = constant + Σ_terms c·S(left)·S(right)
 
-which is bilinear. Where each group keeps one of a few sets of gates, it splits into a number for each choice of a group
-and a table for each pair of groups that meet in a layer.
+which is bilinear. If each group has a few possible sets of gates, the cost splits into a number for each choice of a
+group and a table for each pair of groups that share a layer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class CostTerms:
     axis_of: Tensor
     gate_of: Tensor
     count: Tensor
-    """an entry each: so many positions of this axis have this gate"""
+    """One entry for each (axis, gate): the number of positions of the axis with this gate."""
     fixed: Tensor
-    """positions of every axis that have none"""
+    """Number of positions without a gate, for every axis."""
     pairs: Tensor
-    """what a pair of positions of two axes costs, half on each side of the diagonal"""
+    """Cost of a pair of positions of two axes, half on each side of the diagonal."""
     constant: float
 
     def total(self, is_open: Tensor) -> float:
@@ -48,7 +48,7 @@ class PairwiseCost:
     constant: float
     single: tuple[Array, ...]
     pairs: tuple[dict[int, Array], ...]
-    """of every group those that it meets, with (own choices, the other's choices)"""
+    """For every group, the tables of the groups it shares a layer with, of shape (own choices, their choices)."""
 
 
 def pairwise(terms: CostTerms, choices: Sequence[tuple[Tensor, Tensor]], others: Tensor) -> PairwiseCost:
@@ -56,14 +56,14 @@ def pairwise(terms: CostTerms, choices: Sequence[tuple[Tensor, Tensor]], others:
 
     Args:
         terms: the cost.
-        choices: for every group its gates, and a matrix (choices, gates) of what is open.
-        others: of all gates, those that are open and in no group here.
+        choices: for every group its gates, and a boolean matrix (choices, gates) of the open gates.
+        others: a mask over all gates: the open ones that belong to none of these groups.
     """
     axes, num_gates = len(terms.fixed), len(others)
     counts = torch.zeros(axes, num_gates, dtype=torch.float64)
     counts.index_put_((terms.axis_of, terms.gate_of), terms.count, accumulate=True)
     each, fixed = terms.pairs.numpy(), (terms.fixed + counts @ others.double()).numpy()
-    both = 2 * each  # which is symmetric
+    both = 2 * each  # the matrix is symmetric
     positions = [(is_open.double() @ counts[:, gates].T).numpy() for gates, is_open in choices]  # (choices, axes)
     constant = terms.constant + float(fixed @ each @ fixed)
     single = tuple(own @ (both @ fixed) + ((own @ each) * own).sum(1) for own in positions)

@@ -1,1 +1,1 @@
-"""Which gates stay: one function from scores and configuration to gates, and what it is made of."""
+"""Selection of the gates to keep: one function from scores and configuration to gates, and its parts."""

@@ -1,10 +1,11 @@
-"""Which gates stay: one function from scores and configuration to gates.
+"""Selection of the gates to keep: one function from scores and configuration to gates.
 
-:func:`select_gates` reads a :class:`Snapshot` and changes nothing. Without a budget the evaluation gates stay. With
-one, the best gates in order of their scores stay, as many as the budget allows for the compact network, and then the
-next ones that still fit where whole channels leave room. ``min_share`` of every group stays, whatever it is worth. With
-``round_to`` each group keeps a multiple of so many channels (:mod:`.rounding`). A latency budget is measured around it
-(:mod:`.latency`).
+:func:`select_gates` reads a :class:`Snapshot` and changes nothing. Without a budget, the evaluation gates are kept.
+With
+a budget, gates are opened in the order of their scores until the pruned model reaches the budget. Then the next gates
+that still fit are opened, because whole channels leave a remainder. Every group keeps at least ``min_share`` of its
+channels, whatever their importance. With ``round_to`` each group keeps a multiple of that many channels
+(:mod:`.rounding`). For a latency budget, the pruned model is timed in a search around this selection (:mod:`.latency`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from depl0.select.rounding import round_to_nearest, round_within
 from depl0.select.snapshot import Snapshot
 
 SENSIBLE_CHANNELS, SENSIBLE_PART = 2, 1 / 16
-"""of every group; a narrower network passes on little of its input"""
+"""Recommended smallest fraction of each group; a narrower network loses most of its input."""
 FILL_TRIES = 200
 
 
@@ -31,14 +32,14 @@ class Selection:
 
     gates: Tensor
     forced: int
-    """gates that the budget closed although they were open"""
+    """Number of open gates that the budget closed."""
 
 
 def select_gates(network: Snapshot, config: GateConfig, scores: Tensor | None = None) -> Selection:
-    """Return the gates that stay, by ``config.budget``, ``of``, ``round_to``, ``min_share`` and ``remove_blocks``.
+    """Select the gates to keep, by ``config.budget``, ``of``, ``round_to``, ``min_share`` and ``remove_blocks``.
 
     Args:
-        network: the gated network. Fixed gates are only rounded.
+        network: the gated model. Fixed gates are only rounded.
         config: the budget and the rules.
         scores: one score for each gate. None: log α, and open gates keep their value; with scores they are 1.
 
@@ -63,7 +64,7 @@ def select_gates(network: Snapshot, config: GateConfig, scores: Tensor | None = 
 
 
 def _best_within(network: Snapshot, config: GateConfig, scores: Tensor) -> Tensor:
-    """Open the best gates, as many as the budget allows."""
+    """Open as many of the best gates as the budget allows."""
     order, least = _candidates(network, config, scores)
     low, high = 0, len(order)
     while low < high:
@@ -78,7 +79,7 @@ def _best_within(network: Snapshot, config: GateConfig, scores: Tensor) -> Tenso
 
 
 def _fill(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> None:
-    """Open the best closed gates that still fit, in place; not in groups that are to be removed as a whole."""
+    """Open the best closed gates that still fit, in place, except in groups that will be removed as a whole."""
     order, _ = _candidates(network, config, scores)
     rest = order[int(is_open.sum()) :]
     if config.remove_blocks:
@@ -90,9 +91,9 @@ def _fill(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor
 
 
 def _removable_groups(network: Snapshot, is_open: Tensor) -> Tensor:
-    """Return the gates of closed groups without which the outputs still depend on the inputs.
+    """Return the gates of closed groups that can be removed while the outputs still depend on the inputs.
 
-    Other closed groups get a gate back, because one of their channels stays anyway.
+    One gate of every other closed group is opened again, because one of its channels is kept anyway.
     """
     without = torch.zeros_like(is_open)
     for group in network.plan.groups:
@@ -105,7 +106,7 @@ def _removable_groups(network: Snapshot, is_open: Tensor) -> Tensor:
 
 
 def _candidates(network: Snapshot, config: GateConfig, scores: Tensor) -> tuple[Tensor, int]:
-    """Return the gates that can be opened, the best first, but for those of ``min_share``, and how many these are."""
+    """Return the gates that can be opened beyond ``min_share``, best first, and the number that ``min_share`` opens."""
     order = scores.argsort(descending=True, stable=True)
     order = order[~network.removed[order]]
     is_least = _least_open(network, config, scores)[order]
@@ -113,7 +114,7 @@ def _candidates(network: Snapshot, config: GateConfig, scores: Tensor) -> tuple[
 
 
 def _least_open(network: Snapshot, config: GateConfig, scores: Tensor) -> Tensor:
-    """Return the best gates of every group, as many as ``min_share`` asks for."""
+    """Return the best gates of every group, as many as ``min_share`` requires."""
     is_open = torch.zeros(network.plan.num_gates, dtype=torch.bool)
     for group in network.plan.groups:
         order = scores[group.gates].argsort(descending=True, stable=True) + group.offset
@@ -131,7 +132,10 @@ def _fits(network: Snapshot, config: GateConfig, is_open: Tensor) -> bool:
 
 
 def minimum_share(network: Snapshot, config: GateConfig) -> float:
-    """Return the minimum reachable share of the cost: unprunable layers, and one channel (N, min_share) per group."""
+    """Return the smallest reachable fraction of the cost: unprunable layers and one channel per group.
+
+    With ``round_to`` or ``min_share``, more than one channel per group may be required.
+    """
     closed = _least_open(network, config, network.log_alpha)
     if config.round_to > 1:
         closed = round_to_nearest(network, config.changed(remove_blocks=False), network.log_alpha, closed)
@@ -158,7 +162,7 @@ def check_budget(network: Snapshot, config: GateConfig) -> None:
 
 
 def sensible_share(network: Snapshot, of: BudgetKind) -> float:
-    """Return the share of the cost that is left if every group keeps a sixteenth of its channels, and at least two."""
+    """Return the fraction of the cost if every group keeps a sixteenth of its channels, and at least two."""
     is_open = torch.zeros(network.plan.num_gates, dtype=torch.bool)
     for group in network.plan.groups:
         most = min(group.size, max(SENSIBLE_CHANNELS, round(group.size * SENSIBLE_PART)))
@@ -167,7 +171,7 @@ def sensible_share(network: Snapshot, of: BudgetKind) -> float:
 
 
 def budget_warning(network: Snapshot, budget: float, of: BudgetKind) -> str | None:
-    """Return why a network of this budget would do hardly better than chance; None where there is no such reason."""
+    """Return a warning if a network of this budget would hardly be better than chance, else None."""
     sensible = sensible_share(network, of)
     if budget >= sensible:
         return None

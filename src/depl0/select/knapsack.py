@@ -2,9 +2,9 @@
 
 Each choice of a group has a value and a cost. The cost also depends on the choices of other groups (the MACs of a layer
 are its inputs times its outputs), so this is a quadratic multiple-choice knapsack problem. It is solved greedily, with
-exchanges: groups step down where the least value is lost for the cost saved until the budget is met, then up where the
-most value is gained for the cost as long as anything fits. After that, one group at a time moves by a few steps, and
-the others make room or use what has become free. In the end no further step fits.
+exchanges. First, groups step down to the choice that loses the least value per saved cost until the budget is met. Then
+groups step up to the choice that gains the most value per cost while a step fits. After that, one group at a time moves
+by a few steps, and the other groups are lowered or raised to fit the budget. At the end no further step fits.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from depl0.costs.terms import Array, PairwiseCost
 
 REACH = 2
-"""steps up and down that an exchange tries"""
+"""Number of steps up and down that an exchange tries."""
 SWEEPS = 6
-"""passes over all groups while exchanges find something better"""
+"""Largest number of passes over all groups while exchanges find an improvement."""
 
 Places = list[int]
-"""the index of the choice of every group"""
+"""The index of the choice of every group."""
 
 
 @dataclass(frozen=True)
 class Knapsack:
-    """The values of every group's choices, their joint cost, and the budget. Both rise from choice to choice."""
+    """The values of every group's choices, their joint cost, and the budget. Values and costs rise with the choice."""
 
     values: tuple[Array, ...]
     tables: PairwiseCost
@@ -45,7 +45,7 @@ class Knapsack:
         return total
 
     def cost_changes(self, places: Places, group: int) -> Array:
-        """Return how the cost changes with each choice of one group, while the other groups keep theirs."""
+        """Return the change of the cost with each choice of one group, while the other groups keep theirs."""
         own = self.tables.single[group].copy()
         for other, table in self.tables.pairs[group].items():
             own += table[:, places[other]]
@@ -66,7 +66,7 @@ def solve(problem: Knapsack, start: Places) -> Places | None:
 
 
 def _lowered(problem: Knapsack, start: Places, held: int = -1) -> Places | None:
-    """Step down where the least value is lost for the cost saved, until the budget is met; ``held`` stays."""
+    """Step down to lose the least value per saved cost until the budget is met; group ``held`` is not changed."""
     places = list(start)
     while problem.cost(places) > problem.budget:
         best, chosen = float("inf"), -1
@@ -87,7 +87,7 @@ def _lowered(problem: Knapsack, start: Places, held: int = -1) -> Places | None:
 
 
 def _filled(problem: Knapsack, start: Places) -> Places:
-    """Step up where the most value is gained for the cost, as long as anything fits."""
+    """Step up to gain the most value per cost, as long as a step fits."""
     places = list(start)
     while True:
         room, best, chosen = problem.budget - problem.cost(places), 0.0, (-1, -1)
@@ -106,7 +106,7 @@ def _filled(problem: Knapsack, start: Places) -> Places:
 
 
 def _exchanged(problem: Knapsack, places: Places) -> Places:
-    """Move one group by a few steps and let the others make room or use it, as long as the value rises."""
+    """Move one group by a few steps and refit the other groups to the budget, as long as the value rises."""
     value = problem.value(places)
     for _ in range(SWEEPS):
         before = value

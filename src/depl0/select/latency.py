@@ -1,8 +1,8 @@
-"""Gates whose compact network is measured to be within a latency budget.
+"""Selection of gates whose pruned model meets a latency budget when it is timed.
 
-MACs do not say how long a network takes. So the compact network of a share of the MACs is extracted and timed beside
-the original one, in the runtime that it is deployed to, and the share is bisected until the measured time is just
-within the budget.
+MACs do not determine latency. Therefore the pruned model of a fraction of the MACs is extracted and timed beside the
+original one, in the runtime of its deployment. The fraction is bisected until the measured time is just within the
+budget.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from depl0.surgery.extraction import extract
 
 TRIES = 6
 CLOSE = 0.03
-"""a measured share that is at most so much below the budget (relatively) is good enough"""
+"""Relative tolerance: a measured time that is at most this far below the budget is accepted."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One selection: its budget of MACs, and the share of the time that was measured."""
+    """One selection: its MAC budget, and the measured fraction of the original time."""
 
     macs: float
     measured: float
@@ -34,7 +34,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class MeasuredSelection:
-    """The gates, and how they were found."""
+    """The selected gates and the attempts of the search."""
 
     selection: Selection
     attempts: tuple[Attempt, ...]
@@ -42,12 +42,12 @@ class MeasuredSelection:
 
     @property
     def measured(self) -> float:
-        """Return the share that was measured."""
+        """Return the measured fraction of the original time."""
         return self.attempts[self.chosen].measured
 
 
 def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor | None = None) -> MeasuredSelection:
-    """Select gates whose compact network measurably takes at most ``config.budget`` of the host's time."""
+    """Select gates whose pruned model takes at most ``config.budget`` of the host's time, as measured."""
     budget = config.budget
     assert budget is not None and config.of == "latency"
     by_macs = config.changed(of="macs")
@@ -68,7 +68,7 @@ def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor 
         if budget * (1 - CLOSE) <= measured <= budget or (measured <= budget and share >= 1):
             break
         aimed = share * budget * (1 - CLOSE / 2) / measured
-        if not too_fast < aimed < too_slow:  # noise, or a step in the times: halve what is left
+        if not too_fast < aimed < too_slow:  # noise, or a step in the times: bisect the interval
             aimed = (too_fast + min(too_slow, 1.0)) / 2
         if max(aimed, minimum) == share:
             break
@@ -78,13 +78,13 @@ def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor 
 
 
 def extract_selected(network: Snapshot, gates: Tensor, remove_blocks: bool) -> nn.Module:
-    """Return the compact network of these gates, verified."""
+    """Return the verified pruned model of these gates."""
     dense = (network.expected.dense_params, network.expected.dense_macs)
     return extract(network.host_plan, network.host, gates, network.log_alpha, network.example, dense, remove_blocks)
 
 
 def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs, runtime: Runtime = "pytorch") -> float:
-    """Return the compact network's time as a share of the original one's, timed side by side."""
+    """Return the pruned model's time as a fraction of the original one's, timed side by side."""
     networks = {"dense": dense, "compact": compact}
     if runtime == "pytorch":
         times = time_networks(networks, example, repeats=30, seconds=15.0)
@@ -96,7 +96,7 @@ def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs,
 
 
 def _best(attempts: list[Attempt], budget: float) -> int:
-    """Return the slowest that is within the budget, or the fastest if none is."""
+    """Return the slowest attempt within the budget, or the fastest if none is."""
     within = [number for number, attempt in enumerate(attempts) if attempt.measured <= budget]
     if within:
         return max(within, key=lambda number: attempts[number].measured)

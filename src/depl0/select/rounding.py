@@ -1,10 +1,10 @@
-"""Numbers of channels that hardware likes: kept channels of every group as a multiple of N.
+"""Hardware-friendly channel counts: every group keeps a multiple of N channels.
 
-Vector units and matrix kernels work on 8, 16 or 32 channels at a time; what is left over costs as much as a whole step.
-So each group keeps a multiple of N of its channels, or all of them; the best by their scores. How many multiples each
-group keeps within a budget is a knapsack problem (:mod:`depl0.select.knapsack`). Scores are value per cost on a
-logarithmic scale, so the value of a gate with score s is price·exp(s), at the prices of the network that the scores
-alone would choose.
+Vector units and matrix kernels process 8, 16 or 32 channels at a time, and a partly filled block costs as much as a
+full one. Each group therefore keeps a multiple of N of its channels, or all of them; the best by their scores. The
+number of multiples that each group keeps within a budget is a knapsack problem (:mod:`depl0.select.knapsack`). Scores
+are importance per cost on a logarithmic scale, so the value of a gate with score s is price·exp(s), where the prices
+are those of the network that the scores alone would select.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from depl0.select.knapsack import Knapsack, Places, solve
 from depl0.select.snapshot import Snapshot
 
 TRIES = 8
-"""times that a budget is lowered because the terms missed something"""
+"""Number of times that the budget is lowered because the terms missed a cost."""
 
 
 def round_to_nearest(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Tensor:
-    """Return the open gates when every group goes to the nearest multiple of ``config.round_to``, or to all of them.
+    """Return the open gates if every group keeps the nearest multiple of ``config.round_to``, or all of its gates.
 
-    A group of fewer channels keeps all of them; no other keeps fewer than N. With ``config.remove_blocks``, groups
-    whose gates are all closed are left alone, because their layers are going to be removed.
+    A group with fewer than N channels keeps all of them; no other group keeps fewer than N. With
+    ``config.remove_blocks``, groups whose gates are all closed are unchanged, because their layers will be removed.
     """
     ladders = _ladders(network, config, scores, is_open)
     return _chosen(ladders, [ladder.nearest for ladder in ladders], is_open)
@@ -42,9 +42,9 @@ def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open:
     """Return the most valuable rounded gates within the budget that a greedy selection with exchanges finds.
 
     Args:
-        network: the groups and what they cost.
+        network: the groups and their costs.
         config: the budget, and N.
-        scores: the order within a group, and which group's gates are worth more.
+        scores: the order within a group and the importance of groups relative to each other.
         is_open: the gates that the scores alone would open.
     """
     assert config.budget is not None
@@ -62,7 +62,7 @@ def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open:
         over = network.share(chosen, config.of) - config.budget
         if over <= 0:
             return chosen
-        budget -= 1.01 * over * dense  # some layer keeps a channel that the terms do not know of
+        budget -= 1.01 * over * dense  # some layer keeps a channel that the terms do not include
     raise GateError(
         "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
         hint="ask for a larger budget, or round to fewer channels.",
@@ -70,9 +70,9 @@ def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open:
 
 
 def _largest_cost(share: float, dense: float) -> float:
-    """Return a budget in the units of its cost.
+    """Return the budget as an absolute cost.
 
-    Share times dense cost may fall short of the whole number that it is the share of, by a rounding error.
+    The fraction times the dense cost may lie just below the intended integer because of rounding errors.
     """
     cost = share * dense
     whole = float(round(cost))
@@ -80,9 +80,9 @@ def _largest_cost(share: float, dense: float) -> float:
 
 
 def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Tensor, config: GateConfig) -> Tensor:
-    """Return those of ``closing`` that can be removed for good without taking a choice from rounding or from min_share.
+    """Return those of ``closing`` that can be removed permanently without restricting rounding or ``min_share``.
 
-    What is left of every group is a number that it may keep; the best of those that were to close make it up.
+    The number of remaining gates of every group is one that it may keep; the best gates of ``closing`` fill it up.
     """
     removable = closing & ~removed
     for group, step in zip(plan.groups, _gates_per_step(plan, config.round_to), strict=True):
@@ -98,7 +98,7 @@ def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Ten
 
 
 def _rungs(step: int, size: int, alive: int, least: int = 0) -> list[int]:
-    """Return the numbers of gates that a group may keep of those that can be opened, ``least`` of them or more.
+    """Return the allowed numbers of gates of a group, at least ``least``, out of those that can be opened.
 
     >>> _rungs(8, size=20, alive=20), _rungs(8, size=20, alive=17), _rungs(8, size=5, alive=4)
     ([8, 16, 20], [8, 16], [4])
@@ -111,9 +111,9 @@ def _rungs(step: int, size: int, alive: int, least: int = 0) -> list[int]:
 
 
 def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
-    """Yield for every group how many gates make a step of N channels.
+    """Yield for every group the number of gates that make up a step of N channels.
 
-    A gate of coupled structures (a group of a grouped convolution or of a group norm) stands for several channels.
+    A gate of coupled structures (a group of a grouped convolution or of a group norm) covers several channels.
     """
     together = [0] * len(plan.groups)
     for axis in plan.filters:
@@ -136,33 +136,33 @@ def _ladders(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Ten
 
 @dataclass(frozen=True)
 class _Ladder:
-    """The numbers of gates that one group may keep."""
+    """The allowed numbers of gates of one group."""
 
     order: Tensor
-    """the group's gates, the best first"""
+    """The group's gates, the best first."""
     rungs: list[int]
     nearest: int
-    """the place of the number nearest to what is open now; of two, that of the larger"""
+    """Index of the number nearest to the currently open gates; the larger one if two are equally near."""
 
     @classmethod
     def of(
         cls, group: Group, step: int, is_open: Tensor, alive: Tensor, scores: Tensor, config: GateConfig
     ) -> _Ladder | None:
-        """Return a group's ladder; None for one that has no gates left, or that shall be left alone."""
+        """Return the allowed numbers of a group; None if it has no gates or is not to be changed."""
         own, opened = scores[group.gates], is_open[group.gates]
         count = int(opened.sum())
         if not bool(alive[group.gates].any()) or (config.remove_blocks and count == 0):
             return None
         by_score = own.argsort(descending=True, stable=True)
         by_score = by_score[alive[group.gates][by_score]]
-        order = by_score[opened[by_score].long().argsort(descending=True, stable=True)]  # whatever is open comes first
+        order = by_score[opened[by_score].long().argsort(descending=True, stable=True)]  # open gates come first
         rungs = _rungs(step, group.size, len(order), config.least_gates(group.name, group.size))
         nearest = min(range(len(rungs)), key=lambda place: (abs(rungs[place] - count), -rungs[place]))
         return cls(order + group.offset, rungs, nearest)
 
     @property
     def choices(self) -> Tensor:
-        """Return a row for every number: which gates it keeps, in order."""
+        """Return a mask of the kept gates for every number, in order."""
         return torch.arange(len(self.order)) < torch.tensor(self.rungs)[:, None]
 
 
@@ -176,19 +176,19 @@ def _chosen(ladders: list[_Ladder], places: Places, is_open: Tensor) -> Tensor:
 
 
 def gate_values(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Tensor:
-    """Return what every gate is worth: its price times exp of its score, standardised, so that units do not matter."""
+    """Return the value of every gate: its price times exp of its standardised score, so that units do not matter."""
     own = scores.double()
     left = own[~network.removed]
     spread = left.std(correction=0).clamp_min(1e-12) if len(left) else 1.0
     price = network.marginal_cost(is_open, config.of).double()
-    price = price.clamp_min(1e-3 * float(price.mean().clamp_min(1e-30)))  # flat tables, layers without readers
+    price = price.clamp_min(1e-3 * float(price.mean().clamp_min(1e-30)))  # flat tables, layers without consumers
     return price * ((own - left.mean()) / spread).clamp(-4, 4).exp()
 
 
 def _cost_tables(
     network: Snapshot, config: GateConfig, ladders: list[_Ladder], is_open: Tensor
 ) -> tuple[PairwiseCost, float]:
-    """Return the cost of all choices, and the dense cost in the same units."""
+    """Return the cost of all choices, and the dense cost in the same unit."""
     others = is_open.clone()
     for ladder in ladders:
         others[ladder.order] = False

@@ -1,4 +1,4 @@
-"""A gated network as it stands: what has to be known to select its gates."""
+"""A snapshot of a gated model with all data that the selection of its gates needs."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ class Snapshot:
     plan: Plan
     host: nn.Module
     host_plan: Plan
-    """the plan of the host as it stands, which may have been shrunk"""
+    """The plan of the current host, which may have been shrunk."""
     example: ExampleInputs
     expected: ExpectedCost
     removed: Tensor
-    """gates that are closed for good"""
+    """Gates that are permanently closed."""
     log_alpha: Tensor
-    """also decides which channel of a closed group stays"""
+    """Also decides which channel of a closed group is kept."""
     gates: Tensor
-    """the evaluation gates, or the fixed ones"""
+    """The evaluation gates, or the fixed gates."""
     is_fixed: bool = False
 
     def kept(self, is_open: Tensor) -> Tensor:
-        """Return the gates whose channels the compact network has: the open ones, and one of each empty layer."""
+        """Return the gates whose channels the pruned model has: the open ones, and one of each empty layer."""
         return kept_gates(self.host_plan, is_open, self.log_alpha)
 
     def cost(self, is_open: Tensor) -> Cost:
-        """Return parameters and MACs of the compact network."""
+        """Return parameters and MACs of the pruned model."""
         return self.expected.rounded(self.kept(is_open).float())
 
     def share(self, is_open: Tensor, of: BudgetKind) -> float:
-        """Return the compact network's share of the original cost; for latency, which is measured, that of the MACs."""
+        """Return the pruned model's fraction of the original cost; for a latency budget, the fraction of the MACs."""
         cost = self.cost(is_open)
         return (cost.params if of == "params" else cost.macs) / self.expected.dense(counted(of))
 
     def marginal_cost(self, is_open: Tensor, of: BudgetKind) -> Tensor:
-        """Return what every gate adds to the cost where these are open."""
+        """Return the cost that every gate adds if the gates in ``is_open`` are open."""
         return self.expected.value_and_gradient(is_open.float().to(self.expected.device), counted(of))[1].cpu()
 
     def depends_on_input(self, gates: Tensor) -> bool:
-        """Tell whether the host's outputs still depend on its inputs with these gates."""
+        """Return True if the host's outputs still depend on its inputs with these gates."""
         return depends_on_input(self.host_plan, self.host, gates, self.example)
