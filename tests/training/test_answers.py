@@ -73,7 +73,7 @@ def test_a_damaged_file_is_named(pruned: Path, tmp_path: Path) -> None:
     found["examples"] = [{"number": 0, "label": 99, "dense": 0, "compact": 1}]
     (tmp_path / "recipe.toml").write_text((pruned / "recipe.toml").read_text())
     (tmp_path / "answers.json").write_text(json.dumps(found))
-    with pytest.raises(InputError, match=r"answers\.json is damaged: examples must be of the classes, got 99"):
+    with pytest.raises(InputError, match=r"answers\.json is damaged: its examples name class 99, of 4"):
         answers.read_answers(read_run(tmp_path))
 
 

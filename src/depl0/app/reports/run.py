@@ -26,6 +26,7 @@ else:
 
 
 Matrix = npt.NDArray[np.float32]
+Kind = type[content.Fields]
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,8 @@ def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run
         recipe = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path / 'recipe.toml'} is not valid TOML: {error}.") from error
-    _check(path / "recipe.toml", recipe, content.RECIPE)
-    lines = _json_lines(path / "metrics.jsonl", lambda line: content.EVENT if "event" in line else content.EPOCH)
+    _validate(path / "recipe.toml", recipe, content.RECIPE)
+    lines = _json_lines(path / "metrics.jsonl", _kind_of)
     return Run(
         label=label or path.name,
         path=path,
@@ -190,30 +191,31 @@ def _text(path: Path, limit: int = io.MAX_TEXT) -> str:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def _json_object(path: Path, check: content.Check) -> dict[str, Any]:
+def _json_object(path: Path, kind: Kind) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(_text(path, io.MAX_JSON))
+        found: dict[str, Any] = json.loads(_text(path, io.MAX_JSON))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}.", hint=_AGAIN) from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path} is damaged: it holds no object.", hint=_AGAIN)
-    _check(path, found, check)
+    _validate(path, found, kind)
     return found
 
 
-def _check(path: Path, found: dict[str, Any], check: content.Check) -> None:
+def _validate(path: Path, found: dict[str, Any], kind: Kind, line: str = "") -> None:
     try:
-        content.shallow(found)
-        check(found, "")
-    except content.Wrong as wrong:
-        raise InputError(f"{path} is damaged: {wrong}.", hint=_AGAIN) from wrong
+        content.validate(kind, found)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged{line}: {error}.", hint=_AGAIN) from error
+
+
+def _kind_of(line: dict[str, Any]) -> Kind:
+    return content.EventFields if isinstance(line, dict) and "event" in line else content.EpochFields
 
 
 def _json_lines(
     path: Path,
-    check_of: Callable[[dict[str, Any]], content.Check],
+    kind_of: Callable[[dict[str, Any]], Kind],
     shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line,
 ) -> list[dict[str, Any]]:
     """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed.
@@ -231,12 +233,7 @@ def _json_lines(
             if number == len(lines):
                 break
             raise InputError(f"{path} is damaged in line {number}: {error}.", hint=_AGAIN) from error
-        if not isinstance(value, dict):
-            raise InputError(f"{path} is damaged in line {number}: it holds no object.", hint=_AGAIN)
-        try:
-            check_of(value)(value, "")
-        except content.Wrong as wrong:
-            raise InputError(f"{path} is damaged in line {number}: {wrong}.", hint=_AGAIN) from wrong
+        _validate(path, value, kind_of(value), f" in line {number}")
         found.append(shorten(value))
     return found
 

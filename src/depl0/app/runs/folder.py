@@ -209,9 +209,9 @@ def find_compact(path: Path) -> tuple[Path, Path | None]:
 
 def _check_summary(summary: dict[str, Any], path: Path) -> None:
     try:
-        content.SUMMARY(summary, "")
-    except content.Wrong as wrong:
-        raise FormatError(f"{path} is damaged: {wrong}.") from wrong
+        content.validate(content.SUMMARY, summary)
+    except ValueError as error:
+        raise FormatError(f"{path} is damaged: {error}.") from error
 
 
 def _default_folder(name: str, resume: bool) -> Path:

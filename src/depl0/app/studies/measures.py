@@ -97,10 +97,10 @@ def versions_of(folder: Path) -> dict[str, str | None]:
     """Return commit and versions of a run; a damaged file is said, and costs no study its table."""
     try:
         environment = read_json(folder / "environment.json")
-        content.ENVIRONMENT(environment, "")
+        content.validate(content.ENVIRONMENT, environment)
     except FileNotFoundError:
         return dict.fromkeys(MADE_WITH)
-    except (OSError, ValueError, RecursionError, content.Wrong):
+    except (OSError, ValueError, RecursionError):
         return dict.fromkeys(MADE_WITH, "unknown")
     told = {"commit": environment.get("commit"), **(environment.get("packages") or {})}
     return {name: told.get(name) for name in MADE_WITH}

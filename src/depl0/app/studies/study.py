@@ -167,8 +167,8 @@ class Study:
                 return Outcome(name, "finished", summary=summary)
         except FormatError as error:
             return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message, error.hint))
-        except content.Wrong as wrong:
-            damage = f"{self.path_of(name) / 'summary.json'} is damaged: {wrong}."
+        except ValueError as error:
+            damage = f"{self.path_of(name) / 'summary.json'} is damaged: {error}."
             return Outcome(name, "failed", failure=Failure(FormatError.__name__, damage))
         if name in self._failures:
             return Outcome(name, "failed", failure=self._failures[name])
