@@ -18,7 +18,8 @@ from tests.support.pages import NAMES, blocks, commands
 RUN = [
     "README.md",
     "docs/index.md",
-    "docs/compaction.md",
+    "docs/experiments.md",
+    "docs/speed.md",
     "docs/integrations.md",
     *(name for name in NAMES if name.startswith("docs/guides/")),
 ]

@@ -1,7 +1,7 @@
 """Prune a YOLO of Ultralytics, train it with Ultralytics' own trainer, and save it in Ultralytics' own format.
 
 Ultralytics has another licence (AGPL-3.0): depl0 neither depends on it nor imports it, and holds nothing of it. All
-that is needed of it is reached through the ``YOLO`` object that is passed in. See docs/guides/yolo.md.
+that is needed of it is reached through the ``YOLO`` object that is passed in. See docs/guides/detection.md.
 """
 
 from __future__ import annotations
