@@ -1,1 +1,1 @@
-"""What every room uses: files, registries, optional packages, precision, processes."""
+"""Utilities shared by all packages: files, registries, optional dependencies, precision, processes."""

@@ -1,6 +1,6 @@
-"""What several processes of one training have to agree on, through ``torch.distributed`` alone.
+"""Collective operations between the processes of one training, through ``torch.distributed`` alone.
 
-Every function is the identity where there is one process, so callers need not ask.
+Every function is the identity with a single process, so callers need no special case.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ def world_size() -> int:
 
 
 def is_first() -> bool:
-    """Tell whether this is the process that decides for all."""
+    """Return True on rank 0, the process that decides for all."""
     return world_size() == 1 or dist.get_rank() == 0
 
 
 def all_reduce_mean(value: Tensor) -> Tensor:
-    """Return the mean of a tensor over all processes; all of them call this together."""
+    """Return the mean of a tensor over all processes. All processes must call this together."""
     if world_size() == 1:
         return value
     total = value.detach().clone().contiguous()
@@ -30,7 +30,7 @@ def all_reduce_mean(value: Tensor) -> Tensor:
 
 
 def broadcast(value: Tensor) -> Tensor:
-    """Return the first process's tensor in all of them; all of them call this together."""
+    """Return rank 0's tensor on every rank. All processes must call this together."""
     if world_size() == 1:
         return value
     shared = value.detach().clone().contiguous()
@@ -40,7 +40,7 @@ def broadcast(value: Tensor) -> Tensor:
 
 @torch.no_grad()
 def broadcast_parameters(model: nn.Module) -> None:
-    """Give all processes the first one's weights."""
+    """Broadcast the weights of rank 0 to all processes."""
     if world_size() > 1:
         for parameter in model.parameters():
             dist.broadcast(parameter.detach(), src=0)
@@ -48,7 +48,7 @@ def broadcast_parameters(model: nn.Module) -> None:
 
 @torch.no_grad()
 def broadcast_buffers(model: nn.Module) -> None:
-    """Give all processes the first one's statistics: each has seen other data."""
+    """Broadcast the buffers of rank 0 to all processes, because each rank has seen different data."""
     if world_size() > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)

@@ -1,4 +1,4 @@
-"""Files: whole or not there after a loss of power, read up to a size, with checksums; folders on the Hub."""
+"""File access: atomic writes that survive a power loss, size-limited reads, checksums, and folders on the Hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from depl0._util.optional import require
 from depl0.errors import DownloadError, InputError
 
 MAX_TEXT = 1 << 20
-"""bytes of a recipe or another text that a person may have written"""
+"""bytes of a recipe or another handwritten text file"""
 MAX_JSON = 1 << 28
 """bytes of a JSON file: the largest, of a network with a million channels, has less than a tenth"""
 MAX_LINES = 1 << 30
@@ -28,11 +28,11 @@ MAX_VALUES = 1 << 36
 
 
 class Unreadable(OSError):
-    """A file is no regular one, or larger than it may be; the message says which."""
+    """Raised if a file is not a regular file or exceeds its size limit; the message names the reason."""
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a regular file that is no larger than it may be; pipes and devices are neither waited for nor read."""
+    """Read a regular file up to a size limit. Pipes and devices are rejected without blocking."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -42,7 +42,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; pipes and devices are refused, and not waited for."""
+    """Open a regular file for reading. Pipes and devices are rejected without blocking."""
     with open(path, "rb", opener=_open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Unreadable("it is a pipe or a device, not a file")
@@ -50,12 +50,12 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_json(path: Path, limit: int = MAX_JSON) -> Any:
-    """Read a JSON file that is no larger than it may be."""
+    """Read a JSON file up to a size limit."""
     return json.loads(read_bounded(path, limit))
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add to a file, and return when it is on the disk. A link in its place is refused, not followed."""
+    """Append to a file and flush it to disk. Raise instead of following a symbolic link."""
     if path.is_symlink():
         raise InputError(f"{path} is a link; nothing is written through it.", hint="remove the link.")
     with open(path, "ab", opener=_open_no_link) as file:
@@ -65,20 +65,20 @@ def append(path: Path, data: bytes) -> None:
 
 
 def write_flushed(path: Path, data: bytes) -> None:
-    """Write a file that must not exist yet, and return when it is on the disk."""
-    with path.open("xb") as file:  # exclusive: does not follow a link either
+    """Write a file that must not exist yet, and flush it to disk."""
+    with path.open("xb") as file:  # exclusive mode does not follow a symbolic link either
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
 def temp_path(path: Path, suffix: str = "") -> Path:
-    """Return a name in the same folder that nobody can have guessed."""
+    """Return an unpredictable name in the same folder."""
     return path.with_name(f".{secrets.token_hex(8)}.part{suffix}")
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a whole file or none: aside, flushed, renamed, and the new name flushed too. A link is replaced."""
+    """Write a file atomically: to a temporary name, flushed, renamed, and the folder flushed. A link is replaced."""
     part = temp_path(path)
     try:
         write_flushed(part, data)
@@ -95,7 +95,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is kept between commands: DEPL0_CACHE, or the system's place for it."""
+    """Return the cache folder: DEPL0_CACHE, or the system's default location."""
     if chosen := os.environ.get("DEPL0_CACHE"):
         return Path(chosen)
     if platform.system() == "Windows":
@@ -106,8 +106,8 @@ def cache_folder() -> Path:
 
 
 def flush_folder(folder: Path) -> None:
-    """Return when the names in a folder are on the disk, where the system can say so."""
-    with suppress(OSError):  # some systems do not open folders, some file systems do not flush them
+    """Flush the entries of a folder to disk, if the system supports it."""
+    with suppress(OSError):  # some systems cannot open folders, and some file systems cannot flush them
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -124,7 +124,7 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def checksum(header: dict[str, Any], values: bytes) -> str:
-    """Return the SHA-256 of both files: of the header's other fields in a canonical form, and of the values.
+    """Return the SHA-256 over the header's other fields in a canonical form and the values.
 
     >>> checksum({"step": 3, "sha256": "not counted"}, b"values") == checksum({"step": 3}, b"values")
     True
@@ -136,11 +136,12 @@ def checksum(header: dict[str, Any], values: bytes) -> str:
 
 PREFIX = "hf://"
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md")
-"""what is downloaded: nothing that is run"""
+"""downloaded files: none of them contains code"""
 
 
 def local_folder(source: str | os.PathLike[str]) -> Path:
-    """Return a folder as it is, or that of ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION`` in the Hub's cache.
+    """Return a local folder unchanged, or download ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION`` to the Hub's
+    cache.
 
     Raises:
         InputError: no repository can have that name.
@@ -159,7 +160,7 @@ def local_folder(source: str | os.PathLike[str]) -> Path:
     hub = require("huggingface_hub", "huggingface_hub", "to load from the Hugging Face Hub", extra="hub")
     try:
         return Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=list(FILES)))
-    except Exception as error:  # the network's, the server's and the library's own
+    except Exception as error:  # errors of the network, of the server, and of the library itself
         words = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise DownloadError(
             f"{text} could not be downloaded: {words}",

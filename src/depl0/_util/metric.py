@@ -1,4 +1,4 @@
-"""What a network is judged by: the metric's name, its unit, and which of two values is the better one."""
+"""The metric that networks are evaluated by: its name, its unit, and whether higher values are better."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESERVED = frozenset(
         *("on_frontier", "params", "params_left", "run", "seconds", "seed", "status", "steps"),
     }
 )
-"""what summaries and studies call something else"""
+"""names that summaries and studies use for other entries"""
 _ABBREVIATIONS = ("auc", "mae", "mse", "psnr", "rmse", "ssim")
 _TITLES = {"iou": "IoU", "miou": "mIoU", **{name: name.upper() for name in _ABBREVIATIONS}}
 
@@ -23,12 +23,12 @@ _TITLES = {"iou": "IoU", "miou": "mIoU", **{name: name.upper() for name in _ABBR
 @final
 @dataclass(frozen=True)
 class Metric:
-    """A number that says how good a network is.
+    """A number that measures the quality of a network.
 
     Args:
-        name: what files and tables call it, a Python name: ``accuracy``, ``miou``, ``rmse``.
-        unit: ``"%"``, another unit, or nothing.
-        higher_is_better: whether more is better; False for errors.
+        name: its name in files and tables, a Python identifier: ``accuracy``, ``miou``, ``rmse``.
+        unit: ``"%"``, another unit, or an empty string.
+        higher_is_better: whether higher values are better; False for errors.
 
     >>> accuracy, rmse = Metric("accuracy", "%"), Metric("rmse", higher_is_better=False)
     >>> accuracy.show(91.731), rmse.show(0.12345)
@@ -62,7 +62,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Return the name as a heading has it.
+        """Return the name as used in a heading.
 
         >>> Metric("accuracy").title, Metric("miou").title, Metric("mean_error").title
         ('Accuracy', 'mIoU', 'Mean error')
@@ -72,7 +72,7 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """Return the name as a sentence or a table has it.
+        """Return the name as used in a sentence or a table.
 
         >>> Metric("accuracy").label, Metric("miou").label, Metric("mean_error").label
         ('accuracy', 'mIoU', 'mean error')
@@ -81,31 +81,31 @@ class Metric:
 
     @property
     def direction(self) -> str:
-        """Say which way is better."""
+        """Describe the direction in which the metric improves."""
         return "higher is better" if self.higher_is_better else "lower is better"
 
     def number(self, value: float, sign: bool = False) -> str:
-        """Show a value without its unit; with its sign where it is a difference."""
+        """Format a value without its unit. With ``sign``, always show the sign, as for a difference."""
         plus = "+" if sign else ""
         if self.unit == "%":
             return format(value, f"{plus}.2f")
         return format(value, f"{plus},.0f" if abs(value) >= 10_000 else f"{plus}.{3 if sign else 4}g")
 
     def show(self, value: float) -> str:
-        """Show a value with its unit."""
+        """Format a value with its unit."""
         return self.number(value) + (f" {self.unit}" if self.unit else "")
 
     def difference(self, dense: float, compact: float) -> str:
-        """Show by how much the compact network's value is above the dense one's."""
+        """Format the compact network's value minus the dense network's."""
         unit = "points" if self.unit == "%" else self.unit
         return self.number(compact - dense, sign=True) + (f" {unit}" if unit else "")
 
     def better(self, value: float, other: float) -> bool:
-        """Tell whether a value is better than another."""
+        """Return True if a value is better than another."""
         return value > other if self.higher_is_better else value < other
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``summary.json`` holds under ``metric``."""
+        """Return the ``metric`` entry of ``summary.json``."""
         return asdict(self)
 
 
@@ -113,7 +113,7 @@ ACCURACY = Metric("accuracy", "%")
 
 
 def metric_in(summary: Mapping[str, Any]) -> Metric:
-    """Return the metric of a summary, or of the result of a study; one that names none is of a classifier.
+    """Return the metric of a summary or of a study's result. Without an entry, the metric is a classifier's accuracy.
 
     >>> metric_in({"metric": {"name": "rmse", "unit": "", "higher_is_better": False}}).better(1, 2)
     True

@@ -1,4 +1,4 @@
-"""Packages that only part of depl0 needs: what is missing, what for, and how to install it."""
+"""Optional packages that only parts of depl0 need, and errors that explain how to install a missing one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from depl0.errors import NotInstalledError
 
-if TYPE_CHECKING:  # torch is slow to import, and the command starts without it
+if TYPE_CHECKING:  # torch is slow to import, and the command line starts without it
     import torch
     from torch import Tensor
 
 
 def require(module: str, package: str, purpose: str, *, extra: str = "cli") -> Any:
-    """Import a module, or say which extra of depl0 brings its package.
+    """Import a module, or raise an error that names the extra of depl0 that installs it.
 
     >>> require("math", "Python", "to count").sqrt(4.0)
     2.0
@@ -30,14 +30,15 @@ def require(module: str, package: str, purpose: str, *, extra: str = "cli") -> A
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # installed, but something that it needs is not: its own message says more
+            raise  # installed, but one of its own dependencies is not: the original message is more specific
         raise missing(package, purpose, extra=extra) from error
 
 
 def check_installed(*packages: str, purpose: str, extra: str = "cli") -> None:
-    """Refuse to go on without these packages, whose modules bear the same names; none of them is imported.
+    """Raise if one of these packages is missing, without importing any of them.
 
-    A folder of modules that cannot do without them calls this first, so that nobody meets a bare ImportError.
+    Their modules have the same names. A package of depl0 that requires them calls this first, so that users never see a
+    bare ImportError.
     """
     for package in packages:
         if find_spec(package) is None:
@@ -50,7 +51,7 @@ def missing(package: str, purpose: str, *, extra: str = "cli") -> NotInstalledEr
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra: of the clone that depl0 runs from, or of the installed package."""
+    """Return the command that installs an extra, for the clone that depl0 runs from or for the installed package."""
     clone = Path(__file__).resolve().parents[3]
     where = f"-e '{clone}" if (clone / "pyproject.toml").is_file() else "'depl0"
     return f"pip install {where}[{extra}]'"
@@ -61,18 +62,18 @@ def install_command(extra: str) -> str:
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _OPERATORS = ("nms", "qnms")
 
-# torch forgets an operator when the library that declared it is collected.
+# torch removes an operator when the library object that declared it is garbage-collected.
 _declared: list[torch.library.Library] = []
 
 
 @cache
 def import_torchvision() -> Any:
-    """Return the module torchvision, also where its compiled operators do not fit the installed torch.
+    """Import torchvision, even if its compiled operators do not match the installed torch.
 
     torchvision describes its detection operators to torch while it is imported, and fails when the compiled ones cannot
     be loaded, for instance a CUDA build beside a CPU torch. Its classifiers need none of them, so declaring the
-    operators is enough; detectors need non-maximum suppression, which is replaced by one in plain torch. Where
-    torchvision finds its own operators, nothing is changed. timm, transformers and lightning import torchvision
+    operators is enough; detectors need non-maximum suppression, which is replaced by an implementation in plain torch.
+    If torchvision finds its own operators, nothing is changed. timm, transformers and lightning import torchvision
     themselves: call this function before importing them.
 
     Raises:

@@ -1,11 +1,11 @@
-"""What depl0 changes for the whole process for a while, under one lock: warnings, logs, and torch's defaults.
+"""Temporary changes to process-wide state, under one lock: warnings, logs, and torch's defaults.
 
-The default type and device of new tensors, and autocast, are the user's, and depl0's own tensors must not depend on
-them: counts and gates are in float32, and most of them on the CPU. So what users call is under
-:func:`library_defaults`, and their code that is called from there under :func:`user_defaults`.
+The default type and device of new tensors, and autocast, belong to the user. depl0's own tensors must not depend on
+them: counts and gates are in float32, and most of them are on the CPU. Public functions therefore run under
+:func:`library_defaults`, and user code that they call runs under :func:`user_defaults`.
 
-Autocast keeps a cast of every weight until its context ends. What users call may fit and train weights within it, and
-would go on with the old ones; so under :func:`library_defaults` no casts are kept.
+Autocast caches a cast of every weight until its context ends. Functions that fit or train weights within it would
+continue with the outdated casts, so :func:`library_defaults` disables this cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 
 class _Lock:
-    """A re-entrant lock; a process that was forked while another thread held it starts with a new one."""
+    """A re-entrant lock that is replaced by a new one in a forked process, in case another thread held it."""
 
     def __init__(self) -> None:
         self.renew()
@@ -38,14 +38,14 @@ os.register_at_fork(after_in_child=_lock.renew)
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Hold the lock under which random generators, default types, backends, warning filters and hooks are changed."""
+    """Hold the lock that protects random generators, default types, backends, warning filters and hooks."""
     with _lock.current:
         yield
 
 
 @contextmanager
 def ignored_warnings() -> Iterator[None]:
-    """Ignore the warnings of the calling thread; those of other threads are shown as always.
+    """Ignore the warnings of the calling thread. Warnings of other threads are still shown.
 
     >>> with ignored_warnings():
     ...     warnings.warn("not shown")
@@ -64,7 +64,7 @@ def ignored_warnings() -> Iterator[None]:
 
 @contextmanager
 def ignored_logs(package: str) -> Iterator[None]:
-    """Drop what the calling thread logs through the loggers of a package."""
+    """Drop the log records that the calling thread emits through the loggers of a package."""
     thread = threading.get_ident()
 
     def of_others(record: logging.LogRecord) -> bool:
@@ -84,12 +84,12 @@ def ignored_logs(package: str) -> Iterator[None]:
 
 T = TypeVar("T")
 _given: ContextVar[tuple[torch.dtype, torch.device] | None] = ContextVar("given", default=None)
-"""the user's defaults, while others are set"""
+"""the user's defaults, while the library's are active"""
 
 
 @contextmanager
 def library_defaults() -> Iterator[None]:
-    """Make new tensors in float32 on the CPU, whatever the user's defaults are, and keep no casts of weights.
+    """Create new tensors in float32 on the CPU regardless of the user's defaults, and disable the cache of casts.
 
     >>> torch.set_default_dtype(torch.float64)
     >>> with library_defaults():
@@ -122,7 +122,7 @@ def _no_kept_casts() -> Iterator[None]:
 
 @contextmanager
 def user_defaults() -> Iterator[None]:
-    """Give the user's code its own defaults back while it runs."""
+    """Restore the user's defaults within the context, to run user code."""
     given = _given.get()
     if given is None:
         yield
@@ -132,13 +132,13 @@ def user_defaults() -> Iterator[None]:
 
 
 def with_user_defaults(function: Callable[..., T], *args: Any) -> T:
-    """Call a function of the user's."""
+    """Call a user function under the user's defaults."""
     with user_defaults():
         return function(*args)
 
 
 def read_as_user(batches: Iterable[T]) -> Iterator[T]:
-    """Give what an iterable of the user's gives."""
+    """Iterate over a user's iterable under the user's defaults."""
     iterator, end = with_user_defaults(iter, batches), object()
     while (batch := with_user_defaults(next, iterator, end)) is not end:
         yield batch
@@ -158,7 +158,7 @@ def _set(dtype: torch.dtype, device: torch.device, given: tuple[torch.dtype, tor
 
 
 def thread_context() -> Callable[[], AbstractContextManager[Any]]:
-    """Return a context in which another thread runs the user's code as it would run here: autocast, and the device."""
+    """Return a context that applies this thread's autocast and device settings to user code in another thread."""
     device = (_given.get() or (None, torch.get_default_device()))[1]
     kinds = [kind for kind in ("cpu", "cuda", "xpu", "mps") if torch.is_autocast_enabled(kind)]
     casts = {kind: torch.get_autocast_dtype(kind) for kind in kinds}

@@ -1,6 +1,6 @@
-"""Long calls: how far they are, shown in one line on stderr or to a listener, and requests to stop them.
+"""Progress of long calls, shown in one line on stderr or passed to a listener, and requests to stop them.
 
-A signal sets a flag, and the work ends at the next place that checks it.
+A signal sets a flag, and the work ends at the next check of that flag.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, TextIO, TypeAlias, final
 
 EVERY_SECONDS = 0.2
-"""between two changes of the line"""
+"""minimum interval between two updates of the line"""
 
 Listener: TypeAlias = Callable[[int, int], None]
-"""(steps done, all steps)"""
+"""(finished steps, total steps)"""
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
@@ -33,7 +33,7 @@ def report_progress(done: int, steps: int) -> None:
 
 @contextmanager
 def progress_listener(listener: Listener) -> Iterator[None]:
-    """Pass progress reported inside to a listener; only the innermost one receives it.
+    """Pass progress reported within the context to a listener. Only the innermost listener receives it.
 
     >>> with progress_listener(lambda done, steps: print(f"{done} of {steps}")):
     ...     report_progress(1, 2)
@@ -48,10 +48,10 @@ def progress_listener(listener: Listener) -> Iterator[None]:
 
 @final
 class ProgressLine:
-    """The stages of a long call on stderr, unless ``quiet`` is set.
+    """Show the stages of a long call on stderr, unless ``quiet`` is set.
 
-    On a terminal it is one line that is rewritten in place, and wiped out at the end; inside the context it shows what
-    :func:`report_progress` receives. In logs and notebooks every stage has a line of its own, with its seconds.
+    On a terminal, a single line is rewritten in place and cleared at the end. Within the context it shows the progress
+    passed to :func:`report_progress`. In logs and notebooks, every stage has a line of its own with its duration.
     """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
@@ -74,13 +74,13 @@ class ProgressLine:
             self._stream.flush()
 
     def phase(self, text: str) -> None:
-        """Say what begins now, for instance ``"scoring"``."""
+        """Start a new stage, for instance ``"scoring"``."""
         self._end_stage()
         self._phase, self._start, self._last = text, time.monotonic(), 0.0
         self._write(f"{text} …")
 
     def result(self, text: str) -> None:
-        """Add what the current stage found to its line."""
+        """Append the result of the current stage to its line."""
         self._found = f": {text}"
 
     def _end_stage(self) -> None:
@@ -91,7 +91,7 @@ class ProgressLine:
         self._phase = self._found = ""
 
     def step(self, done: int, steps: int) -> None:
-        """Say how far the phase is; the time left follows from that."""
+        """Update the number of finished steps and the estimated remaining time."""
         passed = time.monotonic() - self._start
         self._write(f"{self._phase} {done}/{steps}, {passed / max(done, 1) * (steps - done):.0f} s left at most")
 
@@ -107,22 +107,22 @@ class ProgressLine:
 
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-"""Ctrl-C, schedulers, a terminal that is closed, and Slurm's ``--signal=USR1@60``"""
+"""sent by Ctrl-C, by schedulers, by a closed terminal, and by Slurm's ``--signal=USR1@60``"""
 
 
 END_WITH_PARENT = "DEPL0_END_WITH_PARENT"
-"""the environment variable of a process that stops when the one that started it has died"""
+"""environment variable of a process that must stop when its parent dies"""
 
 
 class StopRequested(BaseException):
-    """Ends the work in progress. No ``Exception``: nobody who handles errors may take it for one."""
+    """Raised to stop the work in progress. Not an ``Exception``, so that error handlers do not catch it."""
 
 
 @final
 @dataclass
 class _Request:
     owner: int | None = None
-    """the process that listens to signals; workers that it forks inherit the handlers"""
+    """ID of the process that handles signals; its forked workers inherit the handlers"""
     asked: bool = False
     deferred: bool = False
 
@@ -132,16 +132,17 @@ _request = _Request()
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Listen to signals; within another one, and outside of the main thread, change nothing.
+    """Install signal handlers.
 
-    A second Ctrl-C ends a single process at once. Ranks may get every signal twice, from the launcher and from the
-    terminal, and always finish their step. A rank also stops when its launcher has died.
+    Nested calls and calls outside of the main thread have no effect. A second Ctrl-C ends a single process immediately.
+    Ranks may receive every signal twice, from the launcher and from the terminal, so they always finish their step. A
+    rank also stops when its launcher has died.
     """
     if _request.owner is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-    # nohup ignores SIGHUP, and is obeyed; a shell's background jobs ignore SIGINT, which a run wants to hear
+    # An ignored SIGHUP (nohup) stays ignored. Background jobs of a shell ignore SIGINT, but a run must handle it.
     wanted = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _ask) for number in wanted}
     _request.owner, _request.asked = os.getpid(), False
@@ -157,7 +158,7 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_deferred() -> Iterator[None]:
-    """Let :func:`check_stop` wait: this part of the work asks :func:`stop_asked` itself, and saves first."""
+    """Suspend :func:`check_stop` within the context. The caller checks :func:`stop_asked` itself and saves first."""
     before, _request.deferred = _request.deferred, True
     try:
         yield
@@ -166,18 +167,18 @@ def stop_deferred() -> Iterator[None]:
 
 
 def stop_asked() -> bool:
-    """Tell whether a signal has asked this process to stop."""
+    """Return True if a signal has requested this process to stop."""
     return _request.asked
 
 
 def check_stop() -> None:
-    """Raise :class:`StopRequested` if a signal has asked this process to stop."""
+    """Raise :class:`StopRequested` if a signal has requested this process to stop."""
     if _request.asked and not _request.deferred:
         raise StopRequested
 
 
 def _ask(number: int, frame: Any) -> None:
-    if os.getpid() != _request.owner:  # a worker: it ends with its parent, or when it is told to
+    if os.getpid() != _request.owner:  # a worker ends with its parent, or on its request
         if number == signal.SIGTERM:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -188,12 +189,12 @@ def _ask(number: int, frame: Any) -> None:
     if is_first and os.environ.get("RANK", "0") == "0":
         try:
             os.write(2, f"{signal.Signals(number).name}: stopping as soon as possible\n".encode())
-        except OSError:  # the terminal is gone, and what is said from now on must not be an error
+        except OSError:  # the terminal is closed, and further output must not raise an error
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _end_with_parent() -> None:
-    """Let the kernel send SIGTERM when torchrun, or a study's worker, dies and would leave this process behind."""
+    """Request SIGTERM when the parent (torchrun, or a study's worker) dies, so that no orphan process is left."""
     import ctypes
 
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG

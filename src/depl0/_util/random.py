@@ -1,4 +1,4 @@
-"""Random number generators: their state (Python's, NumPy's, torch's on every device in use), and fixed randomness."""
+"""State of random number generators (Python, NumPy, and torch on every device in use), and deterministic operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def random_state(*, accelerators: bool = True) -> dict[str, Any]:
     """Return the state of every generator, as numbers and tensors.
 
     Args:
-        accelerators: False leaves out those of accelerators, which only draw numbers for networks.
+        accelerators: False excludes accelerators, whose generators are only used by networks.
     """
     _, numbers, position, has_gauss, gauss = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -40,7 +40,7 @@ def random_state(*, accelerators: bool = True) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Restore what :func:`random_state` returned; devices that are not there now are left out."""
+    """Restore a state returned by :func:`random_state`. Devices that are no longer available are skipped."""
     numbers, position, has_gauss, gauss = state["numpy"]
     random.setstate(state["python"])
     np.random.set_state(("MT19937", numbers.numpy().astype(np.uint32), position, has_gauss, gauss))
@@ -52,7 +52,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def isolated_random(seed: int | None = None, *, accelerators: bool = True) -> Iterator[None]:
-    """Restore every generator afterwards; with a seed, start from it. One thread at a time does so.
+    """Restore every generator after the context, and seed them first if a seed is given. Threads take turns.
 
     >>> before = torch.get_rng_state()
     >>> with isolated_random(0):
@@ -78,7 +78,7 @@ def isolated_random(seed: int | None = None, *, accelerators: bool = True) -> It
 
 
 def _accelerators() -> dict[str, list[torch.Generator]]:
-    """Return the generators of accelerators that have been used; asking an unused one would initialise it."""
+    """Return the generators of the accelerators in use. Accessing an unused accelerator would initialise it."""
     found: dict[str, list[torch.Generator]] = {}
     if torch.cuda.is_initialized():
         found["cuda"] = list(torch.cuda.default_generators)
@@ -99,7 +99,7 @@ _FILLED = {
 
 
 class UnfixedError(Exception):
-    """An operator draws random numbers in a way that cannot be fixed."""
+    """Raised if an operator samples random numbers and has no deterministic replacement."""
 
 
 class _Fixed(TorchDispatchMode):
@@ -126,10 +126,11 @@ class _Fixed(TorchDispatchMode):
 
 @contextmanager
 def deterministic_rng_ops() -> Iterator[None]:
-    """Let every random operator give one value: dropout drops nothing, stochastic depth keeps its branch.
+    """Replace random operators by deterministic ones:
 
-    So two networks of different widths can be compared in training mode. They draw as many random numbers as they have
-    channels, and the same seed would not give the same ones. Python's own generator is seeded.
+    dropout drops nothing, stochastic depth keeps its branch. This allows two networks of different widths to be
+    compared in training mode. The number of random values they sample depends on their channels, so the same seed would
+    not give the same values. Python's own generator is seeded.
     """
     with isolated_random(0), _Fixed():  # type: ignore[no-untyped-call]
         yield

@@ -1,4 +1,4 @@
-"""Things by name, to which a new file or another package can add, and hints for a name that is none of them."""
+"""Registries that new files and other packages can extend, and hints for unknown names."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from depl0.errors import Depl0Error, InputError
 
 T = TypeVar("T")
 OWN = "write path/to/file.py:Name or my_package.module:Name."
-"""how a class of the user's own is named"""
+"""hint on how to specify a user-defined class"""
 Source = TypeVar("Source", bound=Callable[..., Any])
 
 
 @final
 class Registry(Mapping[str, T]):
-    """A mapping from names to things, in the order in which classes or functions were registered.
+    """A mapping from names to entries, in the order in which classes or functions were registered.
 
-    Where it is given ``own``, :meth:`find` also takes what names a thing of the user's own: ``file.py:Name`` or
-    ``package.module:Name``. Nothing of that kind is in the mapping itself.
+    With ``own``, :meth:`find` also accepts user-defined entries: ``file.py:Name`` or ``package.module:Name``. These are
+    not part of the mapping itself.
 
     >>> shapes: Registry[type] = Registry("shape")
     >>> @shapes.register("circle", lambda kind: kind)
@@ -47,10 +47,10 @@ class Registry(Mapping[str, T]):
         """Make an empty registry.
 
         Args:
-            what: what errors call a thing.
-            advice: the hint for a name that is like none of the known ones.
-            plugins: group of entry points by which other packages add to it, loaded when first needed.
-            own: imports a thing of the user's own (:func:`depl0._util.user_code.load_class`).
+            what: name of an entry in error messages.
+            advice: the hint for a name that resembles none of the known ones.
+            plugins: entry-point group by which other packages add entries, loaded on first use.
+            own: imports a user-defined entry (:func:`depl0._util.user_code.load_class`).
         """
         self._own = own
         self._what = what
@@ -60,7 +60,7 @@ class Registry(Mapping[str, T]):
         self._sources: dict[str, str] = {}
 
     def register(self, name: str, make: Callable[[Any], T]) -> Callable[[Source], Source]:
-        """Return a decorator that makes a class or function known by a name; ``make`` gives the thing for it."""
+        """Return a decorator that registers a class or function by name. ``make`` converts it to the stored entry."""
 
         def add(source: Source) -> Source:
             title = f"{self._what[:1].upper()}{self._what[1:]} {name!r}"
@@ -68,7 +68,7 @@ class Registry(Mapping[str, T]):
                 lacking = ", ".join(sorted(getattr(source, "__abstractmethods__", ())))
                 raise InputError(f"{title} cannot be registered: {source.__name__} lacks {lacking}.")
             path = f"{source.__module__}.{source.__qualname__}"
-            known = self._sources.get(name, path)  # the same path again is a reloaded module
+            known = self._sources.get(name, path)  # the same path a second time means a reloaded module
             if known != path:
                 raise InputError(f"{title} is already registered, by {known}.", hint="choose another name.")
             self._things[name] = make(source)
@@ -78,12 +78,12 @@ class Registry(Mapping[str, T]):
         return add
 
     def find(self, name: str) -> T:
-        """Return the thing of this name, importing one of the user's own; or ask which one was meant."""
+        """Return the entry of this name, importing a user-defined one. Raise with a suggestion if it is unknown."""
         self.check(name)
         return self._own(name) if self._own is not None and ":" in name else self._things[name]
 
     def check(self, name: str) -> None:
-        """Refuse a text that can name nothing here. One of the user's own is not imported for it."""
+        """Raise if a text cannot name an entry. User-defined entries are not imported for this check."""
         if self._own is not None and ":" in name:
             where, _, last = name.rpartition(":")
             if not (where and last.isidentifier()):
@@ -97,7 +97,7 @@ class Registry(Mapping[str, T]):
         return tuple(sorted(self._all()))
 
     def _all(self) -> dict[str, T]:
-        """Return everything, what other packages register when they are imported included."""
+        """Return all entries, including those that plugins register when they are imported."""
         group, self._plugins = self._plugins, None
         if group is not None:
             load_plugins(group)
@@ -114,14 +114,14 @@ class Registry(Mapping[str, T]):
 
 
 def load_plugins(group: str) -> dict[str, Any]:
-    """Load what installed packages offer under a group of entry points, by name; it may register itself."""
+    """Load an entry-point group of the installed packages, by name. An entry may register itself when it is loaded."""
     loaded = {}
     for point in entry_points(group=group):
         try:
             loaded[point.name] = point.load()
         except Depl0Error:
             raise
-        except Exception as error:  # whatever the code of another package raises
+        except Exception as error:  # another package may raise any exception
             package = point.value if point.dist is None else point.dist.name
             raise InputError(
                 f"the entry point {point.name!r} of {group}, {point.value}, cannot be loaded: "
@@ -132,14 +132,14 @@ def load_plugins(group: str) -> dict[str, Any]:
 
 
 def import_modules_of(package: str) -> None:
-    """Import every module of a package, so that each registers what it holds; private ones are left out."""
+    """Import every public module of a package, so that each registers its entries."""
     for module in iter_modules(sys.modules[package].__path__):
         if not module.name.startswith("_"):
             import_module(f"{package}.{module.name}")
 
 
 def unknown(what: str, name: object, known: Iterable[str], advice: str | None = None) -> InputError:
-    """Return the error for a wrong name. Its hint is the nearest right ones, or else the advice.
+    """Return the error for an unknown name. Its hint lists the closest known names, or else the advice.
 
     >>> print(unknown("direction", "foward", ["forward", "backward"]))
     The direction must be one of 'forward', 'backward', got 'foward' instead.
@@ -153,7 +153,7 @@ def unknown(what: str, name: object, known: Iterable[str], advice: str | None = 
 
 
 def suggest_fraction(value: object) -> str | None:
-    """Return a hint for a share that was given in percent.
+    """Return a hint for a fraction that was given in percent.
 
     >>> suggest_fraction(50), suggest_fraction(0.0)
     ('did you mean 0.5?', None)
@@ -163,7 +163,7 @@ def suggest_fraction(value: object) -> str | None:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str | None:
-    """Return the nearest known names as a question, or None when none is near.
+    """Return a question that suggests the closest known names, or None if none is close.
 
     >>> did_you_mean("FC-relo", ["fc", "fc-relu", "fc-tanh"])
     'did you mean fc-relu?'
@@ -172,11 +172,11 @@ def did_you_mean(name: object, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: object, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return the known names that are spelled much like this one, the nearest first; case does not count."""
+    """Return the known names with a similar spelling, ignoring case, closest first."""
     spelled = {each.lower(): each for each in known}
     return [spelled[near] for near in difflib.get_close_matches(str(name).lower(), spelled, n=most)]
 
 
 def question(names: Sequence[str]) -> str | None:
-    """Ask whether one of these was meant; None where there are none."""
+    """Return a question that suggests these names, or None if there are none."""
     return f"did you mean {' or '.join(names)}?" if names else None

@@ -1,4 +1,4 @@
-"""Tensors: their precision (float64 to compare networks, never half precision for gates), and constants of modules."""
+"""Tensor precision (float64 to compare networks, never half precision for gates), and constant tensors of modules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 def as_precise_as_possible(
     run: Callable[[torch.dtype | None], T], works_in_float32: bool = False
 ) -> tuple[T, torch.dtype | None]:
-    """Run something in float64, or in float32 where a network insists on that somewhere inside.
+    """Run a function in float64, or in float32 if the network requires that internally.
 
-    None stands for the network as it is: it may be of several precisions.
+    None means that the network is not converted, because it may mix several precisions.
 
     >>> as_precise_as_possible(lambda dtype: torch.ones(1, dtype=dtype) @ torch.ones(1))
     (tensor(1.), torch.float32)
@@ -30,9 +30,10 @@ def as_precise_as_possible(
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Convert a tensor of floating-point numbers; others stay as they are, and all of them where no type is given.
+    """Convert a floating-point tensor to a type.
 
-    Complex numbers get parts of that type.
+    Other tensors are unchanged, and so are all tensors if the type is None. Complex tensors are converted to the
+    complex type with parts of that type.
 
     >>> [cast(torch.zeros(1, dtype=d), torch.float64).dtype for d in (torch.float16, torch.cfloat, torch.int32)]
     [torch.float64, torch.complex128, torch.int32]
@@ -43,7 +44,7 @@ def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def out_of_half_precision(convert: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return a conversion that moves tensors as another does, but does not follow it into half precision.
+    """Return a conversion that moves tensors as another one does, but never converts them to half precision.
 
     >>> [out_of_half_precision(to)(torch.zeros(1)).dtype for to in (Tensor.half, Tensor.double)]
     [torch.float32, torch.float64]
@@ -59,8 +60,8 @@ def out_of_half_precision(convert: Callable[[Tensor], Tensor]) -> Callable[[Tens
 class ConstantTensors(nn.Module):
     """A module whose constants are plain attributes instead of buffers.
 
-    They follow the module to its device. But nobody broadcasts them in every step (DDP), saves them, or takes a running
-    mean of them, which would turn index 6 into 5.
+    They follow the module to its device. Unlike buffers, they are not broadcast in every step (DDP), not saved, and not
+    averaged by a running mean, which would turn index 6 into 5.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:

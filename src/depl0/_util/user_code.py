@@ -1,7 +1,7 @@
-"""Callables of the user's own by a short text, ``my_package.nets:make`` or ``path/to/file.py:make``, and which may run.
+"""User callables specified as ``my_package.nets:make`` or ``path/to/file.py:make``, and which of them are trusted.
 
-Code that a file from elsewhere names runs only if this user has let it. What may run is remembered in the cache folder:
-the code of every run that was started here. ``--trust-code`` adds what a command meets.
+Code that a file from elsewhere names runs only if this user has trusted it. The cache folder records trusted code: the
+code of every run that was started here. ``--trust-code`` adds the code that a command loads.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _T = TypeVar("_T")
 @final
 @dataclass(frozen=True)
 class UserCallable:
-    """A callable that a spec names. Errors of its code are raised as ours, with their file and line."""
+    """A callable that a spec names. Errors in its code are raised as depl0 errors, with their file and line."""
 
     what: str
-    """what it makes, as errors call it: model, data, task"""
+    """kind of its result, as named in errors: model, data, task"""
     spec: str
     call: Callable[..., object]
     module: ModuleType
     folder: str
 
     def __call__(self, **arguments: object) -> object:
-        """Call it; modules beside its own can be imported meanwhile."""
+        """Call it. Modules in the same folder can be imported during the call."""
         with _importable(self.folder), wrap_user_errors(self.what, self.spec, self.module):
             return self.call(**arguments)
 
     def wanted(self, offered: Mapping[str, _V]) -> dict[str, _V]:
-        """Choose the arguments that its signature names."""
+        """Return the arguments that its signature names."""
         return wanted(self.call, offered)
 
     def check_call(self, arguments: Mapping[str, object], hint: str) -> None:
-        """Refuse arguments that its signature does not take, before it is called."""
+        """Raise before the call if its signature does not accept these arguments."""
         try:
             signature = inspect.signature(self.call)
-        except (TypeError, ValueError):  # some callables written in C tell nothing
+        except (TypeError, ValueError):  # some callables written in C have no signature
             return
         try:
             signature.bind(**arguments)
@@ -62,7 +62,7 @@ class UserCallable:
 
 
 def load_callable(spec: str, what: str) -> UserCallable:
-    """Import the module or file that a spec names, and find its callable; ``what`` is what errors call it."""
+    """Import the module or file that a spec names, and return its callable. ``what`` is its kind in error messages."""
     where, _, name = spec.rpartition(":")
     is_file, path = where.endswith(".py"), Path(where).expanduser()
     folder = str(path.resolve().parent) if is_file else os.getcwd()
@@ -72,7 +72,7 @@ def load_callable(spec: str, what: str) -> UserCallable:
 
 
 def load_class(spec: str, what: str, base: type[_T]) -> type[_T]:
-    """Import a class of the user's own that a spec names; refuse one that is no ``base``, or lacks a part of it."""
+    """Import a user-defined class. Raise if it is not a subclass of ``base`` or lacks one of its methods."""
     found = load_callable(spec, what).call
     wanted = f"{base.__module__.rpartition('.')[0]}.{base.__name__}"
     if not (inspect.isclass(found) and issubclass(found, base)):
@@ -86,14 +86,14 @@ def load_class(spec: str, what: str, base: type[_T]) -> type[_T]:
 
 
 def check_concrete(found: object, spec: str, what: str) -> None:
-    """Refuse a class that lacks a method."""
+    """Raise if a class lacks a method."""
     if inspect.isabstract(found):
         missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         raise InputError(f"{what} {spec!r} lacks {missing}.", hint="the documentation has a whole one.")
 
 
 def shown_spec(spec: str) -> str:
-    """Return a spec as it may be published: without the folder of a file on this machine.
+    """Return a spec that can be published, without the local folder of a file.
 
     >>> shown_spec("/home/me/nets.py:make"), shown_spec("my_package.nets:make"), shown_spec("resnet20")
     ('nets.py:make', 'my_package.nets:make', 'resnet20')
@@ -103,7 +103,10 @@ def shown_spec(spec: str) -> str:
 
 
 def code_file(spec: str) -> str | None:
-    """Return the file that :func:`load_callable` would run, for a module that of its outermost package; None: none."""
+    """Return the file that :func:`load_callable` would run, or None.
+
+    A module's file is that of its top-level package.
+    """
     where = spec.rpartition(":")[0]
     if where.endswith(".py"):
         file = Path(where).expanduser()
@@ -111,21 +114,21 @@ def code_file(spec: str) -> str | None:
     invalidate_caches()
     with _importable(os.getcwd()), suppress(ValueError):
         found = find_spec(where.partition(".")[0])
-        if found is not None:  # a namespace package has folders only
+        if found is not None:  # a namespace package has only folders
             return str(Path(found.origin or next(iter(found.submodule_search_locations or [where]))).resolve())
     return None
 
 
 def is_importable(name: str) -> bool:
-    """Tell whether a module, or the package it should be in, is installed or in the current folder."""
+    """Return True if a module, or its parent package, is installed or in the current folder."""
     invalidate_caches()
-    with _importable(os.getcwd()), suppress(ValueError):  # a module that somebody made by hand has no spec
+    with _importable(os.getcwd()), suppress(ValueError):  # a module created at run time has no spec
         return find_spec(name.partition(".")[0]) is not None
     return name in sys.modules
 
 
 def wanted(call: Callable[..., object], offered: Mapping[str, _V]) -> dict[str, _V]:
-    """Choose the arguments that a callable's signature names."""
+    """Return the arguments that a callable's signature names."""
     try:
         parameters = inspect.signature(call).parameters
     except (TypeError, ValueError):
@@ -136,7 +139,7 @@ def wanted(call: Callable[..., object], offered: Mapping[str, _V]) -> dict[str, 
 
 @contextmanager
 def wrap_user_errors(what: str, spec: str, module: ModuleType | None = None) -> Iterator[None]:
-    """Turn an error of the user's or a library's code into ours, with its file and line."""
+    """Convert errors of user or library code to depl0 errors, with their file and line."""
     try:
         yield
     except Depl0Error:
@@ -147,7 +150,7 @@ def wrap_user_errors(what: str, spec: str, module: ModuleType | None = None) -> 
 
 
 def _load_file(path: Path, spec: str, what: str) -> ModuleType:
-    """Import a file once in a process, as Python does with modules, so that its classes stay the same ones."""
+    """Import a file once per process, as Python does with modules, so that its classes keep their identity."""
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no file there"
         raise InputError(f"{what} {spec!r} needs the file {path}; found {found}.")
@@ -156,7 +159,7 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     description = spec_from_file_location(name, resolved)
-    assert description is not None and description.loader is not None  # the name ends in .py
+    assert description is not None and description.loader is not None  # because the name ends in .py
     module = module_from_spec(description)
     # Dataclasses and typing look the module of a class up while it is being executed.
     sys.modules[name] = module
@@ -175,12 +178,12 @@ def _load_module(name: str, spec: str, what: str) -> ModuleType:
             f"{what} {spec!r}: {name!r} is no name of a module.",
             hint="the name of a file must end in .py: path/to/file.py:callable.",
         )
-    invalidate_caches()  # the module may be younger than this process
+    invalidate_caches()  # the module may have been written after this process started
     with wrap_user_errors(what, spec):
         try:
             return import_module(name)
         except ModuleNotFoundError as error:
-            # Only where it is the module itself or a package above it; else one that it imports is missing.
+            # Only if the module itself or one of its parent packages is missing; otherwise one of its imports is.
             if not f"{name}.".startswith(f"{error.name}."):
                 raise
             raise InputError(
@@ -201,17 +204,17 @@ def _callable_of(module: ModuleType, name: str, spec: str, what: str) -> Callabl
 
 @contextmanager
 def _importable(folder: str) -> Iterator[None]:
-    """Let imports find the folder's modules meanwhile."""
+    """Add a folder to the import path within the context."""
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        with suppress(ValueError):  # the user's code took it off itself
+        with suppress(ValueError):  # user code has already removed it
             sys.path.remove(folder)
 
 
 def _place(error: BaseException, file: str | None) -> str:
-    """Say where an error came up: its last line in ``file``, or else its last line."""
+    """Describe where an error occurred: the innermost line in ``file``, or else the innermost line of all."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<frozen" not in frame.filename]
@@ -219,13 +222,13 @@ def _place(error: BaseException, file: str | None) -> str:
     return f"{frame.filename}, line {frame.lineno}"
 
 
-_remembered: set[Path] = set()  # for where the cache folder cannot be written
+_remembered: set[Path] = set()  # fallback if the cache folder is not writable
 _everything = False
 
 
 @contextmanager
 def trusting(everything: bool) -> Iterator[None]:
-    """Let all code run meanwhile, and remember it; or as always."""
+    """Trust all code within the context and record it, if ``everything`` is True."""
     global _everything
     before, _everything = _everything, everything
     try:
@@ -235,7 +238,7 @@ def trusting(everything: bool) -> Iterator[None]:
 
 
 def trust_from_now_on(identity: str) -> None:
-    """Let some code run from now on."""
+    """Record some code as trusted."""
     path = _trust_file(identity)
     _remembered.add(path)
     with suppress(OSError):
@@ -244,7 +247,7 @@ def trust_from_now_on(identity: str) -> None:
 
 
 def check_trusted(identity: str, message: str) -> None:
-    """Refuse code that nobody has let run."""
+    """Raise if this user has not trusted some code."""
     path = _trust_file(identity)
     if _everything:
         trust_from_now_on(identity)
