@@ -1,9 +1,9 @@
-"""The files that people deploy: compact networks in the formats of several runtimes, each checked before it is kept.
+"""Export of compact networks to the formats of several runtimes; every file is verified before it is kept.
 
-A new format is one class in one new file of this folder, decorated with :func:`register`.
+To add a format, decorate a class in a new file of this folder with :func:`register`.
 """
 
-from depl0.export import executorch, onnx, openvino, torch_files  # they register themselves
+from depl0.export import executorch, onnx, openvino, torch_files  # imported because they register themselves
 from depl0.export.checked import Exported, write_checked
 from depl0.export.int8 import quantize_onnx
 from depl0.export.onnx import export_onnx

@@ -1,4 +1,4 @@
-"""Files that are kept only if a process without depl0 reads them and gets what the network gives."""
+"""Write files and keep them only if a process without depl0 reproduces the network's outputs from them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Exported:
 
     path: Path
     size: int
-    """bytes, of all files where there are several"""
+    """bytes, summed if there are several files"""
     max_error: float
 
 
 def write_checked(target: Target, request: Request, path: Path) -> Exported:
     """Write a file, have it read and run by another process, and keep it only if the outputs agree.
 
-    It has its name only afterwards: whatever goes wrong, a file that was there before stays, and no other appears.
+    The file is renamed only after that. On failure, an existing file is unchanged and no new file appears.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a file.", hint=f"write to {path / ('model' + target.suffix)}")
@@ -54,7 +54,7 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
         )
     size = sum(map(len, files.values()))
     aside = str(temp_path(path))
-    parts = {suffix: Path(aside + suffix) for suffix in files}  # torch.export.load insists on the suffix
+    parts = {suffix: Path(aside + suffix) for suffix in files}  # torch.export.load requires this suffix
     stem = path.name.removesuffix(target.suffix)
     try:
         for suffix, content in files.items():
@@ -73,7 +73,7 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
 
 
 def read_by_another_process(target: Target, file: Path, given: dict[str, Tensor]) -> dict[str, numpy.ndarray]:
-    """Run the format's reader in a new process: isolated (-I), so that it finds neither this folder nor PYTHONPATH."""
+    """Run a file in a new process. It is isolated (-I), so that neither this folder nor PYTHONPATH is searched."""
     with tempfile.TemporaryDirectory() as folder:
         inputs, answers = Path(folder) / "inputs.npz", Path(folder) / "answers.npz"
         numpy.savez(inputs, **{name: tensor.cpu().numpy() for name, tensor in given.items()})  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def check_outputs(wanted: dict[str, Tensor], found: dict[str, numpy.ndarray], to
 
 @contextmanager
 def explained(path: Path, size: int) -> Iterator[None]:
-    """Explain what a write error means."""
+    """Convert errors while writing to errors with an explanation."""
     try:
         yield
     except OSError as problem:

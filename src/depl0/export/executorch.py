@@ -34,7 +34,7 @@ module = lambda *tensors: method.execute(tensors)
     )
 
     def check_installed(self) -> None:
-        """Look for ExecuTorch with all that it needs to write a file."""
+        """Check that ExecuTorch and everything it needs to write a file are installed."""
         try:
             with quiet():
                 for module in ("executorch.exir", _PARTITIONER):
@@ -57,7 +57,7 @@ module = lambda *tensors: method.execute(tensors)
                 backend = require(_PARTITIONER, "executorch", "for ExecuTorch files", extra="executorch")
                 lowered = exir.to_edge_transform_and_lower(program, partitioner=[backend.XnnpackPartitioner()])
                 return bytes(lowered.to_executorch().buffer)
-        except Exception as error:  # whatever ExecuTorch raises for an operator that it lacks
+        except Exception as error:  # ExecuTorch raises various exceptions for missing operators
             raise ExportError(
                 f"ExecuTorch cannot translate the network: {first_line(error)}", hint="export it as pt2."
             ) from error

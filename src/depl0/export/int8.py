@@ -32,7 +32,7 @@ from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host, evaluation_mode, first_line, run_checked
 
 Run: TypeAlias = Callable[..., Any]
-"""called like the network, returns what the network returns, on the CPU"""
+"""has the signature of the network and returns its outputs, on the CPU"""
 Score: TypeAlias = Callable[[Run], float]
 """returns the metric of a network"""
 Note: TypeAlias = Callable[[str], None]

@@ -154,7 +154,7 @@ def _translate(program: ExportedProgram, opset: int) -> Any:
         raise _refusal(error) from error
 
 
-# -- what the file says ------------------------------------------------------------------------------------------------
+# -- names and metadata ------------------------------------------------------------------------------------------------
 
 
 def _name_batch(proto: Any, program: ExportedProgram) -> None:
@@ -169,7 +169,7 @@ def _name_batch(proto: Any, program: ExportedProgram) -> None:
 
 
 def _forget_sources(proto: Any) -> None:
-    """Take the exporter's stack traces out: they name files of the machine that exported, and are most of the file."""
+    """Remove the exporter's stack traces. They contain local file names and make up most of the file."""
     for entry in [proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input, *proto.graph.output]:
         del entry.metadata_props[:]
         entry.doc_string = ""
@@ -179,7 +179,7 @@ def _forget_sources(proto: Any) -> None:
 
 
 def _refusal(error: BaseException) -> ExportError:
-    """Say which operator of which layer ONNX lacks."""
+    """Return the error that names the unsupported operator and its layer."""
     causes = _causes(error)
     node = next((node for cause in reversed(causes) if (node := _node_of(cause)) is not None), None)
     path = module_path(node) if node is not None else None
@@ -206,7 +206,7 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 def _node_of(error: BaseException) -> fx.Node | None:
-    """Return the node that was being translated: the exporter puts its text in the error, but not its layer."""
+    """Return the node that failed to translate. The exporter's error contains its text, but not its layer."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         node = frame.f_locals.get("node")
         if isinstance(node, fx.Node):

@@ -35,7 +35,7 @@ def network(*arrays):
     )
 
     def check_installed(self) -> None:
-        """Look for OpenVINO, and for what writes ONNX."""
+        """Check that OpenVINO and the packages that write ONNX are installed."""
         _openvino()
         Onnx().check_installed()
 
@@ -50,7 +50,7 @@ def network(*arrays):
                     for key, value in request.metadata.items():
                         model.set_rt_info(value, ["depl0", key.removeprefix("depl0.")])
                     openvino.save_model(model, file, compress_to_fp16=False)
-            except Exception as error:  # whatever OpenVINO raises for an operator that it lacks
+            except Exception as error:  # OpenVINO raises various exceptions for missing operators
                 raise ExportError(
                     f"OpenVINO cannot translate the network: {first_line(error)}", hint="export it as onnx."
                 ) from error

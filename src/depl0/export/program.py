@@ -24,7 +24,7 @@ def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch
     """Record the evaluation pass of a copy of a network, on the CPU.
 
     With ``dynamic_batch`` the first dimension of every input stays free. It is recorded with two images, because
-    ``torch.export`` takes a size of one for a constant.
+    ``torch.export`` treats a size of one as a constant.
     """
     copied = private_copy(check_host(module)).cpu().eval()
     inputs = ExampleInputs.of(example).map_tensors(lambda tensor: tensor.detach().cpu().clone())  # no view of a batch
@@ -50,7 +50,7 @@ def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch
 
 
 def free_batch(module: nn.Module, inputs: ExampleInputs) -> dict[str, Any]:
-    """Say to ``torch.export`` that the first dimension of every input is the batch, and free."""
+    """Return the ``dynamic_shapes`` of ``torch.export`` that leave the first dimension of every input free."""
     batch = Dim(BATCH)
     bound = inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs)
     free = pytree.tree_map(
@@ -60,7 +60,7 @@ def free_batch(module: nn.Module, inputs: ExampleInputs) -> dict[str, Any]:
 
 
 def _runs_without(module: nn.Module, inputs: ExampleInputs) -> bool:
-    """Tell whether the network can be recorded with its batch size fixed."""
+    """Return True if the network can be recorded with a fixed batch size."""
     try:
         with quiet(), torch.no_grad():
             torch.export.export(module, inputs.args, inputs.kwargs, strict=False)
@@ -70,12 +70,12 @@ def _runs_without(module: nn.Module, inputs: ExampleInputs) -> bool:
 
 
 def input_names(program: ExportedProgram) -> list[str]:
-    """Return what the inputs are called in an exported file: "input", or their own names where there are several."""
+    """Return the names of the inputs in an exported file: "input", or their own names if there are several."""
     names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     return ["input"] if len(names) == 1 else names
 
 
 def output_names(program: ExportedProgram) -> list[str]:
-    """Return what the outputs are called in an exported file: "output", or "output_0", "output_1", …."""
+    """Return the names of the outputs in an exported file: "output", or "output_0", "output_1", …."""
     count = len(program.graph_signature.user_outputs)
     return ["output"] if count == 1 else [f"output_{number}" for number in range(count)]

@@ -1,4 +1,4 @@
-"""What every file format has in common: how it is written, and how a stranger's process reads it."""
+"""Base class of file formats: how a file is written, and how a separate process without depl0 reads it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from depl0.host.network import evaluation_mode
 
 RANDOM_CASES = 3
 OTHER_BATCHES = (1, 3)
-"""batch sizes that a file with a free batch size is tried with"""
+"""batch sizes at which a file with a free batch size is verified"""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A network, the inputs that it takes, and what the file is to be like."""
+    """A network, example inputs for it, and the options of the file."""
 
     module: nn.Module
     example: tuple[Tensor, ...]
@@ -33,7 +33,7 @@ class Request:
     dynamic_batch: bool = False
 
     def cases(self) -> list[tuple[Tensor, ...]]:
-        """Return random inputs; of other batch sizes too where that is free."""
+        """Return random inputs, with several batch sizes if the batch size is free."""
         rng = torch.Generator().manual_seed(0)
         batches: list[int | None] = [None] * RANDOM_CASES
         if self.dynamic_batch:
@@ -71,13 +71,13 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, request: Request) -> bytes | Mapping[str, bytes]:
-        """Return the file; or several with the same stem by their suffixes, :attr:`suffix` among them."""
+        """Return the file, or a dict from suffix to file if the format has several files with the same stem."""
 
     def check_installed(self) -> None:  # noqa: B027 - most formats need nothing that depl0 does not need
-        """Raise NotInstalledError if a package is missing that writes the file or runs it."""
+        """Raise NotInstalledError if a package that writes or runs the file is missing."""
 
     def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return what the reader is given, and what it has to find: by default inputs and outputs.
+        """Return the arrays passed to the reader program, and the expected results: by default inputs and outputs.
 
         Names are ``CASE.POSITION``.
         """
@@ -97,11 +97,11 @@ TARGETS: Registry[Target] = Registry(
     plugins="depl0.exports",
     own=lambda spec: load_class(spec, "format", Target)(),  # type: ignore[type-abstract]
 )
-"""Every registered format by its name; other packages add theirs by the entry point ``depl0.exports``."""
+"""All registered formats by name. Other packages add formats through the entry point ``depl0.exports``."""
 
 
 def register(kind: Kind) -> Kind:
-    """Make a format available by its name; use it as a decorator."""
+    """Return a decorator that registers a format by name."""
     return TARGETS.register(kind.name, lambda it: it())(kind)
 
 
@@ -111,21 +111,21 @@ def names() -> tuple[str, ...]:
 
 
 def target(name: str) -> Target:
-    """Return a format by its name, or one of the user's own: ``path/to/file.py:Name``."""
+    """Return a format by its name, or a user-defined one: ``path/to/file.py:Name``."""
     return TARGETS.find(name)
 
 
 def reader_program(opens: str) -> str:
-    """Return a reader: a program without depl0 that runs a file on all cases.
+    """Return the source of a program without depl0 that runs a file on all cases.
 
     Args:
-        opens: source that opens the file at the path ``file`` with so many ``threads``, and defines
+        opens: source that opens the file at the path ``file`` with a number of ``threads``, and defines
             ``network(*arrays)``, which returns the outputs as a list of arrays.
     """
     return _FIRST + opens + _LAST
 
 
-# Where another module of this environment could be taken for the network's own, it is hidden from the reader.
+# Hides modules of this environment that the reader program could import by mistake.
 _FIRST = """import sys
 sys.modules["depl0"] = None
 file, given, answers = sys.argv[1:4]
@@ -145,7 +145,7 @@ def answer():
 answer()
 """
 
-# How a reader calls a module of torch with arrays.
+# Defines ``network`` for a torch module, so that the reader program can call it with arrays.
 CALL_TORCH = """
 import torch
 from torch.utils import _pytree

@@ -40,7 +40,7 @@ class Pt2(Target):
 
 
 def pack(program: ExportedProgram, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return a recorded graph as the bytes of a ``.pt2`` file."""
+    """Return the bytes of a ``.pt2`` file for a recorded graph."""
     _forget_sources(program)
     file = io.BytesIO()
     with quiet():
@@ -49,7 +49,7 @@ def pack(program: ExportedProgram, metadata: Mapping[str, str] | None = None) ->
 
 
 def _forget_sources(program: ExportedProgram) -> None:
-    """Take stack traces out: they name files of the machine that exported."""
+    """Remove stack traces, because they contain local file names."""
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
 
@@ -57,7 +57,7 @@ def _forget_sources(program: ExportedProgram) -> None:
 @final
 @register
 class Safetensors(Target):
-    """Every entry of the state dict, contiguous and by its own name, with batch norms as they are."""
+    """Every entry of the state dict under its own name, contiguous, with batch norms unchanged."""
 
     name: ClassVar[str] = "safetensors"
     suffix: ClassVar[str] = ".safetensors"
@@ -91,6 +91,6 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor's bytes: a single number may have a stride that does not let it be viewed as bytes."""
+    """Return a copy of a tensor's bytes. It is copied because the stride of a scalar may not allow a view as bytes."""
     flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))
     return flat.view(torch.uint8)

@@ -1,1 +1,1 @@
-"""What only the paper needs: its recipes, tables, ablation and claims."""
+"""Reproduction of the paper: its recipes, tables, ablation and claims."""

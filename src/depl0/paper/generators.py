@@ -22,11 +22,11 @@ _HIDDEN = 32
 
 
 class ConvolutionalGenerator(BoundedGenerator):
-    """Gives log α_l = c·tanh(W_l·r + b_l), where r is x_{l−1} after convolutions of one channel, each with a ReLU."""
+    """Computes log α_l = c·tanh(W_l·r + b_l). r is x_{l−1} after convolutions of one channel, each with a ReLU."""
 
     @abc.abstractmethod
     def depth(self) -> int:
-        """Count the convolutions of each group."""
+        """Return the number of convolutions of each group."""
 
     def build(self, rng: torch.Generator | None) -> None:
         """Make the convolutions and one fully connected layer for each group."""
@@ -40,12 +40,12 @@ class ConvolutionalGenerator(BoundedGenerator):
         self.output = nn.ModuleList(output[group] for group in sorted(output))
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give W·r + b."""
+        """Return W·r + b."""
         convolved: Tensor = self.convolutions[group](previous.unsqueeze(0))  # (1 channel, gates)
         return cast(Affine, self.output[group])(convolved.squeeze(0)), memory
 
     def bias(self, group: int) -> Tensor:
-        """Give b."""
+        """Return b."""
         return cast(Affine, self.output[group]).bias
 
 
@@ -55,7 +55,7 @@ class Conv1d(ConvolutionalGenerator):
     """One convolution: Conv1d ReLU FC."""
 
     def depth(self) -> int:
-        """Count the convolutions of each group."""
+        """Return the number of convolutions of each group."""
         return 1
 
 
@@ -65,17 +65,17 @@ class DeepConv1d(ConvolutionalGenerator):
     """Three convolutions: Conv1d ReLU Conv1d ReLU Conv1d ReLU FC."""
 
     def depth(self) -> int:
-        """Count the convolutions of each group."""
+        """Return the number of convolutions of each group."""
         return 3
 
 
 @torch.no_grad()
 def _convolution(place: int, preset: Preset, rng: torch.Generator | None) -> nn.Conv1d:
-    """Make the convolution at one place of the chain.
+    """Create the convolution at one position of the chain.
 
-    With PyTorch's initialisation a convolution of one channel gives nothing but negative numbers about every second
-    time, and the ReLU behind it is dead from the start. A preset with initial weights of its own starts near (x + 1)/2
-    instead, which maps (−1, 1) to (0, 1), and goes on near the identity.
+    With PyTorch's initialisation, about every second convolution of one channel has only negative outputs, so that the
+    ReLU after it is dead from the start. A preset with initial weights of its own starts near (x + 1)/2 instead, which
+    maps (−1, 1) to (0, 1), and later convolutions start near the identity.
     """
     layer = nn.Conv1d(1, 1, _KERNEL, padding=_KERNEL // 2, dtype=torch.float32, device="meta").to_empty(device="cpu")
     bias = cast(Tensor, layer.bias)
@@ -90,25 +90,26 @@ def _convolution(place: int, preset: Preset, rng: torch.Generator | None) -> nn.
 
 
 class RecurrentGenerator(BoundedGenerator):
-    """Gives log α_k = c·tanh(w·h_k + b_k) with h_k, m_k = LSTM(x_{k−1}, h_{k−1}, m_{k−1}), gate after gate.
+    """Computes log α_k = c·tanh(w·h_k + b_k) with h_k, m_k = LSTM(x_{k−1}, h_{k−1}, m_{k−1}), gate after gate.
 
-    x_{k−1} is what the gate before feeds, also inside a group; a group sees of the one before it the last gate's value
-    and the memory (h, m). Weights are shared by all gates. The preset's ``carry_gradient`` acts on what is fed, and on
-    the memory between groups.
+    x_{k−1} is the value that the previous gate passes on, also within a group. A group receives the last gate's value
+    and the memory (h, m) of the previous group. Weights are shared by all gates. The preset's ``carry_gradient`` acts
+    on the values passed on, and on the memory between groups.
 
-    As slow as there are gates: the paper found it too slow and not to converge for the 4,224 gates of VGG16.
+    Its time is proportional to the number of gates. The paper found it too slow, and not to converge, for the 4,224
+    gates of VGG16.
     """
 
     @abc.abstractmethod
     def build_biases(self, rng: torch.Generator | None) -> None:
-        """Make what is added to w·h."""
+        """Create the biases that are added to w·h."""
 
     @abc.abstractmethod
     def common(self) -> Tensor | None:
-        """Give what is added to w·h of every gate, if there is such a thing."""
+        """Return the bias shared by all gates, or None if there is none."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make one cell, one output weight, and the biases."""
+        """Create one cell, one output weight, and the biases."""
         self.cell = nn.LSTMCell(1, _HIDDEN, dtype=torch.float32, device="meta").to_empty(device="cpu")
         with torch.no_grad():
             for parameter in self.cell.parameters():
@@ -117,15 +118,15 @@ class RecurrentGenerator(BoundedGenerator):
         self.build_biases(rng)
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Give w·h + b for each gate of a group."""
+        """Return w·h + b for each gate of a group."""
         return self._walk(self.bias(group), None, previous, memory)
 
     def set_pre_activation(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
-        """Set the biases one after the other, since each decides what the next gate is fed."""
+        """Set the biases one after the other, because each determines the input of the next gate."""
         self._walk(self.bias(group), wanted, previous, memory)
 
     def _walk(self, biases: Tensor, wanted: Tensor | None, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Walk the gates of one group; with ``wanted`` pre-activations, set each bias on the way."""
+        """Step through the gates of one group. With ``wanted`` pre-activations, set each bias on the way."""
         scale = 1 / _HIDDEN if self.preset.mean_input else 1.0
         hidden, cell = map(self.carry, memory) if memory else self.weight.new_zeros(2, _HIDDEN)
         value, common = previous[-1:], self.common()
@@ -146,7 +147,7 @@ class RecurrentGenerator(BoundedGenerator):
 @register("lstm")
 @final
 class LSTM(RecurrentGenerator):
-    """Has one learned bias b_k for each gate, so that it can start from any log α and go anywhere from there."""
+    """Has one learned bias b_k for each gate, so that it can start from any log α and reach any other."""
 
     def build_biases(self, rng: torch.Generator | None) -> None:
         """Make a bias for each gate."""
@@ -156,20 +157,22 @@ class LSTM(RecurrentGenerator):
             draw_output_bias(self.bias(group), self.preset, rng)
 
     def common(self) -> None:
-        """Give nothing: every gate has its own."""
+        """Return None, because every gate has its own bias."""
 
     def bias(self, group: int) -> Tensor:
-        """Give the group's part of the biases."""
+        """Return the group's part of the biases."""
         return self._of_group(self.biases, group)
 
 
 @register("lstm-shared")
 @final
 class SharedLSTM(RecurrentGenerator):
-    """Has one learned bias for all gates, b_k = b, as an LSTM with one output has: gates differ by what came before.
+    """Has one learned bias for all gates, b_k = b, as an LSTM with one output has.
 
-    Under the published presets this is all. :meth:`start_from`, which has to be able to give any log α, sets constants
-    that are added gate by gate and never learned.
+    Gates differ only by the inputs and the memory that they receive.
+
+    The published presets need nothing else. :meth:`start_from` must be able to set any log α, so it sets constants that
+    are added gate by gate and never learned.
     """
 
     offsets: Tensor
@@ -182,9 +185,9 @@ class SharedLSTM(RecurrentGenerator):
         draw_output_bias(self.shared, self.preset, rng)
 
     def common(self) -> Tensor:
-        """Give the one bias."""
+        """Return the shared bias."""
         return self.shared
 
     def bias(self, group: int) -> Tensor:
-        """Give the group's part of the constants."""
+        """Return the group's part of the constants."""
         return self._of_group(self.offsets, group)

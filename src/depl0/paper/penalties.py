@@ -1,4 +1,4 @@
-"""The penalties of the code that the paper's authors published, where they are not the paper's own.
+"""Penalties of the code published by the paper's authors that differ from those in the paper.
 
 For VGG16 and ResNet-56 it is a chain over the gated layers, in order of execution, with n_l open gates in the l-th:
 

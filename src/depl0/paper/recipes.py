@@ -1,9 +1,9 @@
 """Published recipes: the paper as printed (``-paper``), and the code that its authors published (``-authors``).
 
-The two differ, and neither is what depl0 does by default. docs/paper.md says of every setting where it comes from, and
-what still differs. What both share: initial weights as in the code, nothing
-is cut while gates are trained, gates outside training follow the paper's rule, batch-norm statistics stay as training
-left them, and the gates' learning rate is the published one.
+The two differ, and both differ from the defaults of depl0. docs/paper.md lists the source of every setting and the
+remaining differences. Both share these settings: initial weights as in the code, nothing is cut while gates are
+trained, gates outside training follow the paper's rule, batch-norm statistics stay as training left them, and the
+gates' learning rate is the published one.
 
 The paper prints no λ. The ``-paper`` recipes have the only ones that its authors ever published, those of their code.
 """
@@ -49,7 +49,7 @@ Source: TypeAlias = Literal["paper", "authors"]
 SOURCES: tuple[Source, ...] = ("paper", "authors")
 PUBLISHED_VARIANTS = (FORWARD, BACKWARD, dataclasses.replace(L0_HC, suffix="-l0-hc"))
 GATE_LR = 1e-3
-"""Adam's first learning rate in all experiments of the paper, whatever the length of the search"""
+"""Adam's initial learning rate in all experiments of the paper, independent of the length of the search"""
 
 
 def _name(base: str, source: Source, variant: Variant) -> str:
@@ -75,7 +75,7 @@ def _search(epochs: int, converged_epochs: int) -> dict[str, Any]:
 
 
 def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) -> Recipe:
-    """Give VGG16 on CIFAR images."""
+    """Return the recipe for VGG16 on CIFAR images."""
     steps: dict[str, Any] = {"schedule": "step", "milestones": (60, 120, 180, 240), "factor": 0.2}
     # The authors' scheduler for the gates changes the rate of the weights instead, so the gates' rate stays.
     gate_steps = steps if source == "paper" else {"schedule": "constant"}
@@ -95,7 +95,10 @@ def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) 
 
 
 def resnet56(base: str, data: Mapping[str, Any], source: Source, variant: Variant) -> Recipe:
-    """Give ResNet-56 on CIFAR images: 27 blocks' first convolutions and the network's own, 28 gated layers."""
+    """Return the recipe for ResNet-56 on CIFAR images.
+
+    The 28 gated layers are the stem and the first convolution of 27 blocks.
+    """
     # The authors' code sets the rate before an epoch that it numbers from 1.
     milestones = (60, 120, 180, 240) if source == "paper" else (59, 119, 179, 239)
     return Recipe(
@@ -118,8 +121,8 @@ def resnet56(base: str, data: Mapping[str, Any], source: Source, variant: Varian
 
 
 def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
-    """Give ResNet-50 on ImageNet, fine-tuned for ten epochs with its gates frozen."""
-    # In the authors' code a rate holds one epoch longer, the last one until after the first epoch of fine-tuning.
+    """Return the recipe for ResNet-50 on ImageNet, which is fine-tuned for ten epochs with frozen gates."""
+    # In the authors' code each rate lasts one epoch longer; the last one includes the first epoch of fine-tuning.
     late = 0 if source == "paper" else 1
     milestones = (30 + late, 60 + late)
     last: dict[str, Any] = {"lr": 1e-4, "schedule": "constant"}
@@ -149,7 +152,7 @@ def _titled(title: str, source: Source) -> str:
 
 
 def entries() -> dict[str, tuple[Callable[[Variant], Recipe], Variant, str]]:
-    """Give every recipe's maker, variant and title by its name."""
+    """Return the factory, variant and title of every recipe by name."""
     makers: dict[str, tuple[str, Callable[[Source, Variant], Recipe]]] = {
         "vgg16-cifar10": ("The paper's VGG16 on CIFAR-10", lambda s, v: vgg16("vgg16-cifar10", CIFAR10_DATA, s, v)),
         "vgg16-cifar100": ("The paper's VGG16 on CIFAR-100", lambda s, v: vgg16("vgg16-cifar100", CIFAR100_DATA, s, v)),

@@ -79,11 +79,11 @@ temporary failure in sysexits.h)"""
 
 
 STOPPABLE = (["prune"], ["compare"], ["export"])
-"""commands that have something to save or to clean up; the others end at once, as the system does it"""
+"""commands that save or clean up when they are stopped; the others end immediately"""
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
-"""what torch says of it, on any device"""
+"""parts of torch's messages for it, on any device"""
 INPUT_ERRORS = (InputError, DataError, FormatError, GateError, NothingToPruneError, TraceError)
-"""errors caused by invalid input; all others are failures on the way"""
+"""errors caused by invalid input; all others are run-time failures"""
 
 
 def _show_version(wanted: bool) -> None:
@@ -93,7 +93,7 @@ def _show_version(wanted: bool) -> None:
 
 
 PACKAGES = ("accelerate", "filelock", "jinja2", "markupsafe", "matplotlib", "rich")
-"""what every command needs but ``export``, which the extra of that name is enough for"""
+"""packages that every command needs, except ``export``, for which the extra of that name is enough"""
 
 
 @app.callback()
@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Depl0Error as error:
         if debug:
             raise
-        together = isinstance(error, (DivergedError, RunInterruptedError))  # all processes raise these at once
+        together = isinstance(error, (DivergedError, RunInterruptedError))  # all processes raise these at the same time
         if not together or _is_first_process():
             print(f"error: {printable(str(error))}", file=sys.stderr)
         if isinstance(error, RunInterruptedError):
@@ -152,6 +152,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _is_first_process() -> bool:
-    from depl0.app.runtime.accelerator import is_first_process  # what raised the error has imported it already
+    from depl0.app.runtime.accelerator import is_first_process  # the code that raised the error has already imported it
 
     return is_first_process()

@@ -1,4 +1,4 @@
-"""``depl0 compare``: several methods or budgets in the same harness, and what all studies print."""
+"""``depl0 compare``: run several methods or budgets under the same conditions, and print the results of studies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); run the same comman
 ON = typer.Option(help="Run members at the same time: local:N (processes), ray[:ADDRESS], slurm[:PARTITION].")
 CPUS, GPUS = (typer.Option(help=f"{what} of each member, with --on.") for what in ("CPU cores", "GPUs"))
 WIDE = 200
-"""columns of a table that no terminal shows: lines are not broken"""
+"""columns of a table that is not printed on a terminal, so that lines are not broken"""
 
 
 @with_options_of(chosen_recipe, without=("method",))
@@ -71,7 +71,9 @@ def compare_command(
     folder, reporter = study_folder(out, "comparison", recipe.name), make_reporter(quiet)
     if choose is not None:
         if not (folder / "study.json").exists():
-            Study("comparison", comparison.members(), folder)  # refuses a folder of something else before any trial
+            Study(
+                "comparison", comparison.members(), folder
+            )  # raises before any trial if the folder belongs to something else
         trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
         with threads_by_work():
             comparison = comparison.chosen(trials.run(folder, reporter, workers_of(on, cpus, gpus)))
@@ -101,7 +103,7 @@ def run_comparison(
 
 
 def workers_of(on: str | None, cpus: int, gpus: int) -> Workers | None:
-    """Return the workers that run members at the same time; None: they run here, one after the other."""
+    """Return the workers that run members in parallel, or None to run them in this process one after the other."""
     from depl0.app.studies.workers import Resources, find_workers
 
     return None if on is None else find_workers(on, Resources(cpus, gpus))

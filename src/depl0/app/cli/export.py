@@ -96,12 +96,12 @@ def _place(folder: Path | None, out: Path | None) -> Path | None:
 
 
 def _name(path: Path) -> str:
-    """Return what a run is called: its folder's name."""
+    """Return the name of a run, which is that of its folder."""
     return path.resolve().parent.name if path.resolve().name == "compact" else path.resolve().name
 
 
 def _said(done: Deployed) -> str:
-    """Say what an int8 file is worth, and which layers are still in float."""
+    """Return the lines on the accuracy of an int8 file and on the layers that stayed in float."""
     metric, found = done.metric, done.quantized
     assert found.before is not None and found.after is not None
     change = metric.difference(found.before, found.after)

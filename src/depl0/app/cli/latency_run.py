@@ -1,4 +1,4 @@
-"""What ``depl0 latency`` measures and prints: a model or a run, timed side by side on one device."""
+"""Measurements and output of ``depl0 latency``: networks of a model or a run, timed side by side on one device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from depl0.surgery.files import load
 
 Networks = dict[str, nn.Module]
 WORDS = ("network", "backend")
-"""columns of the table that are not figures"""
+"""columns of the table that hold text"""
 
 
 def networks_of_model(
@@ -69,7 +69,7 @@ def measure(
     device_name: str,
     seconds: float,
 ) -> dict[str, Any]:
-    """Return the sizes and times of networks; the first is what the others are compared to."""
+    """Return the sizes and times of networks; the first network is the reference for the others."""
     if device_name == "cuda" and not torch.cuda.is_available():
         raise InputError("--device is cuda, but torch sees no CUDA device.", hint="use --device cpu.")
     device, threads = torch.device(device_name), torch.get_num_threads()
@@ -109,7 +109,7 @@ def _entry(timing: Timing) -> dict[str, Any]:
 
 @contextmanager
 def threads_set(number: int) -> Iterator[None]:
-    """Let torch use a number of threads within the context; 0 changes nothing."""
+    """Set torch's number of threads within the context; 0 changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

@@ -1,4 +1,4 @@
-"""How options are declared, shared by several commands, checked and shown in the help."""
+"""Command-line options: declaring them, sharing them between commands, checking them and showing their help."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from depl0.errors import InputError
 
 Command = Callable[..., None]
 UsageError: Any = typer.BadParameter.__base__
-"""of click, which some versions of typer bring with them"""
+"""click's class, which some versions of typer bundle"""
 TYPES = {"str": "TEXT", "int": "INTEGER", "float": "FLOAT", "path": "PATH"}
-"""what some versions of typer write, and what command lines have always called it"""
+"""type names of some versions of typer, and the conventional names"""
 QUIET = typer.Option("--quiet", help="Print only the result.")
 JSON = typer.Option("--json", help="Print the result as JSON.")
 SET = typer.Option("--set", help="Any recipe field: section.field=value (depl0 recipes fields lists them).")
 
 
 def echo(text: object, nl: bool = True) -> None:
-    """Print what may hold names from elsewhere."""
+    """Print text that may contain unencodable or unsafe names."""
     typer.echo(printable(str(text)), nl=nl)
 
 
 def with_options_of(source: Callable[..., Any], without: Collection[str] = ()) -> Callable[[Command], Command]:
-    """Give a command the parameters of ``source``, except some, as further options.
+    """Return a decorator that adds the parameters of ``source``, except some, to a command as options.
 
-    The command takes them by name, as one dictionary, in its first parameter: ``source(**options)`` uses them.
+    The command receives them as a dictionary in its first parameter and passes them on: ``source(**options)``.
     """
     shared = {name: parameter for name, parameter in _parameters(source).items() if name not in without}
 
@@ -63,7 +63,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def one_of(what: str, value: str, choices: Sequence[str]) -> str:
-    """Return the value if it is one of the choices; refuse it by name otherwise."""
+    """Return the value if it is one of the choices, and raise an error that names the option otherwise."""
     if value not in choices:
         raise InputError(
             f"{what} must be one of {', '.join(choices)}, got {value!r} instead.", hint=did_you_mean(value, choices)
@@ -74,7 +74,7 @@ def one_of(what: str, value: str, choices: Sequence[str]) -> str:
 def choice(flag: str, choices: Sequence[str], help_: str) -> Any:
     """Return an option that takes one of a few words: its help lists them, and a shell completes them.
 
-    A wrong word is refused while the command line is read, before anything slow is imported.
+    A wrong word raises an error while the command line is parsed, before anything slow is imported.
     """
 
     def check(value: str | None) -> str | None:
@@ -113,7 +113,7 @@ def _read_budget(word: str, text: str, flag: str) -> float:
 
 
 def read_assignments(assignments: list[str] | None) -> dict[str, str]:
-    """Return the fields that ``--set`` was given."""
+    """Return the fields passed to ``--set``."""
     fields = {}
     for assignment in assignments or []:
         name, equals, value = assignment.partition("=")
@@ -124,18 +124,18 @@ def read_assignments(assignments: list[str] | None) -> dict[str, str]:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists its options by what they are for."""
+    """A command whose help lists its options in groups by purpose."""
 
     groups: Mapping[str, Sequence[str]] = {}
-    """titles, and the parameters below each; parameters that are in none come last"""
+    """titles and the parameters of each group; parameters in no group come last"""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options; one that is a recipe field is told how to be set."""
+        """Parse the options. If an unknown option is a recipe field, the error explains how to set it."""
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
             unknown = str(getattr(error, "option_name", ""))
-            is_near = bool(getattr(error, "possibilities", None))  # then the answer need not wait for torch
+            is_near = bool(getattr(error, "possibilities", None))  # then do not wait for torch
             if unknown and not is_near and any(parameter.name == "set_" for parameter in self.params):
                 from depl0.app.recipes.sections import SECTIONS
 

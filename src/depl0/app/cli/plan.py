@@ -1,4 +1,4 @@
-"""``depl0 plan``: what can be pruned of a network, and why the rest cannot."""
+"""``depl0 plan``: list the layers of a network that can be pruned, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from depl0.app.cli.options import JSON, echo
 from depl0.errors import InputError
 
 CLASSES = 10
-"""of a network that must be told and has no number of its own"""
+"""number of classes for a factory that requires one and has no default"""
 
 
 def plan_command(
@@ -45,7 +45,7 @@ def plan_command(
     inputs = made or ExampleInputs.of(torch.randn(1, channels, height, width))
     try:
         network = build_model(model, classes, channels, sides(height, width))
-    except InputError:  # one that needs a number of classes
+    except InputError:  # a factory that requires a number of classes
         if classes is not None:
             raise
         network = build_model(model, classes := CLASSES, channels, sides(height, width))

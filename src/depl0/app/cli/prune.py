@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from depl0.app.recipes.recipe import Recipe
 
 QUICK = {"search.epochs": 0, "finetune.epochs": 0, "search.compensate": True, "finetune.recover": 600}
-"""what ``--quick`` sets, besides the method"""
+"""fields that ``--quick`` sets, besides the method"""
 QUICK_METHOD = "reconstruction"
 LEARNED_FIELDS = (
     "gates.generator",
@@ -26,14 +26,14 @@ LEARNED_FIELDS = (
     "gate_optimizer.lr",
     "penalty.weight",
 )
-"""fields that only learned gates have: to set one is to ask for them"""
+"""fields that only learned gates have, so that setting one of them selects a method that learns gates"""
 BUDGETS = ("macs", "params", "latency")
 GROUPS = {
     "Network and data": ("model", "weights", "pretrained", "data", "task"),
     "Budget": ("budget", "of", "round_to", "method", "quick", "recover"),
     "Training": ("epochs", "finetune_epochs", "batch_size", "lr", "seed", "device", "set_"),
 }
-"""the options of a training as help lists them; all others are those of a run"""
+"""options of a training in the order of the help; all others are options of a run"""
 
 
 def chosen_recipe(
@@ -165,7 +165,7 @@ def prune_command(
 def _prune_to_each(
     budgets: tuple[float, ...], options: dict[str, Any], out: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Make a network for each budget, in a run folder of its own, and compare them; channels are scored once."""
+    """Prune a network to each budget, each in its own run folder, and compare them. Channels are scored once."""
     from depl0.app.cli.compare import run_comparison, study_folder
     from depl0.app.runs.progress import make_reporter
     from depl0.app.studies.compare import Comparison
@@ -176,7 +176,9 @@ def _prune_to_each(
 
 
 def with_model(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with a model in the place of the recipe as ``--model``; a trained one is pruned quickly.
+    """Return the options with a model that was passed as the recipe moved to ``--model``.
+
+    A trained one sets ``--quick``.
 
     >>> with_model({"recipe": "timm:resnet18", "model": None, "weights": None, "pretrained": True, "quick": False})
     {'recipe': None, 'model': 'timm:resnet18', 'weights': None, 'pretrained': True, 'quick': True}
@@ -191,7 +193,7 @@ def with_model(options: dict[str, Any]) -> dict[str, Any]:
 def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *, trained: bool = False) -> Recipe:
     """Return the recipe of a command line: the one it names, digits, or one for the user's own network or data.
 
-    The last starts with lower rates where the network is trained already.
+    The last one has lower learning rates if the network is already trained.
     """
     from depl0.app.recipes import catalog
     from depl0.app.runs.paths import find_recipe
@@ -222,9 +224,9 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
 
 
 def complete(recipe: Recipe, given: dict[str, Any], assignments: list[str] | None) -> Recipe:
-    """Change a recipe as the command line says; ``--set`` has the last word.
+    """Apply the options of a command line to a recipe; ``--set`` takes precedence.
 
-    A method brings a generator that it allows, and fields of learned gates bring a method that learns them.
+    A method selects a generator that it allows, and fields of learned gates select a method that learns them.
     """
     from depl0.app.methods import METHODS, Scored
     from depl0.app.recipes.recipe import for_method

@@ -1,4 +1,4 @@
-"""``depl0 recipes``: the recipes, their fields, and the data sets that can be downloaded for them."""
+"""``depl0 recipes``: list the recipes and their fields, and download data sets for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``depl0 report``: a run as a page with figures."""
+"""``depl0 report``: write a page with figures for a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report_command(
 
 
 def _read_study(folder: Path) -> tuple[list[Run], StudyPart]:
-    """Return the runs of a comparison that have begun, and the comparison's own part of the page."""
+    """Return the started runs of a comparison, and the comparison's own part of the page."""
     from depl0._util.io import read_json
     from depl0.app.reports.run import read_runs
     from depl0.app.reports.study import study_part

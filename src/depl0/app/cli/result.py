@@ -14,7 +14,7 @@ Row: TypeAlias = tuple[str, str, str, str]
 
 
 def result_table(summary: dict[str, Any], folder: Path) -> str:
-    """Return the table dense → compact, and where the files are."""
+    """Return the table that compares the dense and the compact network and lists the paths of the files."""
     dense, compact, metric = summary["dense"], summary["compact"], metric_in(summary)
     rows = [
         ("", "dense", "compact", ""),
@@ -58,7 +58,7 @@ def closing_line(summary: dict[str, Any], folder: Path) -> str:
 
 
 def _metric_rows(metric: Metric, summary: dict[str, Any]) -> list[Row]:
-    """Return the metric of both networks; where images were held out for choices, on these and on the test images."""
+    """Return the metric of both networks; if images were held out for choices, on these and on the test images."""
     held_out = summary.get("validation")
     parts = {metric.label: summary}
     if held_out is not None:
