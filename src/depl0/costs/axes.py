@@ -9,8 +9,10 @@ from depl0.analysis.propagate import Axis
 
 
 class AxisTable:
-    """Stores axes as lists of (gate, multiplicity) plus a number of frozen positions; axes with equal gates are
-    merged."""
+    """Stores axes as lists of (gate, multiplicity) plus a number of frozen positions.
+
+    Axes with the same gates are stored once.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -46,8 +46,7 @@ class ExpectedCost(ConstantTensors):
     filter_weights: Tensor
 
     def __init__(self, plan: Plan, shapes: Mapping[str, Iterable[int]], dense_macs: int) -> None:
-        """``shapes`` are those of the host's parameters; ``dense_macs`` is its full cost, including for example
-        attention."""
+        """``shapes`` are those of the host's parameters; ``dense_macs`` is its full cost, including attention."""
         super().__init__()
         shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.num_gates = plan.num_gates

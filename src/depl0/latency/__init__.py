@@ -1,1 +1,1 @@
-"""Measured latency: side by side, of single layers, and what a device likes."""
+"""Measured latency: networks timed side by side, single layers, and the channel counts that a device runs well."""

@@ -1,4 +1,4 @@
-"""Networks side by side on several backends: PyTorch as it is, torch.compile, ONNX Runtime."""
+"""Time networks side by side on several backends: eager PyTorch, torch.compile, ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from depl0.latency.measure import Speedup, interleave, speedup, summarise
 
 Call = Callable[[], object]
 ToOnnx = Callable[[nn.Module, Tensor], bytes]
-"""writes a network as an ONNX file; given from above, where export lives"""
+"""Writes a network as an ONNX file; injected by the caller, because export is a higher layer."""
 
 
 class Skipped(Exception):
-    """A backend cannot be used here; the text says why."""
+    """A backend cannot be used here; the message gives the reason."""
 
 
 def eager(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) -> Call:
-    """Call the network as it is."""
+    """Call the network in eager mode."""
     return lambda: model(inputs)
 
 
@@ -41,7 +41,7 @@ def compiled(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) ->
     fast: Any = torch.compile(model, dynamic=False)
     try:
         fast(inputs)
-    except Exception as error:  # whatever the compiler or its code cannot do
+    except Exception as error:  # any failure of the compiler or of its code
         raise Skipped(f"torch.compile failed: {_first_line(error)}") from error
     return lambda: fast(inputs)
 
@@ -58,7 +58,7 @@ BACKENDS: Mapping[str, Callable[[nn.Module, Tensor, ToOnnx, int], Call]] = Mappi
 
 
 def require_runtime(device: torch.device) -> Any:
-    """Return the module onnxruntime, or say why it cannot be used."""
+    """Return the module onnxruntime, or raise an error with the reason why it cannot be used."""
     try:
         runtime = import_module("onnxruntime")
     except ImportError as error:
@@ -69,12 +69,12 @@ def require_runtime(device: torch.device) -> Any:
 
 
 def provider(device: torch.device) -> str:
-    """Return what ONNX Runtime calls a device."""
+    """Return the name of ONNX Runtime's execution provider for a device."""
     return "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
 
 
 def open_session(file: bytes, device: torch.device, threads: int) -> Any:
-    """Open an ONNX file with so many threads; nothing spins while it waits, so that one thread is one thread."""
+    """Open an ONNX file with this number of threads; spinning is off, so that idle threads use no CPU time."""
     runtime = require_runtime(device)
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -83,14 +83,14 @@ def open_session(file: bytes, device: torch.device, threads: int) -> Any:
 
 
 def session_call(file: bytes, inputs: Tensor, threads: int) -> Call:
-    """Return a call of an ONNX file on these inputs."""
+    """Return a function that runs an ONNX file on these inputs."""
     session = open_session(file, inputs.device, threads)
     feed = {session.get_inputs()[0].name: inputs.cpu().numpy()}
     return lambda: session.run(None, feed)
 
 
 def onnx_call(network: nn.Module, example: ExampleInputs, device: torch.device) -> Call:
-    """Return a call of the network in ONNX Runtime, with as many threads as torch uses.
+    """Return a function that runs the network in ONNX Runtime, with torch's number of threads.
 
     Raises:
         InputError: ONNX Runtime is not installed, or the network cannot be exported.
@@ -103,7 +103,7 @@ def onnx_call(network: nn.Module, example: ExampleInputs, device: torch.device) 
         session = open_session(program.model_proto.SerializeToString(), device, torch.get_num_threads())
     except Skipped as error:
         raise InputError(f"latency cannot be measured in ONNX Runtime: {error}") from error
-    except Exception as error:  # whatever the exporter cannot do
+    except Exception as error:  # any failure of the exporter
         raise InputError(
             f"latency cannot be measured in ONNX Runtime: the export failed with {_first_line(error)}",
             hint="use runtime='pytorch', or a budget of MACs.",
@@ -133,17 +133,17 @@ class Timing:
     network: str
     median: float
     spread: float
-    """half of the middle 50 % of the rounds"""
+    """Half of the interquartile range of the rounds."""
     best: float
-    """undisturbed: the mean of the fastest fifth of the rounds"""
+    """Time without disturbances: the mean of the fastest fifth of the rounds."""
     rounds: int
     speedup: Speedup | None
-    """how many times as fast as the first network, with its interval; None for itself"""
+    """Speed-up over the first network, with its interval; None for the first network itself."""
 
 
 @dataclass(frozen=True)
 class Omitted:
-    """What could not be measured, and why."""
+    """A measurement that was not possible, with the reason."""
 
     backend: str
     batch: int
@@ -161,7 +161,7 @@ def compare(
     repeats: int = 200,
     seconds: float = 10.0,
 ) -> tuple[list[Timing], list[Omitted]]:
-    """Time all networks on each backend and batch size, interleaved; the first is what others are compared to."""
+    """Time all networks on each backend and batch size, interleaved; the first network is the reference."""
     timings: list[Timing] = []
     omitted: list[Omitted] = []
     with evaluation_mode(*networks.values()), torch.inference_mode():

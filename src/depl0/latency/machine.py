@@ -1,4 +1,4 @@
-"""The machine that a measurement was made on."""
+"""Description of the machine of a measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Return what a measurement depends on besides the network: device, threads, and the version of torch."""
+    """Return the environment of a measurement: device, threads, and the version of torch."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     return {"device": f"{device.type} {name}", "threads": torch.get_num_threads(), "torch": torch.__version__}
 

@@ -1,7 +1,7 @@
-"""Seconds of a network on this machine, measured side by side with another's.
+"""Run time of a network on this machine, in seconds, measured side by side with another's.
 
-On the CPU with one thread, seconds are processor time: what other programs take meanwhile is not counted. With several
-threads, and on other devices, they are seconds of the clock on the wall.
+On the CPU with one thread, CPU time is measured, so that other programs are not counted. With several threads, and on
+other devices, wall-clock time is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from depl0.host.network import evaluation_mode
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds of one forward pass: the median, half of the middle 50 % of the measurements, and undisturbed."""
+    """Seconds of one forward pass: the median, half of the interquartile range, and the mean of the fastest fifth."""
 
     median: float
     spread: float
@@ -30,7 +30,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times as fast one network is as another, with 95 % confidence between ``low`` and ``high``."""
+    """Speed-up of one network over another, with 95 % confidence between ``low`` and ``high``."""
 
     ratio: float
     low: float
@@ -38,11 +38,11 @@ class Speedup:
 
     @property
     def is_measurable(self) -> bool:
-        """Tell whether there is a difference that the same two networks would show again."""
+        """Return True if the difference is large enough to be reproducible with the same two networks."""
         return self.low > 1 + SAME or self.high < 1 - SAME
 
     def in_words(self) -> str:
-        """Say it with its interval.
+        """Return the speed-up and its interval as text.
 
         >>> Speedup(1.5, 1.4, 1.6).in_words(), Speedup(1.03, 0.9, 1.1).in_words()
         ('1.50x as fast (1.40 to 1.60)', 'no measurable difference (0.90 to 1.10)')
@@ -52,9 +52,9 @@ class Speedup:
 
 
 RESAMPLED = 1000
-"""how often rounds are drawn anew for the interval of a speed-up"""
+"""Number of bootstrap samples for the interval of a speed-up."""
 SAME = 0.02
-"""two copies of one network differ by so much, because they lie elsewhere in memory"""
+"""Relative difference between two copies of one network, caused by their addresses in memory."""
 
 
 def time_networks(
@@ -75,9 +75,9 @@ def time_networks(
 def interleave(
     calls: Mapping[str, Callable[[], object]], device: torch.device, repeats: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Run all calls in turn, once to warm up and then for some rounds; return the seconds of every round.
+    """Run all calls in turn, one warm-up and then several rounds; return the seconds of every round.
 
-    Their order changes from round to round: what comes after a large network finds its caches full of it.
+    Their order changes from round to round, because a call after a large network starts with cold caches.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -94,15 +94,15 @@ def interleave(
 
 
 def summarise(values: Sequence[float]) -> Latency:
-    """Return median, spread and undisturbed time."""
+    """Return median, spread and the mean of the fastest fifth."""
     low, middle, high = statistics.quantiles(values, n=4)
     return Latency(middle, (high - low) / 2, undisturbed(values))
 
 
 def undisturbed(values: Sequence[float]) -> float:
-    """Return the seconds when nothing else gets in the way: the mean of the fastest fifth.
+    """Return the time without disturbances: the mean of the fastest fifth.
 
-    On a busy machine it repeats better than the median; on a quiet one both are the same.
+    On a busy machine it is more reproducible than the median; on an idle one both are equal.
 
     >>> undisturbed([5.0, 1.0, 9.0, 7.0, 3.0, 2.0, 8.0, 6.0, 4.0, 10.0])
     1.5
@@ -111,16 +111,16 @@ def undisturbed(values: Sequence[float]) -> float:
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
-    """Return how many times as long one takes as the other, both undisturbed."""
+    """Return the ratio of two run times, each the mean of its fastest fifth."""
     return undisturbed(numerator) / undisturbed(denominator)
 
 
 def speedup(reference: Sequence[float], seconds: Sequence[float]) -> Speedup:
-    """Return how many times as fast a network is, from rounds in which both were timed.
+    """Return the speed-up of a network, from rounds in which both were timed.
 
     The ratio is that of the two medians, the milliseconds that tables print. Its interval is that of the same ratio
-    over resampled rounds (the percentile bootstrap, always with the same draws), widened where it would leave the ratio
-    out. Both times of a round stay together: what disturbed one of them may have disturbed the other.
+    over resampled rounds (the percentile bootstrap, always with the same samples), widened if necessary to include the
+    ratio. Both times of a round stay together, because a disturbance may have affected both.
 
     >>> speedup([2.0, 2.2, 2.0, 9.0, 2.0, 2.0, 2.0, 2.0], [1.0] * 8)
     Speedup(ratio=2.0, low=2.0, high=2.2)
@@ -147,7 +147,7 @@ def _call(model: nn.Module, example: ExampleInputs) -> Callable[[], object]:
 
 
 def clock_for(device: torch.device, threads: int | None = None) -> Callable[[], float]:
-    """Return the clock for so many threads (as torch is set, if not said): processor time where there is one."""
+    """Return the clock for this number of threads (default: torch's setting): CPU time if it is available."""
     alone = (torch.get_num_threads() if threads is None else threads) == 1
     return time.thread_time if alone and device.type == "cpu" else time.perf_counter
 

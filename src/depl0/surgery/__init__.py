@@ -1,1 +1,1 @@
-"""Taking the closed channels out for good, with proof."""
+"""Permanent removal of the closed channels, with a certificate of equivalence."""

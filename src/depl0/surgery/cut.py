@@ -1,4 +1,4 @@
-"""Cut a network, and put what works with fewer channels in the place of what does not."""
+"""Cut a network, and replace the modules that would not work with fewer channels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from depl0.surgery.slicing import slice_module
 
 
 def cut_to(model: nn.Module, positions: Mapping[Axis, Tensor], replacements: Mapping[str, Replacement]) -> None:
-    """Keep only these positions of a network's axes, in place, and replace the modules that need it."""
+    """Keep only the given positions of a network's axes, in place, and replace the modules that need it."""
     ordered = sorted(replacements.items(), key=lambda entry: entry[1].rank)
     for path, replacement in ordered:
         replacement.before_slicing(model, path, positions)

@@ -1,4 +1,4 @@
-"""From a gated network to a plain, smaller one, with a certificate that both compute the same."""
+"""From a gated model to a plain, smaller one, with a certificate that both compute the same outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from depl0.surgery.slicing import kept_gates, kept_positions
 
 
 def fold_and_cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Fold gates into a copy of the host and slice it. Returns the copy and the gated parameters it was made from."""
+    """Fold gates into a copy of the host and slice it. Return the copy and the gated parameters it was made from."""
     scaled = scaled_parameters(plan, host, gates)
     compact = private_copy(host)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def extract(
 ) -> nn.Module:
     """Return a plain module of the host's class without the closed channels.
 
-    ``gates`` are the deterministic gates; ``score`` decides which channel stays where all of a group are closed.
+    ``gates`` are the deterministic gates; ``score`` decides which channel is kept if all gates of a group are closed.
     """
     gates, score = gates.detach().cpu(), score.detach().cpu()
     kept = kept_gates(plan, gates > 0, score)

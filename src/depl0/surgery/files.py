@@ -1,6 +1,6 @@
-"""Compact networks on disk: ``compact.json`` says how to cut the dense network, ``compact.safetensors`` has the values.
+"""Pruned models on disk: ``compact.json`` describes the cut of the original model, ``compact.safetensors`` has values.
 
-No pickle is written or read. Loading needs the folder and the user's own function that builds the dense network.
+No pickle is written or read. Loading needs the folder and the user's function that builds the original model.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _FACTORY = "pass the function that builds the network which was pruned, with the
 
 
 def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
-    """Write a compact network to a folder as ``compact.json`` and ``compact.safetensors``.
+    """Write a pruned model to a folder as ``compact.json`` and ``compact.safetensors``.
 
     Args:
-        compact: what ``extract`` or a search returned, before or after fine-tuning.
-        folder: where to write; made if it does not exist. Files that are there already are replaced.
+        compact: the pruned model from ``extract`` or a search, before or after fine-tuning.
+        folder: the target folder; created if it does not exist. Existing files are replaced.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: if ``compact`` is no compact network, or ``folder`` is a file.
+        InputError: if ``compact`` is not a pruned model, or ``folder`` is a file.
 
     Example:
         >>> import tempfile, depl0
@@ -115,20 +115,20 @@ def _pending_name(sha256: str) -> str:
 
 
 def file_size(model: nn.Module) -> int:
-    """Return the bytes of a network's values, dense or compact, as a safetensors file."""
+    """Return the bytes of a network's values, original or pruned, as a safetensors file."""
     return len(_serialised(model))
 
 
 def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn.Module:
-    """Rebuild a compact network, in evaluation mode, from what :func:`save` wrote.
+    """Rebuild a pruned model, in evaluation mode, from a folder written by :func:`save`.
 
     Args:
         folder: the folder that ``save`` returned, or ``hf://OWNER/NAME`` (``@REVISION``) on the Hugging Face Hub.
-        factory: builds the dense network that was pruned; it is cut, filled with the saved values and verified.
+        factory: builds the original model; it is cut, filled with the saved values and verified.
 
     Raises:
-        FormatError: if the folder is damaged, of a newer format, or of another network than ``factory`` builds, or if
-            the loaded network gives other outputs than the saved one.
+        FormatError: if the folder is damaged, was written by a newer version, or belongs to another network than
+            ``factory`` builds, or if the loaded network computes other outputs than the saved one.
         InputError: if ``factory`` does not return a network.
         DownloadError: if the folder cannot be downloaded.
 
@@ -156,20 +156,20 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
 
 
 def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
-    """Refuse a folder whose two files are not both there and as they were written; nothing is built."""
+    """Raise an error unless both files of a folder exist and match their checksum; nothing is built."""
     return _read_whole(Path(folder))[1]
 
 
 def _outputs_to_prove(compact: nn.Module, record: CompactRecord) -> list[dict[str, Any]] | None:
-    """Return what the network gives on its fixed input; None if it does not take that input."""
+    """Return the network's outputs on its fixed input; None if it does not accept that input."""
     try:
         return outputs_on(compact, record.probe)
-    except Exception:  # inputs that mean something: an index, say
+    except Exception:  # inputs with a meaning, for example an index
         return None
 
 
 def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -> None:
-    """See that the network gives what the saved one gave: not everything need be in its parameters and buffers."""
+    """Verify that the outputs match those of the saved network, whose state may not all be in its state dict."""
     if proof is None or proof["outputs"] is None:
         return
     try:
@@ -191,13 +191,13 @@ def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -
 
 
 def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
-    """Return what a folder says of its compact network, without building it."""
+    """Return the record of a saved pruned model, without building it."""
     path = Path(folder) / "compact.json"
     return record_from_json(_read_header(path), path)
 
 
 def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
-    """Return header, record and values of a folder whose checksum is right."""
+    """Return header, record and values of a folder with a valid checksum."""
     header = _read_header(source / "compact.json")
     record = record_from_json(header, source / "compact.json")
     numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
@@ -215,7 +215,7 @@ def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
 
 
 def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
-    """Cut a fresh network as a record says, which may say what no extraction would."""
+    """Cut a fresh network as the record describes, which may be invalid if the file was edited."""
     try:
         apply_record(model, record)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError) as error:
@@ -230,7 +230,7 @@ def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
 
 
 def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict, each tied tensor once."""
+    """Return the state dict, with each tied tensor once."""
     names = canonical_names(model)
     state = model.state_dict()
     odd = [name for name, value in state.items() if not isinstance(value, Tensor)]
@@ -309,7 +309,9 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "certificate": {k: _plain(v) for k, v in vars(record.certificate).items() if k != "drawn" or v},
         "inputs": [list(shape) for shape in record.inputs],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
-        "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever was cut first
+        "keep": {
+            name: dict(sorted(keep[name].items())) for name in sorted(keep)
+        },  # independent of the order of the cuts
         "numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)},
         "replaced": {path: replacement.to_dict() for path, replacement in sorted(record.replacements.items())},
         **({} if record.agreement is None else {"agreement": _agreement_json(record.agreement)}),
@@ -319,7 +321,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
 
 
 def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
-    """Read a record back; ``path`` is the file that an error names."""
+    """Read a record from its JSON form; ``path`` is the file to name in an error."""
     try:
         shapes = {str(k): tuple(_whole(size) for size in v) for k, v in header["dense_shapes"].items()}
         replacements = {str(path): replacement_from(entry) for path, entry in header["replaced"].items()}
@@ -398,7 +400,7 @@ def _plain(value: Any) -> Any:
 def _axis_sizes(
     shapes: Mapping[str, tuple[int, ...]], replacements: Mapping[str, Replacement]
 ) -> dict[tuple[str, int], int]:
-    """Return the dense sizes of all axes: those of tensors, and the channels that modules look at."""
+    """Return the dense sizes of all axes: those of tensors, and the channels that replacement modules read."""
     sizes = {(name, dim): size for name, shape in shapes.items() for dim, size in enumerate(shape)}
     for path, replacement in replacements.items():
         sizes.update(replacement.channel_axes(path))
@@ -431,7 +433,10 @@ def _positions(keep: Any, size: int) -> Tensor:
 def _read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(_read(path, io.MAX_JSON).decode())
-    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, nested too deep
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not text, not JSON, a number with thousands of digits, nested too deeply
         raise FormatError(f"{path} is no JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")

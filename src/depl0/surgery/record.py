@@ -1,4 +1,4 @@
-"""What was done to a network to make it compact: enough to do it again to a fresh copy, and what depl0.info tells."""
+"""The record of a pruned model: the cuts to repeat on a fresh copy, and the data of ``depl0.info``."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from depl0.surgery.cut import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
 _WRITERS = {"transformers": "depl0.integrations.transformers"}
-"""Libraries whose own ``save_pretrained`` cannot describe layers of different widths, and the module that can."""
+"""Libraries whose ``save_pretrained`` cannot describe layers of different widths, and the module that can."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a compact network agrees with the dense one, on inputs that it was not fitted to. No labels are used."""
+    """Agreement of a pruned model with the original one on held-out inputs. No labels are used."""
 
     inputs: int
-    """examples that were held back"""
+    """Number of held-out examples."""
     error: float
-    """squared error of the outputs, relative to their mean square"""
+    """Squared error of the outputs, relative to their mean square."""
     equal: float | None = None
-    """share of equal answers (the class with the highest score); None where outputs are not class scores"""
+    """Fraction of equal predictions (the class with the highest score); None if outputs are not class scores."""
     kl: float | None = None
-    """KL(dense ‖ compact) in nats, the mean over answers"""
+    """KL(original ‖ pruned) in nats, the mean over predictions."""
     outputs: Mapping[str, Agreement] | None = None
-    """of each output, by name, if there are several; the figures above are their means"""
+    """The agreement of each output, by name, if there are several; the values above are their means."""
 
     def __str__(self) -> str:
         words = f"on {self.inputs} inputs held back"
@@ -50,14 +50,14 @@ class Agreement:
 
 @dataclass(frozen=True)
 class RecoveryRecord:
-    """What a training after the cut did."""
+    """The result of a training after the cut."""
 
     steps: int
-    """that were taken"""
+    """Number of steps."""
     before: float | None
-    """loss on held-out inputs at the cut; None if it was not measured"""
+    """Loss on held-out inputs at the cut; None if it was not measured."""
     after: float | None
-    """loss on held-out inputs in the end"""
+    """Loss on held-out inputs at the end."""
 
     def __str__(self) -> str:
         if self.before is None or self.after is None:
@@ -67,54 +67,54 @@ class RecoveryRecord:
 
 @dataclass(frozen=True)
 class CompactRecord:
-    """Kept positions, relative to the dense network, and removed layers; with costs and certificate."""
+    """Kept positions relative to the original model, and removed layers, with costs and certificate."""
 
     network: str
-    """class name of the host"""
+    """Class name of the host."""
     dense_shapes: Mapping[str, tuple[int, ...]]
-    """every parameter and buffer of the dense network"""
+    """Shape of every parameter and buffer of the original model."""
     positions: Mapping[Axis, Tensor]
     replacements: Mapping[str, Replacement]
-    """modules of the dense network that have another in their place, or need one if they lost channels"""
+    """Modules of the original model that are replaced, or that need a replacement if they lost channels."""
     dense_cost: tuple[int, int]
-    """parameters and MACs"""
+    """Parameters and MACs."""
     compact_cost: tuple[int, int]
     certificate: Certificate
     inputs: tuple[tuple[int, ...], ...] = ()
-    """shapes of the example inputs; empty where they were not just tensors, or not written down"""
+    """Shapes of the example inputs; empty if they were not only tensors, or not recorded."""
     probe: Any = None
-    """a description of inputs on which a loaded network is verified; None where there is none"""
+    """A description of inputs on which a loaded network is verified; None if there is no description."""
     agreement: Agreement | None = None
-    """with the dense network, where inputs were held back to measure it"""
+    """Agreement with the original model, if inputs were held out to measure it."""
     recovery: RecoveryRecord | None = None
-    """what a training after the cut did, if :func:`depl0.prune` made one"""
+    """The result of a training after the cut, if :func:`depl0.prune` ran one."""
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """Layers that were taken out as a whole."""
+        """Layers that were removed as a whole."""
         return tuple(path for path, replacement in self.replacements.items() if replacement.removes_layer)
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter and buffer, those that are not saved included: they are cut as well."""
+    """Return the shape of every parameter and buffer, including buffers that are not saved: they are cut as well."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: tuple(tensor.shape) for name, tensor in named}
 
 
 def record_of(model: nn.Module) -> CompactRecord | None:
-    """Return the record of a compact network, or None for any other network."""
+    """Return the record of a pruned model, or None for any other network."""
     return model.__dict__.get(_ATTRIBUTE)
 
 
 def remember(model: nn.Module, record: CompactRecord) -> None:
-    """Keep a record with its compact network; deep copies carry it along."""
+    """Attach a record to its pruned model; deep copies keep it."""
     model.__dict__[_ATTRIBUTE] = record
     if hasattr(type(model), "save_pretrained") and _library(model) is not None:
         model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
 
 
 def forget(model: nn.Module) -> None:
-    """Take the record from a network."""
+    """Remove the record from a network."""
     model.__dict__.pop(_ATTRIBUTE, None)
     model.__dict__.pop("save_pretrained", None)
 
@@ -125,12 +125,12 @@ def _library(model: nn.Module) -> str | None:
 
 
 def _save_pretrained(model: nn.Module, save_directory: Any, **kwargs: Any) -> Any:
-    """Write a pruned network in the format of its library, in place of the library's own method."""
+    """Write a pruned model in the format of its library; this replaces the library's own method."""
     return import_module(_WRITERS[_library(model) or ""]).save_pretrained(model, save_directory, **kwargs)
 
 
 def compose(earlier: CompactRecord | None, positions: Mapping[Axis, Tensor]) -> dict[Axis, Tensor]:
-    """Return kept positions relative to the dense network, if the host was itself compact already."""
+    """Return kept positions relative to the original model, even if the host had been pruned before."""
     if earlier is None:
         return dict(positions)
     composed = dict(earlier.positions)
@@ -141,7 +141,7 @@ def compose(earlier: CompactRecord | None, positions: Mapping[Axis, Tensor]) -> 
 
 
 def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
-    """Return where an axis is in the dense network: a replacement may have tensors that were made of others."""
+    """Return the axes of the original model for an axis: a replacement may merge several tensors into one."""
     for path, replacement in earlier.replacements.items():
         names = replacement.dense_names(path, axis[0])
         if names is not None:
@@ -150,7 +150,7 @@ def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
 
 
 def apply_record(model: nn.Module, record: CompactRecord) -> None:
-    """Give a fresh dense network the shape of the compact one, in place."""
+    """Cut a fresh copy of the original model to the shape of the pruned model, in place."""
     cut_to(model, record.positions, record.replacements)
 
 
@@ -164,9 +164,9 @@ def record_cut(
     costs: tuple[tuple[int, int], tuple[int, int]],
     removals: Sequence[Removal] = (),
 ) -> None:
-    """Keep with a smaller network what was cut to make it, relative to the dense one.
+    """Attach the record of a cut to the smaller network, relative to the original model.
 
-    ``costs`` are parameters and MACs of the dense and of the smaller network. ``before`` may itself have been cut.
+    ``costs`` are parameters and MACs of the original and of the smaller network. ``before`` may itself have been cut.
     """
     earlier = record_of(before)
     dense, compact = costs
@@ -193,35 +193,35 @@ def record_cut(
 
 @dataclass(frozen=True)
 class CompactInfo:
-    """A compact network in figures."""
+    """A summary of a pruned model."""
 
     network: str
-    """class name"""
+    """Class name."""
     dense: Cost
-    """what the network cost before"""
+    """Cost of the original model."""
     compact: Cost
-    """what it costs now"""
+    """Cost of the pruned model."""
     certificate: Certificate
-    """how far the compact network is from the gated one that it was cut from"""
+    """Difference between the outputs of the pruned model and of the gated model it was cut from."""
     channels: Mapping[str, tuple[int, int]]
-    """layer that has lost output channels -> (left, before)"""
+    """Layers that have lost output channels -> (kept, original)."""
     removed: tuple[str, ...]
-    """layers that were taken out as a whole"""
+    """Layers that were removed as a whole."""
     inputs: tuple[tuple[int, ...], ...]
-    """shapes of the example inputs, where they were tensors alone"""
+    """Shapes of the example inputs, if all of them were tensors."""
     agreement: Agreement | None = None
-    """with the dense network, where :func:`depl0.prune` held inputs back to measure it"""
+    """Agreement with the original model, if :func:`depl0.prune` held inputs out to measure it."""
     recovery: RecoveryRecord | None = None
-    """what the training after the cut did, if :func:`depl0.prune` made one"""
+    """The result of the training after the cut, if :func:`depl0.prune` ran one."""
 
     @property
     def macs_left(self) -> float:
-        """Return the share of the MACs that is left."""
+        """Return the remaining fraction of the MACs."""
         return self.compact.macs / self.dense.macs
 
     @property
     def params_left(self) -> float:
-        """Return the share of the parameters that is left."""
+        """Return the remaining fraction of the parameters."""
         return self.compact.params / self.dense.params
 
     def __str__(self) -> str:
@@ -248,15 +248,15 @@ class CompactInfo:
 
 
 def info(compact: nn.Module) -> CompactInfo:
-    """Return what was cut from a compact network, what it costs, and how it was verified.
+    """Return the cuts of a pruned model, its cost, and how it was verified.
 
-    The figures are those of the extraction; further training does not change them.
+    The values are those of the extraction; further training does not change them.
 
     Args:
-        compact: what ``gated.extract()``, ``search.finish()`` or ``depl0.load(...)`` returned.
+        compact: the pruned model from ``gated.extract()``, ``search.finish()`` or ``depl0.load(...)``.
 
     Raises:
-        InputError: if the network is not a compact one.
+        InputError: if the network is not a pruned model.
 
     Example:
         >>> import torch, depl0
@@ -286,7 +286,7 @@ def info(compact: nn.Module) -> CompactInfo:
 
 
 def _channels(record: CompactRecord) -> dict[str, tuple[int, int]]:
-    """Return the layers that have lost output channels: the first dimension of a weight with several."""
+    """Return the layers that have lost output channels: the first dimension of a weight with several dimensions."""
     found = {}
     for name, shape in record.dense_shapes.items():
         layer, _, tensor = name.rpartition(".")

@@ -1,7 +1,7 @@
-"""A smaller host that continues to train: channels of removed gates are cut out, all others are what they were.
+"""A smaller host that continues to train: channels of removed gates are cut out, all others are unchanged.
 
-Unlike extraction this folds nothing, because the other gates are still random. A gate keeps its number in the flat
-vector, so the generator and everything that reads its vector need not know that the host has become smaller.
+Unlike extraction this folds no gates, because the other gates are still random. A gate keeps its index in the flat
+vector, so the generator and the consumers of its vector are independent of the host's size.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from depl0.surgery.slicing import kept_positions, sliced
 
 @dataclass(frozen=True)
 class Moved:
-    """A parameter or buffer of the former host, and what has become of it."""
+    """A parameter or buffer of the former host and its successor in the smaller host."""
 
     before: Tensor
     after: Tensor
     kept: Mapping[int, Tensor]
-    """dimension -> the positions that are left; not all dimensions need be there"""
+    """Dimension -> the kept positions; dimensions that keep all positions may be missing."""
 
     def cut(self, tensor: Tensor) -> Tensor:
         """Cut another tensor of the same shape (momentum, a running mean) in the same way."""
@@ -45,18 +45,18 @@ class Moved:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A smaller host, its plan, and where every tensor of the former host has gone."""
+    """A smaller host, its plan, and the successor of every tensor of the former host."""
 
     plan: Plan
-    """the axes of the smaller host, with the gate numbers of the dense one"""
+    """The axes of the smaller host, with the gate indices of the original one."""
     host: nn.Module
     moved: tuple[Moved, ...]
     positions: Mapping[Axis, Tensor]
-    """the positions of the former host that are left, of every axis that has lost some"""
+    """The kept positions of the former host, for every axis that has lost some."""
 
 
 def shrink(plan: Plan, host: nn.Module, kept: Tensor) -> Shrunk:
-    """Build a host with the channels of these gates only, and say which positions of the former one it has."""
+    """Build a host that only has the channels of these gates, and return it with its positions in the former host."""
     positions = kept_positions(plan, kept)
     smaller = private_copy(host)
     cut_to(smaller, positions, plan.replacements)
@@ -64,7 +64,7 @@ def shrink(plan: Plan, host: nn.Module, kept: Tensor) -> Shrunk:
 
 
 def shrunk_between(plan: Plan, host: nn.Module, smaller_plan: Plan, smaller: nn.Module) -> Shrunk:
-    """Say which positions of a host another one has that was made from it by :func:`shrink`, in one step or several."""
+    """Return the mapping from a host to one that :func:`shrink` made from it, in one step or several."""
     positions = kept_positions(plan, remaining_gates(smaller_plan))
     return Shrunk(smaller_plan, smaller, _moved(host, smaller, positions), positions)
 
@@ -78,7 +78,7 @@ def _moved(host: nn.Module, smaller: nn.Module, positions: Mapping[Axis, Tensor]
 
 
 def remaining_gates(plan: Plan) -> Tensor:
-    """Return which gates' channels there are in the host of a plan."""
+    """Return a mask of the gates whose channels the host of a plan has."""
     numbers = torch.cat([gates[gates >= 0] for gates in plan.axes.values()])
     return torch.zeros(plan.num_gates, dtype=torch.bool).index_fill(0, numbers, True)
 
@@ -107,10 +107,10 @@ def certify_shrunk(
     example: ExampleInputs,
     costs: tuple[tuple[int, int], tuple[int, int]],
 ) -> None:
-    """See that both hosts compute the same with these gates, and note in the smaller one where it comes from.
+    """Verify that both hosts compute the same outputs with these gates, and record the cut in the smaller one.
 
-    ``costs`` are parameters and MACs of the dense network and of the smaller host. Both hosts are compared on the
-    example and a random input; no copies, because training waits for it.
+    ``costs`` are parameters and MACs of the original model and of the smaller host. Both hosts are compared on the
+    example and a random input. They are not copied, so that training is interrupted only briefly.
     """
     plan, host = before
     exact = unrounded_tensors(host, scaled_parameters(plan, host, gates), shrunk.positions, plan)
@@ -133,16 +133,16 @@ def certify_shrunk(
 
 
 def _gated(plan: Plan, host: nn.Module, gates: Tensor, dtype: torch.dtype | None) -> Subject:
-    """Return a host with gates in some precision, without a copy."""
+    """Return a host with gates in the given precision, without a copy."""
     tensors = {**_tensors(host), **scaled_parameters(plan, host, gates)}
     return Subject(host, {name: cast(tensor, dtype) for name, tensor in tensors.items()}, dtype)
 
 
 def carry_over(optimizer: torch.optim.Optimizer, shrunk: Shrunk) -> None:
-    """Give an optimizer the parameters of the smaller host, in place, with what it remembers of each cut alike.
+    """Replace an optimizer's parameters by those of the smaller host, in place, and cut its state accordingly.
 
     Works for any optimizer whose state has, for each parameter, tensors of the parameter's shape (momentum, Adam's
-    moments) and anything else (step counts), which is kept. Other parameters are left as they are.
+    moments) and anything else (step counts), which is kept. Other parameters are unchanged.
     """
     moved = {id(entry.before): entry for entry in shrunk.moved}
     for group in optimizer.param_groups:
@@ -160,9 +160,9 @@ def carry_over(optimizer: torch.optim.Optimizer, shrunk: Shrunk) -> None:
 
 
 def carry_over_copy(model: nn.Module, former: nn.Module, shrunk: Shrunk) -> bool:
-    """Cut a copy of the former host, wherever it is inside a module (a running mean of the weights), in place.
+    """Cut a copy of the former host, anywhere inside a module (a running mean of the weights), in place.
 
-    Tells whether there was one. A copy is a module of the host's class whose tensors have the former host's shapes.
+    Returns True if there was one. A copy is a module of the host's class whose tensors have the former host's shapes.
     """
     shapes = state_shapes(former)
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Cut index sets out of a module's parameters and buffers, and keep its attributes true."""
+"""Remove index sets from a module's parameters and buffers, and update its attributes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from depl0.replacements.weight_norm import keep_directions
 
 
 def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
-    """Return which gates' channels stay: the open ones, and the best one of every axis that would be empty."""
+    """Return a mask of the gates whose channels are kept: the open ones, and the best one of every empty axis."""
     kept = open_gates.clone()
     for gates in plan.axes.values():
         if bool((gates == NO_GATE).any()) or bool(kept[gates].any()):
@@ -28,14 +28,14 @@ def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
 
 
 def kept_positions(plan: Plan, kept: Tensor) -> dict[Axis, Tensor]:
-    """Return, for every axis that loses something, the positions that stay."""
+    """Return the kept positions of every axis that loses some."""
     with_no_gate = torch.cat([kept, torch.ones(1, dtype=torch.bool)])  # NO_GATE = -1 picks the last entry
     positions = {axis: with_no_gate[gates].nonzero().flatten() for axis, gates in plan.axes.items()}
     return {axis: keep for axis, keep in positions.items() if len(keep) < len(plan.axes[axis])}
 
 
 def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
-    """Keep only these positions of these axes, in place. Tied tensors stay tied; numbers follow what they count."""
+    """Keep only these positions of these axes, in place. Tied tensors stay tied; attributes that count are updated."""
     by_tensor: dict[str, dict[int, Tensor]] = {}
     for (name, dim), keep in positions.items():
         by_tensor.setdefault(name, {})[dim] = keep
@@ -72,7 +72,7 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
 
 
 def _set_numbers(modules: Mapping[str, nn.Module], name: str, values: Mapping[int, int]) -> None:
-    """Give an attribute that counts channels, a number or several, smaller values at these places."""
+    """Set an attribute that counts channels, an integer or a sequence of them, to smaller values at these places."""
     path, _, attribute = name.rpartition(".")
     before = vars(modules[path])[attribute]
     several = isinstance(before, (list, tuple))
@@ -85,9 +85,9 @@ def _set_numbers(modules: Mapping[str, nn.Module], name: str, values: Mapping[in
 
 
 def _groups_left(module: _ConvNd, keep: Tensor) -> int:
-    """Return how many groups of a convolution keep anything of the first dimension of its weight.
+    """Return the number of groups of a convolution that keep any position of the first dimension of its weight.
 
-    All of them do where every group loses the same places.
+    If every group loses the same positions, this is the number of all groups.
     """
     size = module.in_channels if module.transposed else module.out_channels
     return len((keep // (size // module.groups)).unique())
@@ -114,12 +114,12 @@ def _smaller(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
 
 
 def _weight(module: _ConvNd | nn.Linear) -> Tensor:
-    """Return a layer's weight, or what it is going to be computed from at the next call (the former weight norm)."""
+    """Return a layer's weight, or the tensor it is computed from at the next call (the former weight norm)."""
     return module.get_parameter("weight_v") if "weight_v" in module._parameters else module.weight
 
 
 def _correct_attributes(module: nn.Module, groups: int | None) -> None:
-    """Set the attributes that torch's own layers read or print; ``groups`` are what a convolution has left of them."""
+    """Set the attributes that torch's own layers read or print; ``groups`` is a convolution's remaining number."""
     if isinstance(module, _ConvNd):
         first, second = _weight(module).shape[:2]
         module.groups = module.groups if groups is None else groups
