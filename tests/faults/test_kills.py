@@ -45,7 +45,7 @@ def test_a_save_may_die_between_any_two_operations(
         save_checkpoint(folder, 9, tasks.state(9), keep)  # and what is left does not stand in the way
         assert tasks.number_of(folder) == 9
         assert sum(path.name.startswith("step-") for path in folder.iterdir()) <= keep
-        assert not [path for path in folder.iterdir() if path.name.startswith((".aside", "damaged"))]
+        assert not [path for path in folder.iterdir() if path.name.startswith(".aside")]
         if code == 0:
             break
         assert code == -signal.SIGKILL, (tmp_path / "log").read_text()
@@ -88,17 +88,13 @@ def test_checkpoints_none_of_which_is_whole_are_an_error(tmp_path: Path) -> None
     assert sorted(str(path) for path in out.rglob("*")) == before  # nothing was begun anew
 
 
-def test_a_damaged_one_is_noted_and_does_not_count(tmp_path: Path) -> None:
+def test_a_damaged_one_is_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     for step in (1, 2, 3):
         path = save_checkpoint(tmp_path, step, {"step": step}, keep=3)
     (path / "state.json").write_text("{}")
-    assert load_newest(tmp_path, notes.append, mend=True) == (2, {"step": 2})
+    assert load_newest(tmp_path, notes.append) == (2, {"step": 2})
     assert len(notes) == 1 and "step-000000003" in notes[0] and "skipping corrupt checkpoint" in notes[0]
-    save_checkpoint(tmp_path, 4, {"step": 4}, keep=3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "newest", "step-000000001", "step-000000002", "step-000000004",
-    ]  # fmt: skip
 
 
 # -- within a whole run ----------------------------------------------------------------------------------------------

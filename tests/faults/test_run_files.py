@@ -131,7 +131,7 @@ def test_histories_are_brought_back(stopped: Path, whole: Path, damage: Damage, 
     assert what_matters(stopped) == what_matters(whole)
 
 
-@pytest.mark.parametrize("file", ["metrics.jsonl", "gates.jsonl", "recipe.toml"])
+@pytest.mark.parametrize("file", ["metrics.jsonl", "gates.jsonl"])
 def test_a_folder_in_the_place_of_a_file_is_said(stopped: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     a_folder(stopped / file)
     recipe = stopped.with_suffix(".toml")

@@ -28,7 +28,7 @@ from depl0.errors import Depl0Error, FormatError
 VERSION = 1
 POINTER = "newest"
 _NAME = re.compile(r"step-(\d{1,18})(?:-(\d{1,9}))?")
-_ASIDE, _DAMAGED = ".aside-", "damaged-"
+_ASIDE = ".aside-"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
@@ -60,12 +60,10 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
     return target
 
 
-def load_newest(
-    folder: Path, note: Callable[[str], None] | None = None, *, mend: bool = False
-) -> tuple[int, dict[str, Any]] | None:
+def load_newest(folder: Path, note: Callable[[str], None] | None = None) -> tuple[int, dict[str, Any]] | None:
     """Return step and state of the newest whole checkpoint, or None if none was ever made.
 
-    Those that are passed over go to ``note``; ``mend`` takes them out of the count, so that they push out no good ones.
+    Those that are passed over go to ``note``.
     Where checkpoints were made and none is whole, that is an error: to begin again is the user's decision.
     """
     wrong: dict[Path, str] = {}
@@ -77,8 +75,6 @@ def load_newest(
             if note is not None:
                 note(f"skipping corrupt checkpoint {wrong[path]}")
             continue
-        for damaged in wrong if mend else ():
-            damaged.rename(folder / f"{_DAMAGED}{damaged.name}")  # the next save removes it
         return found
     if wrong or (folder / POINTER).exists():
         state = f"all in {folder} are corrupt: {', '.join(wrong.values())}" if wrong else f"{folder} is empty"
@@ -169,9 +165,8 @@ def _remove(path: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    for beginning in (_ASIDE, _DAMAGED):
-        for leftover in folder.glob(f"{beginning}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in folder.glob(f"{_ASIDE}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 # -- content ---------------------------------------------------------------------------------------------------------

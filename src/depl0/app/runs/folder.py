@@ -16,9 +16,9 @@ import torch
 from depl0._util import io
 from depl0._util.io import atomic_write
 from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
+from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs import schema as content
-from depl0.app.runs.checkpoint import fitting, has_checkpoints, load_newest
+from depl0.app.runs.checkpoint import has_checkpoints
 from depl0.app.runs.lock import HOLDER, LOCK
 from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
@@ -186,7 +186,7 @@ def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, 
             f"{path} holds another run already.",
             hint="choose another --out, or continue that run with --resume.",
         )
-    differences = _differences(_earlier_recipe(folder), recipe)
+    differences = _differences(read_recipe(path / "recipe.toml"), recipe)
     difference = next((found for found in differences if found[0] not in FREE), None)
     if difference is not None:
         name, was, now = difference
@@ -222,18 +222,6 @@ def _default_folder(name: str, resume: bool) -> Path:
         if not path.exists():
             return taken if resume and taken is not None else path
         taken, number = path, number + 1
-
-
-def _earlier_recipe(folder: RunFolder) -> Recipe:
-    """Return the recipe of a run that goes on; where its file is damaged, from the newest checkpoint."""
-    try:
-        return read_recipe(folder.path / "recipe.toml")
-    except InputError:
-        found = load_newest(folder.checkpoints)
-        if found is None:
-            raise
-        with fitting(folder.checkpoints, found[0]):
-            return parse_recipe(str(found[1]["recipe"]))
 
 
 def _is_ours(name: str) -> bool:

@@ -93,7 +93,7 @@ class Session:
     def resume(self) -> None:
         """Continue from the newest checkpoint, or from the beginning if there is none."""
         main = self.accelerator.is_main_process
-        found = load_newest(self.folder.checkpoints, self.reporter.note, mend=main)
+        found = load_newest(self.folder.checkpoints, self.reporter.note)
         check_same(self.accelerator, "the checkpoint to resume from", str(found and found[0]))
         if found is None:
             self.reporter.note("nothing to resume: no checkpoint yet; starting from the beginning")
