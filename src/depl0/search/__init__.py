@@ -1,1 +1,1 @@
-"""Decide which channels go: scores, freezing, convergence, and the search that any loop drives."""
+"""Selection of the channels to remove: scores, convergence, freezing, and the search for any training loop."""

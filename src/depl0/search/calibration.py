@@ -1,12 +1,12 @@
-"""The data that a search looks at besides training on it: for first scores, and for batch-norm statistics.
+"""The calibration data of a search: for initial scores, and for batch-norm statistics.
 
-A batch is what the network is called with, alone: a tensor, a tuple of arguments or a dict of keyword arguments. With a
-loss it is a pair (inputs, targets), as data loaders give it. Such pairs can be used without a loss too: a batch that is
-not like the network's example, but whose first entry is, is a pair, and its targets are not used. Batches are moved to
-the network's device, and tried on it before they are used.
+A batch holds the network's inputs: a tensor, a tuple of arguments or a dict of keyword arguments. With a loss it is a
+pair (inputs, targets), as from a data loader. Such pairs are accepted without a loss too: a batch that does not match
+the network's example, but whose first entry does, is a pair, and its targets are not used. Batches are moved to the
+network's device, and the network is run on them before they are used.
 
-Data are often sorted by class. A loader that goes through its data set is read in a random order, always the same one,
-and of a long list of batches, examples are taken from all over it. Of a stream, the first batches are read.
+Data are often sorted by class. A loader that iterates over its data set in order is read in a fixed random order. From
+a long list of batches, examples are taken evenly. From a stream, the first batches are read.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from depl0.host.inputs import ExampleInputs, as_tensors
 from depl0.host.network import explained_run
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
-"""(outputs, targets) -> the mean loss of a batch"""
+"""(outputs, targets) -> the mean loss of a batch."""
 
 Batches: TypeAlias = Iterable[tuple[Any, Any]]
-"""(inputs, targets)"""
+"""(inputs, targets)."""
 
 MOST_BATCHES = 32
-"""batches that are looked at, at most, each time"""
+"""Largest number of batches that are read at a time."""
 MOST_INPUTS = 1024
-"""examples that layers are fitted to"""
+"""Number of examples for the least-squares refit."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Batches for the three things that are decided by looking at data. They may be the same ones.
+    """Batches for the three steps of a search that use calibration data. They may be the same batches.
 
     Attributes:
-        scores: for the first scores of the gates.
-        statistics: for measuring batch-norm statistics anew when the gates are frozen.
-        judge: for deciding, by the loss, whether the new statistics are better.
-        loss: the loss of the task; None: targets are not used, and nothing is judged by a loss.
-        network: what batches are for; its example tells inputs from pairs where there is no loss. None: they are known
-            to fit.
+        scores: for the initial scores of the gates.
+        statistics: for re-estimating batch-norm statistics when the gates are frozen.
+        judge: for deciding by the loss whether the new statistics are better.
+        loss: the loss of the task; None: targets are not used, and no decision is made by a loss.
+        network: the network of the batches; without a loss, its example distinguishes inputs from pairs. None: the
+            batches are not checked.
     """
 
     scores: Iterable[Any]
@@ -70,7 +70,7 @@ class Calibration:
         network: GatedModel | None = None,
         argument: str = "calibrate",
     ) -> Calibration | None:
-        """Accept one source of batches for everything."""
+        """Create a calibration that uses one source of batches for all steps."""
         if batches is None:
             return None
         if isinstance(batches, Calibration):
@@ -83,7 +83,7 @@ class Calibration:
         if isinstance(batches, DataLoader):
             batches = IndependentLoader(drawn_loader(batches))
         if not _has_length(batches):
-            batches = _first(read_as_user(batches))  # perhaps it could not be read a second time
+            batches = _first(read_as_user(batches))  # it may not be readable a second time
         if not len(batches):  # type: ignore[arg-type]
             raise _no_batches()
         result = cls(batches, batches, batches, loss, network)
@@ -92,9 +92,9 @@ class Calibration:
         return result
 
     def inputs(self, images: int = MOST_INPUTS) -> list[Any]:
-        """Return inputs alone: whole batches until they hold so many examples.
+        """Return only the inputs of whole batches until they hold this number of examples.
 
-        If a list has more, they are taken from batches all over it.
+        If a list has more, the examples are taken evenly from all of its batches.
         """
         found: list[Any] = []
         count, batches = 0, self.scores
@@ -108,7 +108,7 @@ class Calibration:
         return found
 
     def pairs(self, batches: Iterable[Any], most: int = MOST_BATCHES) -> Iterator[tuple[Any, Any]]:
-        """Yield the first batches as (inputs, targets); targets are None if there is no loss."""
+        """Yield the first batches as (inputs, targets); targets are None without a loss."""
         tried: set[Any] = set()
         number = 0
         for number, batch in enumerate(islice(read_as_user(batches), most), 1):
@@ -131,7 +131,7 @@ class Calibration:
 
 
 def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
-    """Refuse a batch that the network does not run on, or that says nothing."""
+    """Raise an error for a batch that contains NaN or on which the network fails."""
     example = ExampleInputs.of(tuple(inputs) if isinstance(inputs, list) else inputs, name)
     if any(bool(tensor.isnan().any()) for tensor in example.tensors() if tensor.is_floating_point()):
         raise InputError(f"{name} holds NaN.", hint="look at how the data are made.")
@@ -165,16 +165,16 @@ def _without_targets(batch: Any, network: GatedModel | None) -> Any:
 
 
 def _form(inputs: Any) -> Any:
-    """Return what tells one way of calling a network from another; the names of keyword arguments may differ."""
+    """Return a key for the way a network is called; the names of keyword arguments may differ."""
     if isinstance(inputs, Mapping):
         return Mapping
     return pytree.tree_structure(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
 
 
 def drawn_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader that reads a long data set in a random order, always the same, if the given one goes through it.
+    """Return a loader that reads a long data set in a fixed random order, if the given one reads it in order.
 
-    Data sets are often sorted by class, and only some batches are read. Loaders that shuffle or draw stay as they are.
+    Data sets are often sorted by class, and only some batches are read. Loaders that shuffle or sample are not changed.
     """
     dataset: Any = loader.dataset
     if type(loader.sampler) is not SequentialSampler or loader.batch_size is None or len(dataset) <= MOST_INPUTS:
@@ -196,7 +196,7 @@ def drawn_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def spread_examples(batches: list[Any], wanted: int) -> list[Any]:
-    """Return so many examples from batches all over a list; all batches if they hold no more.
+    """Return this number of examples from batches all over a list; all batches if they hold no more.
 
     >>> [part.tolist() for part in spread_examples([torch.arange(4), torch.arange(4, 8), torch.arange(8, 12)], 6)]
     [[0, 2], [4, 6], [8, 10]]
@@ -239,7 +239,7 @@ def _first(batches: Iterable[Any]) -> list[Any]:
 
 @final
 class IndependentLoader:
-    """A data loader that can be read while somebody else reads it.
+    """A data loader that can be iterated over while another iteration of it is active.
 
     With ``persistent_workers`` a loader has one iterator, which a second ``iter(loader)`` would reset.
     """
@@ -264,7 +264,7 @@ def on_device(value: Any, device: torch.device) -> Any:
 
 
 def examples_in(batch: Any) -> int:
-    """Return how many examples a batch of any structure has: the length of its first tensor or array that has one."""
+    """Return the number of examples in a batch of any structure: the length of its first tensor or array."""
     leaves = (leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, (Tensor, np.ndarray)))
     return next((len(leaf) for leaf in leaves if leaf.ndim > 0), 1)
 
@@ -275,7 +275,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 def split(batch: Any, size: int) -> Iterator[Any]:
-    """Cut a batch of any structure into smaller ones of ``size`` entries; all tensors are cut along the first axis."""
+    """Split a batch of any structure into smaller ones of ``size`` entries, along the first axis of all tensors."""
     leaves, structure = pytree.tree_flatten(batch)
     count = examples_in(batch)
     for start in range(0, count, size):

@@ -1,12 +1,14 @@
-"""Which gates have closed for good, while others still move: those whose channels can be cut out during the search.
+"""Selection of gates that have closed permanently and whose channels can be cut out during the search.
 
-A gate that is cut out cannot come back. With a budget the threshold rises while the target falls, away from the gates
-below it, and once it rests they become only surer, because the sharpness still rises; with a penalty, a closed gate has
-nothing but the penalty to move it. So a gate that has stayed below the threshold for a while hardly ever returns.
+A gate that is cut out cannot open again. With a budget, the threshold rises while the target falls, away from the gates
+below it. Once it is constant, these gates only become more certain, because the sharpness still rises. With a penalty,
+a closed gate only gets the gradient of the penalty. So a gate that has stayed below the threshold for a while hardly
+ever opens again.
 
-The published presets start with gates that nothing but random numbers has closed. The search has not judged those yet,
-so they are not cut out while it goes on, unless they open first and close again. Open and closed at the start is by the
-rule for evaluation gates: a gate that starts half closed and sinks under the penalty alone was never judged either.
+The published presets start with gates that were closed only by their random initialisation. The search has not judged
+those gates yet, so they are not cut out during the search, unless they open first and close again. The rule for
+evaluation gates decides which gates are open or closed at the start: a gate that starts half closed and sinks under the
+penalty alone was never judged either.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from depl0.gates import hard_concrete
 from depl0.select.rounding import removable_in_steps
 
 CLOSED_BELOW = 0.01
-"""the open probability below which a gate counts as good as closed"""
+"""Open probability below which a gate counts as closed."""
 CLOSED_STREAK = 2
-"""checks in a row that a gate must have been there"""
+"""Number of consecutive checks at which a gate must have been closed."""
 LEAST_GAIN = 0.1
-"""the share of the remaining MACs that must become free"""
+"""Fraction of the remaining MACs that a cut must save."""
 _NEVER = -(2**62)
-"""the first streak of a gate that starts closed: it never grows long enough"""
+"""Initial streak of a gate that starts closed: it never becomes long enough."""
 
 
 def first_streak(log_alpha: Tensor, rule: str) -> Tensor:
-    """Return where :func:`closed_streak` starts: gates that start closed do not count until they have opened.
+    """Return the initial value of :func:`closed_streak`: gates that start closed do not count until they have opened.
 
-    ``rule`` is the one for evaluation gates.
+    ``rule`` is the rule for evaluation gates.
 
     >>> streak = first_streak(torch.tensor([-9.0, -3.0, 3.0]), "median")
     >>> for _ in range(CLOSED_STREAK):
@@ -43,9 +45,9 @@ def first_streak(log_alpha: Tensor, rule: str) -> Tensor:
 
 
 def closed_streak(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor:
-    """Return for how many checks in a row each gate has been nearly closed, this one included.
+    """Return the number of consecutive checks at which each gate was nearly closed, including this one.
 
-    A gate that started closed starts to count when it is open by the rule for evaluation gates.
+    A gate that started closed counts from the time it is open by the rule for evaluation gates.
     """
     below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
     before = torch.zeros_like(below, dtype=torch.long) if before is None else before
@@ -56,8 +58,8 @@ def closed_streak(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor
 def closing_gates(gated: GatedModel, log_alpha: Tensor, streak: Tensor) -> Tensor:
     """Return the gates that have been nearly closed for long enough.
 
-    One gate of every group is left to live: its channel stays anyway, and without it a plain chain of layers would
-    be cut in two for good. What is left of a group is a number that it may keep, by ``round_to`` and ``min_share``.
+    One gate of every group is kept: its channel stays anyway, and without it a plain chain of layers would be
+    disconnected permanently. The remaining number of gates of a group is one that ``round_to`` and ``min_share`` allow.
     """
     removed = gated.engine.removed
     closing = gated.engine.removable((streak >= CLOSED_STREAK) & ~removed)
@@ -67,7 +69,7 @@ def closing_gates(gated: GatedModel, log_alpha: Tensor, streak: Tensor) -> Tenso
 
 
 def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:
-    """Tell whether cutting these gates out frees enough to pay for the rebuilding."""
+    """Return True if cutting these gates out saves enough cost to pay for rebuilding the network."""
     if not bool(closing.any()):
         return False
     engine = gated.engine

@@ -34,21 +34,23 @@ class SearchConfig:
     """Search configuration. Invalid values raise InputError.
 
     Attributes:
-        warmup: the share of the search, at its start, during which all gates stay open.
-        ramp: the share of it, after the warm-up, over which the target is lowered from the whole cost to the budget.
-        cut: when closed channels are cut out of the network: ``"progressive"`` (whenever it frees a tenth of the
-            remaining MACs), ``"never"`` (only by ``finish``), or ``"auto"``: progressive in one process and under DDP,
-            else never, because whatever synchronizes gradients must take the parameters of the smaller network.
-        first_scores: where the first scores come from, given ``calibrate``: ``"taylor"`` (first-order change of the
-            loss, or of the outputs without labels, for the cost), ``"reconstruction"`` (the error that is left when the
-            layers that read a channel are refitted without it), or ``"none"``: all gates start alike.
-        compensate: refit downstream layers in closed form after the gates are frozen, from ``calibrate``; batch-norm
-            statistics are then not renewed. With ``ramp=0`` also before the first step, for the gates that the first
-            scores close.
+        warmup: the fraction of the search, at its start, during which all gates stay open.
+        ramp: the fraction of it, after the warm-up, in which the target is lowered from the full cost to the budget.
+        cut: when closed channels are cut out of the network: ``"progressive"`` (whenever it saves a tenth of the
+        remaining
+            MACs), ``"never"`` (only by ``finish``), or ``"auto"``: progressive in one process and under DDP, else
+            never,
+            because other gradient synchronization would need the parameters of the smaller network.
+        first_scores: the method for the initial scores, given ``calibrate``: ``"taylor"`` (first-order change of the
+            loss, or of the outputs without labels, per cost), ``"reconstruction"`` (the remaining error if the consumer
+            layers of a channel are refitted without it), or ``"none"``: all gates start with equal scores.
+        compensate: refit consumer layers by least squares after the gates are frozen, from ``calibrate``; batch-norm
+            statistics are then not re-estimated. With ``ramp=0`` also before the first step, for the gates that the
+            initial scores close.
         renew_statistics: re-estimate batch-norm statistics for the frozen gates, from ``calibrate``; kept if the loss
             on other batches falls.
-        converged_change: the share of the gates that may open or close while the search counts as settled.
-        converged_after: the share of the search that it must have been settled for to have converged.
+        converged_change: the fraction of the gates that may open or close while the search counts as settled.
+        converged_after: the fraction of the search that it must have been settled for to have converged.
 
     Raises:
         InputError: a field has a value that is not allowed, or fields contradict each other.
@@ -85,7 +87,7 @@ class SearchConfig:
             raise unknown("cut", self.cut, get_args(CutPolicy), "'progressive' shrinks the network while it trains.")
 
     def changed(self, **changes: Unpack[SearchChanges]) -> SearchConfig:
-        """Return a copy with some fields set."""
+        """Return a copy with some fields changed."""
         names = [field.name for field in dataclasses.fields(self)]
         for name in changes:
             if name not in names:

@@ -1,7 +1,8 @@
-"""The end of a search: gates are frozen within the budget, and what is left is made to fit.
+"""The end of a search: gates are frozen within the budget, and the remaining network is adjusted to them.
 
-Either the layers behind the closed channels are fitted anew in closed form (:mod:`.recovery.compensation`), or
-batch-norm statistics are measured anew; not both, because the fit has already put its constants there.
+Either the consumer layers of the closed channels are refitted by least squares (:mod:`.recovery.compensation`), or
+batch-norm statistics are re-estimated. Both together are not possible, because the refit stores its constants in the
+statistics.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from depl0.select.latency import select_within_latency
 
 @dataclass(frozen=True)
 class Freezing:
-    """What freezing did."""
+    """The result of freezing."""
 
     gates: Tensor
     forced: int
-    """gates that the budget closed although the evaluation rule had them open"""
+    """Number of gates that the budget closed although they were open by the evaluation rule."""
     statistics_renewed: bool
     compensation: Compensation | None = None
-    """where layers were fitted to the cut: which, how well, and which could not be"""
+    """The refit, if there was one: the layers, their errors, and the layers that could not be refitted."""
     latency: dict[str, Any] | None = None
-    """if the budget is a latency: the shares of MACs that were tried, and the times that were measured"""
+    """With a latency budget: the tried fractions of the MACs, and the measured times."""
 
 
 def freeze_network(
@@ -47,19 +48,19 @@ def freeze_network(
     renewed: bool = True,
     original: nn.Module | None = None,
 ) -> Freezing:
-    """Select the gates, fix them, and make what is left fit where there is data for that.
+    """Select the gates, fix them, and adjust the remaining network if there are calibration data.
 
     Args:
-        gated: the network.
-        config: the budget and the rules; None: those of the network.
+        gated: the gated model.
+        config: the budget and the rules; None: the configuration of ``gated``.
         scores: the order of the gates; None: log α. They become the gates' log α.
-        calibration: the data.
-        compensated: whether the layers behind closed channels are fitted anew.
-        renewed: whether batch-norm statistics are measured anew, where nothing was fitted.
-        original: with ``scores``, the network whose outputs are to be kept, if the host has other weights by now.
+        calibration: the calibration data.
+        compensated: if True, the consumer layers of closed channels are refitted.
+        renewed: if True, batch-norm statistics are re-estimated, unless layers were refitted.
+        original: with ``scores``, the network whose outputs are the target, if the host's weights have changed since.
     """
     config = config or gated.config
-    broadcast_buffers(gated)  # each process has seen other data since the last step; all shall go on with the same
+    broadcast_buffers(gated)  # ranks have seen different data since the last step, and must continue with equal buffers
     gated.engine.free_gates()
     before = None if scores is not None else gated.evaluation_gates()
     selection, latency = _selected(gated, config, scores)
@@ -68,7 +69,7 @@ def freeze_network(
 
 
 def fit_to_frozen(gated: GatedModel, *, calibration: Calibration | None, compensated: bool, renewed: bool) -> None:
-    """Make a network whose gates are frozen fit them once more: it has got other weights since."""
+    """Adjust a network with frozen gates again, after its weights were replaced."""
     broadcast_buffers(gated)
     gates = gated.evaluation_gates().cpu()
     gated.engine.free_gates()
@@ -84,7 +85,7 @@ def _fit(
     renewed: bool,
     original: nn.Module | None = None,
 ) -> tuple[Compensation | None, bool]:
-    """Fix these gates and make what is left fit; return what was fitted, and whether statistics were renewed."""
+    """Fix these gates and adjust the network; return the refit, and True if statistics were re-estimated."""
     fitted: Compensation | None = None
     if compensated and calibration is not None:
         fitted = _fitted_if_better(gated, gates, before, calibration, original)
@@ -94,9 +95,9 @@ def _fit(
 
 
 def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> tuple[Selection, dict[str, Any] | None]:
-    """Return the gates, and if latency is the budget, what was measured.
+    """Return the gates, and with a latency budget also the measurements.
 
-    The first process measures, and all take what it found.
+    Rank 0 measures, and all ranks use its result.
     """
     engine, scores = gated.engine, None if config.budget is None else scores
     if scores is not None:
@@ -122,7 +123,7 @@ def _fitted_if_better(
     calibration: Calibration,
     original: nn.Module | None,
 ) -> Compensation | None:
-    """Compensate for what freezing closes; after a search that closed most before, only where the loss says so."""
+    """Refit for the gates that freezing closes; after a search, keep the refit only if it lowers the loss."""
     state = {name: value.clone() for name, value in gated.host.state_dict().items()}
     inputs = calibration.inputs()
     fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates, original=original)
@@ -144,9 +145,9 @@ def _fitted_if_better(
 
 
 def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
-    """Make a compensated network one that can be trained on, the same in all processes."""
+    """Make a refitted network trainable, with equal parameters and buffers on all ranks."""
     absorb_statistics(gated, inputs)
-    broadcast_parameters(gated.host)  # each process has looked at other data
+    broadcast_parameters(gated.host)  # ranks have seen different data
     broadcast_buffers(gated.host)
 
 

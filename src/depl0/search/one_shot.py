@@ -34,13 +34,13 @@ from depl0.select.gates import check_budget, minimum_share
 from depl0.surgery.record import Agreement, RecoveryRecord, record_of, remember
 
 MIN_SHARE = 0.1
-"""of the channels of every group, which scores alone may close nearly all of: those of a gated MLP, say"""
+"""Smallest fraction of every group's channels: scores alone may close nearly all of them, e.g. in a gated MLP."""
 MULTIPLE, WIDE = 8, 96
-"""channels are kept in multiples of 8 by default if most of them are in groups of at least 96"""
+"""Channels are kept in multiples of 8 by default if most of them are in groups of at least this size."""
 ROUND = 0.75
-"""A round keeps about this share of the cost that the one before it kept."""
+"""Approximate fraction of the previous round's cost that a round keeps."""
 LEAST_GAIN = 0.01
-"""share of the held-out loss at the cut below which a recovery gained nothing"""
+"""Smallest relative decrease of the held-out loss for a recovery to count as useful."""
 
 
 @library_defaults()
@@ -60,48 +60,55 @@ def prune(
     quiet: bool = False,
     **changes: Unpack[OtherGateChanges],
 ) -> Any:
-    """Return a pruned network within a budget, or a list of networks for several budgets. The model is not modified.
+    """Prune a network to a budget, or to several budgets, in one call. The model is not modified.
 
-    Channels are scored by the error that is left when their consumer layers are refitted without them; the channels
-    with the lowest scores are cut, and those layers are refitted by least squares. This is repeated in rounds, each of
-    which keeps about three quarters of the cost of the one before. After that the pruned network learns from the
-    outputs of the given network for the same inputs, without labels (``recover``), or from labels (``steps``). Every
-    eighth example is held out: it judges the recovery, and ``depl0.info(pruned).agreement`` compares both networks on
-    these examples.
+    Channels are scored by the remaining error if their consumer layers are refitted without them. The channels with the
+    lowest scores are cut, and those layers are refitted by least squares. This is repeated in rounds, each of which
+    keeps
+    about three quarters of the previous round's cost. After that the pruned network is distilled from the given
+    network,
+    without labels (``recover``), or trained with labels (``steps``). Every eighth example is held out: these examples
+    evaluate the recovery, and ``depl0.info(pruned).agreement`` compares both networks on them.
 
-    Ctrl-C during the recovery ends it: the best weights so far are returned, and of several budgets the networks that
-    were begun. Earlier it raises KeyboardInterrupt as usual.
+    Ctrl-C during the recovery ends it: the best weights so far are returned, and with several budgets the networks that
+    were begun. Before the recovery it raises KeyboardInterrupt as usual.
 
     To prune while training, or a network that is not trained yet, use :class:`depl0.Search`.
 
     Args:
-        model: a trained network. Given in training mode, its modules are trained in their own modes; given in
-            evaluation mode, batch norms alone are in training mode during the recovery. Frozen parameters are not
+        model: a trained network. If it is passed in training mode, its modules are trained in their own modes. If it is
+            passed in evaluation mode, only batch norms are in training mode during the recovery. Frozen parameters are
+            not
             trained.
-        example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments that the network runs on.
-        data: batches, as a data loader gives them: inputs alone, or pairs (inputs, targets) whose targets are not used.
-            1,024 examples are used, drawn over the whole data set if it has a length; of a stream, the first ones. With
+        example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments for the network.
+        data: batches, as from a data loader: inputs alone, or pairs (inputs, targets) whose targets are not used. 1,024
+            examples are used, sampled from the whole data set if it has a length; from a stream, the first ones. With
             ``steps``: pairs, one for each step, from the beginning again if there are fewer.
-        budget: the share of the cost to keep. Several give a list of networks in their order; they are made from the
-            largest to the smallest, each on the way to the next.
-        recover: steps of the label-free recovery. "auto": at most 600, fewer if the held-out loss no longer improves;
-            a network that cannot be trained is returned as it was cut, with a warning. None or 0: no recovery.
-        steps: training steps with labels after the cut, instead of ``recover``; None: none.
+        budget: the fraction of the cost to keep. For several budgets a list of networks is returned in the same order;
+        they
+            are made from the largest to the smallest, each starting from the previous one.
+        recover: steps of the label-free recovery. "auto": at most 600, fewer if the held-out loss no longer improves; a
+            network that cannot be trained is returned without recovery, with a warning. None or 0: no recovery.
+        steps: training steps with labels after the cut, instead of ``recover``; None: no training with labels.
         loss: with ``steps``, the loss of the task, ``loss(outputs, targets)``; None: cross entropy with integer
             targets, and distillation from the given network.
         lr: the learning rate after the cut.
-        class_axis: the axis of the outputs that holds class scores, 1 for pixels (batch, classes, h, w), -1 for tokens
-            (batch, tokens, classes); None: outputs are values, compared by their relative squared error. "auto": 1 for
-            a matrix (batch, classes) that is not of probabilities, else None; a guessed axis counts together with the
-            relative error. For several outputs a sequence with one entry each, or a dict by their names.
-        augment: True: random flips and shifts of images while recovering; False: none; or a function of a batch of
+        class_axis: the axis of the outputs that holds class scores: 1 for pixels (batch, classes, h, w), -1 for tokens
+            (batch, tokens, classes). None: outputs are values, compared by their relative squared error. "auto": 1 for
+            a
+            matrix (batch, classes) that does not hold probabilities, else None; with an inferred axis the relative
+            error
+            counts as well. For several outputs, a sequence with one entry each, or a dict by their names.
+        augment: True: random flips and shifts of images during the recovery; False: none; or a function of a batch of
             inputs. "auto": True for batches of images if the outputs are one matrix of class scores, else False.
-        on_ready: called with every network as soon as it is ready, for instance to save it before the next one.
-        quiet: print no line for each stage on stderr.
+        on_ready: called with every network as soon as it is ready, for example to save it before the next one.
+        quiet: if True, no progress is printed on stderr.
         changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, … Unless ``round_to`` is
-            given, a network most of whose channels are in groups of at least 96 keeps multiples of 8, which run
-            faster on most hardware. Unless ``min_share`` or ``remove_blocks`` is given, every group keeps a tenth of
-            its channels; if the budget does not allow that, a warning names the layers that keep fewer.
+            passed, a network most of whose channels are in groups of at least 96 keeps multiples of 8, which run faster
+            on
+            most hardware. Unless ``min_share`` or ``remove_blocks`` is passed, every group keeps a tenth of its
+            channels;
+            if the budget does not allow that, a warning names the layers that keep fewer.
 
     Raises:
         InputError: an argument is invalid, a budget cannot be reached, or there is too little memory.
@@ -169,7 +176,7 @@ def prune(
                     fixed=fixed if model.training else None,
                     kept=kept_channels(gated, pruned, inputs[0]),
                 )
-            except RuntimeError as error:  # no derivative, or no memory for it; the cut itself is sound
+            except RuntimeError as error:  # no derivative, or not enough memory for it; the cut itself is valid
                 if recover != "auto":
                     raise
                 warnings.warn(
@@ -223,7 +230,7 @@ def _cut_in_rounds(
 
 
 def round_shares(budgets: Sequence[float]) -> list[float]:
-    """Return the shares of the cost that are kept after every round; all budgets are among them.
+    """Return the fraction of the cost after every round; all budgets are among them.
 
     >>> [round(share, 2) for share in round_shares([0.25, 0.5])]
     [0.71, 0.5, 0.35, 0.25]
@@ -237,7 +244,7 @@ def round_shares(budgets: Sequence[float]) -> list[float]:
 
 
 def _config_for(gated: GatedModel, budget: float, given: Collection[str], *, rounded: bool) -> GateConfig:
-    """Return the rules for one budget: the defaults for what is not given, as far as the budget allows them."""
+    """Return the configuration for one budget: unset fields get their defaults if the budget allows them."""
     config, network = gated.config.changed(budget=budget), gated.engine.snapshot()
     if not rounded:
         config = config.changed(round_to=1)
@@ -255,7 +262,7 @@ def _config_for(gated: GatedModel, budget: float, given: Collection[str], *, rou
 
 
 def _warn_of_narrow_groups(gated: GatedModel, gates: Tensor, budget: float) -> None:
-    """Name the groups that keep less than :data:`MIN_SHARE` of their channels."""
+    """Warn about the groups that keep less than :data:`MIN_SHARE` of their channels."""
     kept = {group: int((gates[group.gates] > 0).sum()) or 1 for group in gated.plan.groups}
     narrow = [f"{g.name} ({n} of {g.size})" for g, n in kept.items() if n < math.ceil(MIN_SHARE * g.size)]
     if narrow:
@@ -268,7 +275,7 @@ def _warn_of_narrow_groups(gated: GatedModel, gates: Tensor, budget: float) -> N
 
 
 def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Recovery | None = None) -> None:
-    """Keep with a pruned network how far it agrees with the original one, and what the recovery gained."""
+    """Record a pruned network's agreement with the original one, and the result of the recovery."""
     record = record_of(compact)
     assert record is not None, "it was extracted"
     trained = None if recovery is None else RecoveryRecord(recovery.steps, recovery.before, recovery.after)
@@ -276,7 +283,7 @@ def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Re
 
 
 def _outcome(recovery: Recovery | None, agreement: Agreement | None) -> str:
-    """Return the last line of a network's progress."""
+    """Return the last line of a network's progress output."""
     steps = "" if recovery is None else f"{recovery.steps} steps, "
     return f"{steps}{agreement or 'not compared with the original network'}"
 
@@ -312,10 +319,10 @@ def finetune(
     dense: nn.Module,
     fixed: Iterable[str] = (),
 ) -> Recovery:
-    """Train a pruned network on labelled batches, in place. It is left in evaluation mode.
+    """Train a pruned network on labelled batches, in place. It is in evaluation mode afterwards.
 
-    Without a loss it is cross entropy, with distillation from the original network. The modules in ``fixed`` stay in
-    evaluation mode.
+    By default the loss is cross entropy, with distillation from the original network. The modules in ``fixed`` stay
+    in evaluation mode.
     """
     task_loss = loss or functional.cross_entropy
     distillation = DistillationLoss(dense) if loss is None else None
@@ -359,7 +366,7 @@ def _checked_budgets(budget: Any) -> list[float]:
 
 
 def _recovery_steps(recover: int | Literal["auto"] | None, *, labelled: bool) -> int:
-    """Return the steps of the label-free recovery, at most."""
+    """Return the maximum number of steps of the label-free recovery."""
     is_count = isinstance(recover, int) and not isinstance(recover, bool) and recover >= 0
     if recover is not None and recover != "auto" and not is_count:
         raise InputError(f"recover must be 'auto', None or a number of steps, got {recover!r} instead.")
@@ -379,7 +386,7 @@ def _check_training(steps: int | None, lr: float) -> None:
 
 
 def _check_targets(targets: Any, loss: Loss | None) -> None:
-    """Raise InputError if targets need a loss that was not given."""
+    """Raise InputError if the targets need a loss that was not passed."""
     is_classes = isinstance(targets, Tensor) and not (targets.is_floating_point() or targets.is_complex())
     if loss is None and not is_classes:
         kind = str(targets.dtype) if isinstance(targets, Tensor) else type(targets).__name__
@@ -390,7 +397,7 @@ def _check_targets(targets: Any, loss: Loss | None) -> None:
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
-    """Return inputs and targets of a batch to train on."""
+    """Return inputs and targets of a training batch."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise InputError(
             f"with steps, a batch must be a pair (inputs, targets), got {type(batch).__name__} instead.",
@@ -400,7 +407,7 @@ def _pair(batch: Any) -> tuple[Any, Any]:
 
 
 def _endless_pairs(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs (inputs, targets) for ever, on the network's device."""
+    """Yield pairs (inputs, targets) in an endless loop, on the network's device."""
     while True:
         found = False
         for batch in read_as_user(data):

@@ -1,8 +1,8 @@
 """The search as an object that any training loop can drive.
 
-It decides everything about the gates and nothing about the training: the loop, the data, the losses and the optimizers
-are the user's. Everything is decided from log α at a few points of the search, alike in all processes, and what is
-remembered from one check to the next is in ``state_dict``. So a resumed search does the same.
+It makes all decisions about the gates and none about the training: the loop, the data, the losses and the optimizers
+are the user's. All decisions follow from log α at a few points of the search, identically on all ranks, and the state
+between two checks is in ``state_dict``. Therefore a resumed search makes the same decisions.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from depl0.surgery.record import state_shapes
 from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy
 
 CHECKS = 50
-"""gate checks per search; each synchronizes the device"""
+"""Number of gate checks per search; each synchronizes the device."""
 _UNCUT = {"LBFGS", "Adafactor", "Lookahead"}
-"""optimizers whose state is not of the weights' shapes, or is kept where it is not found"""
+"""Optimizers whose state does not have the weights' shapes, or is stored elsewhere."""
 
 
 @final
 class Search:
-    """Brings a gated network to its budget inside your own training loop.
+    """Brings a gated model to its budget inside your own training loop.
 
     ::
 
@@ -57,23 +57,26 @@ class Search:
             optimizer.step(), optimizer.zero_grad()
         compact = search.finish()
 
-    Without a budget the gates are closed by a penalty that is part of your loss, and the search does the rest.
+    Without a budget, the gates are closed by a penalty that is part of your loss; the search does everything else.
 
     Args:
-        gated: the network with gates.
+        gated: the gated model.
         steps: training steps of the search (calls of :meth:`step`, one for each step of the optimizers).
         optimizers: the optimizers that train the host's weights; their state is cut along with the network.
-            Learning-rate schedulers need nothing. Required unless nothing is cut before ``finish``.
-        averages: modules that hold a copy of the gated network or of its host (``torch.optim.swa_utils.AveragedModel``,
-            timm's ``ModelEma``); they are cut alike.
-        calibrate: batches to look at (see :mod:`depl0.search.calibration`): a data loader or a list. Used for the
-            first scores of the gates and for batch-norm statistics after freezing; some batches are enough. Without
-            them all gates start alike, and statistics stay what they are.
-        loss: the loss of the task, ``loss(outputs, targets)``, where batches are pairs (inputs, targets). None: batches
-            may be inputs alone, targets are not used, and channels are scored by how much the outputs change.
+            Learning-rate schedulers need no changes. Required unless no channel is cut before ``finish``.
+        averages: modules that hold a copy of the gated model or of its host (``torch.optim.swa_utils.AveragedModel``,
+        timm's
+            ``ModelEma``); they are cut in the same way.
+        calibrate: batches of calibration data (see :mod:`depl0.search.calibration`): a data loader or a list. Used for
+        the
+            initial scores of the gates and for batch-norm statistics after freezing; some batches are enough. Without
+            calibration data all gates start with equal scores, and statistics are not re-estimated.
+        loss: the loss of the task, ``loss(outputs, targets)``, if batches are pairs (inputs, targets). None: batches
+        may be
+            inputs alone, targets are not used, and channels are scored by the change of the outputs.
         config: the configuration; by default ``SearchConfig()``.
         listener: callbacks.
-        state: what ``state_dict`` returned, to continue a search. Load the gated network's own state first.
+        state: the result of ``state_dict``, to continue a search. Load the gated model's own state first.
         changes: fields of :class:`SearchConfig` to set.
 
     Raises:
@@ -131,10 +134,10 @@ class Search:
 
     @library_defaults()
     def step(self) -> bool:
-        """Advance one step; returns True if the network shrank.
+        """Advance one step; return True if the network shrank.
 
         Call it once for every step of the optimizers, before the forward pass (with accumulated gradients: before the
-        first one). DDP around the network follows by itself; rebuild other wrappers when it returns True.
+        first one). DDP around the network adapts automatically; rebuild other wrappers when it returns True.
         """
         state = self._state
         for parameter in islice(self.gated.weight_parameters(), 1):
@@ -148,7 +151,7 @@ class Search:
 
     @library_defaults()
     def freeze(self) -> Freezing:
-        """Freeze the gates within the budget and renew batch-norm statistics; the network stays gated."""
+        """Freeze the gates within the budget and re-estimate batch-norm statistics; the network stays gated."""
         self._release()
         with self._listener.freezing():
             freezing = freeze_network(self.gated, **self._fitting)
@@ -158,15 +161,15 @@ class Search:
 
     @library_defaults()
     def finish(self, average: nn.Module | None = None) -> nn.Module:
-        """Freeze the gates, unless that is done, and return the compact network: plain, and verified to be equal.
+        """Freeze the gates, if they are not frozen yet, and return the pruned model: a plain, verified network.
 
-        Before the last step it warns: the rest of the channels is closed at once, and nothing is trained after that.
+        Before the last step it warns: all remaining channels are closed at once, without any training afterwards.
 
         Args:
-            average: one of ``averages``, whose weights are used in place of the present ones.
+            average: one of ``averages``, whose weights are used in place of the current ones.
 
         Raises:
-            CertificateError: the compact network would compute another function; nothing is returned.
+            CertificateError: the pruned model would compute other outputs; nothing is returned.
             GateError: the search has diverged.
         """
         if not self._state.frozen:
@@ -175,15 +178,15 @@ class Search:
                     f"finish() was called after {self.done:,} of {self.steps:,} steps: channels that the search would "
                     "have closed step by step are closed at once. Call step() in every training step, or pass the "
                     "number of steps that you train for.",
-                    stacklevel=3,  # library_defaults stands between
+                    stacklevel=3,  # for the frame of library_defaults
                 )
             self.freeze()
-        broadcast_buffers(self.gated)  # each process has seen other data since the gates were frozen
+        broadcast_buffers(self.gated)  # ranks have seen different data since the gates were frozen
         return self.gated.extract() if average is None else self._averaged(average)[0].extract()
 
     @library_defaults()
     def cut(self, closing: Tensor) -> bool:
-        """Cut gates out of the network for good; returns False if there were none left to cut."""
+        """Cut gates out of the network permanently; return False if no gates could be cut."""
         engine = self.gated.engine
         if not bool((closing & ~engine.removed).any()):
             return False
@@ -198,33 +201,33 @@ class Search:
 
     @property
     def done(self) -> int:
-        """Steps that have begun."""
+        """Number of steps that have begun."""
         return self._state.done
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the gates are frozen."""
+        """True if the gates are frozen."""
         return self._state.frozen
 
     @property
     def is_released(self) -> bool:
-        """Whether the gates move: the warm-up is over."""
+        """True if the gates can move, after the warm-up."""
         return self._state.released
 
     @property
     def convergence(self) -> Convergence | None:
-        """When the search converged, if it has."""
+        """The time of convergence, or None if the search has not converged."""
         return self._state.convergence
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to continue the search, beside ``gated.state_dict()``: numbers and tensors."""
+        """Return the state of the search, as numbers and tensors; ``gated.state_dict()`` is needed as well."""
         return {**self._state.to_dict(), "search": self._identity()}
 
     @library_defaults()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state_dict`` was called. Load the gated network's own state first.
+        """Continue from the result of ``state_dict``. Load the gated model's own state first.
 
         Raises:
             InputError: the state belongs to a search with other steps, another budget or another network.
@@ -244,19 +247,19 @@ class Search:
         self._hold_open()
 
     def _identity(self) -> dict[str, Any]:
-        """Return what must not change when a search is continued."""
+        """Return the settings that must be the same when a search is continued."""
         config, sizes = self.gated.config, [group.size for group in self.gated.plan.groups]
         return {"steps": self.steps, "budget": config.budget, "of": config.of, "groups": sizes}
 
     def _hold_open(self) -> None:
-        """Keep all gates open until the first step, or until the warm-up is over."""
+        """Keep all gates open until the first step, or until the end of the warm-up."""
         if not self._state.released and not self.gated.engine.is_fixed:
             self.gated.engine.fix_gates((~self.gated.engine.removed).float())
 
     # -- before every step -------------------------------------------------------------------------------------------
 
     def _release(self) -> None:
-        """Let the gates move, with scores from what the network has learned by then. Only once in a search."""
+        """Release the gates, with scores from the current weights. Called only once in a search."""
         if self._state.released:
             return
         gated, calibration = self.gated, self._calibration
@@ -274,14 +277,14 @@ class Search:
                     hint="the network gives NaN or infinite losses on the batches of calibrate.",
                 )
             self._start_from(scores, calibration)
-        if gated.config.budget is None:  # with one, all gates are open now: the target is the whole cost
+        if gated.config.budget is None:  # with a budget, all gates are open now: the target is the full cost
             log_alpha = self._log_alpha()
             self._state.closed_streak = first_streak(log_alpha, gated.config.evaluation)
             self._state.first_open = self._open_gates(log_alpha)
         self._state.released = True
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
-        """Start from these scores; without a ramp, fit the network to the gates that they close."""
+        """Start from these scores; without a ramp, adjust the network to the gates that they close."""
         gated, threshold = self.gated, self.gated.engine.threshold
         assert threshold is not None, "only a budget has scores"
         one_shot = self.config.ramp == 0 and gated.config.of != "latency"
@@ -295,7 +298,7 @@ class Search:
             settle(gated, inputs)
 
     def _lower_target(self) -> None:
-        """Set target and sharpness for the share of the search that has passed, and move the threshold there."""
+        """Set target and sharpness for the completed fraction of the search, and move the threshold accordingly."""
         threshold, warmup = self.gated.engine.threshold, self.config.warmup
         if threshold is not None:
             left = 1 - warmup
@@ -303,10 +306,10 @@ class Search:
             threshold.advance((passed - warmup) / left, self.config.ramp / left)
             self.gated.engine.follow_budget()
 
-    # -- from time to time -------------------------------------------------------------------------------------------
+    # -- at regular checks -------------------------------------------------------------------------------------------
 
     def _check_gates(self) -> bool:
-        """Note whether the search has converged, and shrink the network where that pays."""
+        """Record whether the search has converged, and shrink the network if that is profitable."""
         state, every = self._state, max(1, round(self.steps / CHECKS))
         if state.done % every or not state.released or state.frozen:
             return False
@@ -324,14 +327,14 @@ class Search:
 
     @property
     def _policy(self) -> CutPolicy:
-        """When channels are cut; with a latency budget, timing chooses among all of them at the end."""
+        """The policy for cutting channels; none are cut under a latency budget, because timing selects at the end."""
         policy = "progressive" if self.config.cut == "auto" else self.config.cut
         is_timed = self.gated.config.budget is not None and self.gated.config.of == "latency"
         return "never" if is_timed and policy == "progressive" else policy
 
     @property
     def _is_followed(self) -> bool:
-        """Whether whatever synchronizes gradients takes the parameters of a smaller host."""
+        """True if the synchronization of gradients adapts to the parameters of a smaller host."""
         return self.config.cut != "auto" or world_size() == 1 or self.gated.engine.has_wrapper
 
     def _note_convergence(self, log_alpha: Tensor) -> None:
@@ -363,16 +366,16 @@ class Search:
         return is_open & ~self.gated.engine.removed
 
     def _positions(self, log_alpha: Tensor) -> tuple[Tensor, float]:
-        """Return where gates are, and below which position they are closed."""
+        """Return the positions of the gates, and the position below which a gate is closed."""
         generator = self.gated.generator
         bound = generator.preset.bound if isinstance(generator, BoundedGenerator) else None
         limit = torch.tensor(hard_concrete.closing_log_alpha(self.gated.config.evaluation))
         return gate_positions(log_alpha, bound), float(gate_positions(limit, bound))
 
-    # -- what holds the host's parameters ----------------------------------------------------------------------------
+    # -- objects with the host's parameters --------------------------------------------------------------------------
 
     def _check_optimizers(self) -> None:
-        """Refuse weights that no known optimizer holds: after a cut, nobody would train their successors."""
+        """Raise an error for weights that no known optimizer holds, because after a cut they would not be trained."""
         if self._policy == "never" or self.steps == 0:
             return
         held = {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
@@ -399,7 +402,7 @@ class Search:
             )
 
     def _carry(self, shrunk: Shrunk) -> None:
-        """Carry optimizers and averages over to the smaller host."""
+        """Update optimizers and averages to the smaller host."""
         for optimizer in self._optimizers:
             carry_over(optimizer, shrunk)
         for average in self._averages:
@@ -412,7 +415,7 @@ class Search:
 
     @property
     def _fitting(self) -> dict[str, Any]:
-        """Return how what is left is made to fit frozen gates."""
+        """Return the settings for adjusting the network to frozen gates."""
         config = self.config
         return {
             "calibration": self._calibration,
@@ -421,7 +424,7 @@ class Search:
         }
 
     def _averaged(self, average: nn.Module) -> tuple[GatedModel, nn.Module]:
-        """Return a copy of the frozen network with averaged weights, fitted to the gates alike, and their owner."""
+        """Return a copy of the frozen model with averaged weights, adjusted to the gates, and the average's network."""
         own, shapes = private_copy(self.gated), state_shapes(self.gated.host)
         assert isinstance(own, GatedModel), "a copy is of the same class"
         for module in average.modules():
@@ -433,7 +436,7 @@ class Search:
 
 
 def _check_alike(gated: GatedModel) -> None:
-    """Raise InputError if processes round to different multiples."""
+    """Raise InputError if ranks use different values of ``round_to``."""
     own = torch.tensor(gated.config.round_to, device=gated.engine.device)
     differs = (own != broadcast(own)).float()
     if bool(all_reduce_mean(differs) > 0):

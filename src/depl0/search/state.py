@@ -1,4 +1,4 @@
-"""What a search remembers from step to step, and what it reports."""
+"""The state that a search keeps between steps, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Convergence:
 
     step: int
     since: int
-    """the step since which the open gates have stayed the same"""
+    """The step since which the open gates have stayed the same."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Cut:
 
     step: int
     macs_share: float
-    """of the dense MACs, that are left to train"""
+    """Fraction of the original MACs that remains to be trained."""
     gates_removed: int
 
 
@@ -38,40 +38,40 @@ class SearchListener:
     """Search callbacks; override as needed."""
 
     def converged(self, convergence: Convergence) -> None:
-        """The open gates have stayed the same for long enough."""
+        """Called when the open gates have stayed the same for long enough."""
 
     def freezing(self) -> AbstractContextManager[object]:
-        """Surround the freezing of the gates."""
+        """Return a context manager around the freezing of the gates."""
         return nullcontext()
 
     def frozen(self, freezing: Freezing) -> None:
-        """The gates are frozen; still inside :meth:`freezing`."""
+        """Called when the gates are frozen, still inside :meth:`freezing`."""
 
     def shrunk(self, shrunk: Shrunk) -> None:
-        """The host was replaced by a smaller one; the search's optimizers and averages have been carried over."""
+        """Called when the host was replaced by a smaller one, after optimizers and averages were updated."""
 
     def cut(self, cut: Cut) -> None:
-        """The network has become smaller."""
+        """Called when the network has become smaller."""
 
 
 @dataclass
 class SearchState:
-    """What a search remembers from step to step."""
+    """The state that a search keeps between steps."""
 
     done: int = 0
-    """steps that have begun"""
+    """Number of steps that have begun."""
     released: bool = False
-    """whether the gates move: the warm-up is over"""
+    """True if the gates can move, after the warm-up."""
     frozen: bool = False
     closed_streak: Tensor | None = None
-    """for how many checks in a row each gate has been nearly closed"""
+    """Number of consecutive checks at which each gate was nearly closed."""
     stable: StablePeriod | None = None
     convergence: Convergence | None = None
     first_open: Tensor | None = None
-    """without a budget: the gates that were open when they were released"""
+    """Without a budget: the gates that were open when they were released."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return numbers, tensors and mappings of them."""
+        """Return the state as numbers, tensors and mappings of them."""
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name in ("stable", "convergence"):
             state[name] = None if state[name] is None else dataclasses.asdict(state[name])
@@ -79,7 +79,7 @@ class SearchState:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SearchState:
-        """Return what :meth:`to_dict` described."""
+        """Return a state from the result of :meth:`to_dict`."""
         return cls(
             done=int(state["done"]),
             released=bool(state["released"]),

@@ -87,7 +87,7 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
 
 
 def _replace_files(folder: Path, sha256: str, header: bytes, values: bytes) -> None:
-    """Write both files so that a kill at any moment leaves the former network or this one.
+    """Write both files so that a killed process leaves either the former network or the new one.
 
     The values first get a name with the checksum, under which only the new header finds them. Replacing the header
     switches to the new network, and then the values get their final name.
@@ -309,9 +309,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
         "certificate": {k: _plain(v) for k, v in vars(record.certificate).items() if k != "drawn" or v},
         "inputs": [list(shape) for shape in record.inputs],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
-        "keep": {
-            name: dict(sorted(keep[name].items())) for name in sorted(keep)
-        },  # independent of the order of the cuts
+        "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever the order of cuts
         "numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)},
         "replaced": {path: replacement.to_dict() for path, replacement in sorted(record.replacements.items())},
         **({} if record.agreement is None else {"agreement": _agreement_json(record.agreement)}),
@@ -433,10 +431,7 @@ def _positions(keep: Any, size: int) -> Tensor:
 def _read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(_read(path, io.MAX_JSON).decode())
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not text, not JSON, a number with thousands of digits, nested too deeply
+    except (ValueError, RecursionError) as error:  # not text, not JSON, too many digits, or nested too deeply
         raise FormatError(f"{path} is no JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")
