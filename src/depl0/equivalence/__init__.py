@@ -1,1 +1,1 @@
-"""Whether two networks compute the same function: the cases, the comparison, the certificate."""
+"""Functional equivalence of two networks: the cases, the comparison, the certificate."""

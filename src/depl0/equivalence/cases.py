@@ -1,4 +1,4 @@
-"""The inputs that two networks are compared on: the example, random ones, other batches, other sizes."""
+"""The inputs on which two networks are compared: the example, random inputs, other batches, other sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from depl0.host.inputs import ExampleInputs, output_tensors
 Run: TypeAlias = Callable[[ExampleInputs], Any]
 Shapes: TypeAlias = "list[tuple[int, ...]]"
 IndexLimits: TypeAlias = "Sequence[int | None]"
-"""for each tensor of the example: the size of the table that it is an index into, or None"""
+"""For each tensor of the example: the size of the table if it is an index, or None."""
 _LARGE_BATCH = 8
 
 
@@ -30,13 +30,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Cases that a network runs on, its outputs, and what it does not run on."""
+    """The cases that a network accepts, its outputs, and the names of the rejected cases."""
 
     cases: tuple[Case, ...]
     outputs: tuple[Any, ...]
     refused: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
-    """for each input, what was drawn in the cases that are not examples"""
+    """For each input, the sampled values in the cases that are not examples."""
 
     @property
     def covered(self) -> tuple[str, ...]:
@@ -45,21 +45,21 @@ class Accepted:
 
     @property
     def smallest(self) -> tuple[Case, Any]:
-        """Return the case with the fewest numbers, the last of several, and its outputs."""
+        """Return the case with the fewest elements, the last one of several, and its outputs."""
         numbers = [case.inputs.numbers() for case in self.cases]
         place = len(numbers) - 1 - numbers[::-1].index(min(numbers))
         return self.cases[place], self.outputs[place]
 
 
 def accepted_cases(run: Run, example: ExampleInputs, limits: IndexLimits) -> Accepted:
-    """Run a network on the examples, and on whatever else it accepts. Only the examples must run."""
+    """Run a network on the examples, and on all variations that it accepts. Only the examples must run."""
     offers = Offers(run, example)
     offers.vary(limits)
     return offers.accepted()
 
 
 def similar_cases(run: Run, example: ExampleInputs, number: int, limits: IndexLimits) -> Accepted:
-    """Run a network on the example and on ``number`` other inputs of the same shapes, as far as it accepts such."""
+    """Run a network on the example and on ``number`` other inputs of the same shapes, if it accepts them."""
     offers = Offers(run, example.alone())
     for draw in draws(offers.example, limits):
         offers.draw = draw
@@ -69,7 +69,7 @@ def similar_cases(run: Run, example: ExampleInputs, number: int, limits: IndexLi
 
 
 class Offers:
-    """Inputs that a network was offered, and those that it runs on: the examples, which it must run on, at first."""
+    """Collects the inputs that a network accepts. It must accept the examples, which are tried first."""
 
     def __init__(self, run: Run, example: ExampleInputs) -> None:
         self.run, self.example = run, example.alone()
@@ -90,33 +90,33 @@ class Offers:
         self.cases.append(case)
 
     def first(self, alternatives: Iterable[Case]) -> Case | None:
-        """Take the first of these that runs, and return it."""
+        """Accept the first of these cases that runs, and return it."""
         for case in alternatives:
             try:
                 self._take(case, must_say_something=True)
             except Depl0Error:
                 raise
             except Exception:
-                continue  # this one is not for the network
+                continue  # the network does not accept this case
             self.draw.next_turn()
             return case
         return None
 
     def accepted(self) -> Accepted:
-        """Return what the network runs on."""
+        """Return the cases that the network accepts."""
         what = self.draw.describe(self.example) if len(self.cases) > self._examples else ()
         return Accepted(tuple(self.cases), tuple(self.outputs), tuple(self._refused), what)
 
     # -- values, batches and sizes -------------------------------------------------------------------------------------
 
     def vary(self, limits: IndexLimits) -> None:
-        """Offer other values, another batch and another size, in one if possible."""
+        """Try other values, another batch and another size, in one case if possible."""
         batch = size = False
         for draw in draws(self.example, limits):
             self.draw = draw
             batch, size = self._vary_shapes()
             for what in ("random inputs", "other random inputs"):
-                if self._rows() < 2:  # only small values so far
+                if self._rows() < 2:  # only small values until now
                     self.first([self.drawn(what, _shapes(self.example))])
             if self._rows() >= 2:
                 break
@@ -129,7 +129,7 @@ class Offers:
         return sum(max(_batch(case.inputs), 1) for case in self.cases[self._examples :])
 
     def _vary_shapes(self) -> tuple[bool, bool]:
-        """Offer other batches and another size; return whether each was taken."""
+        """Try other batches and another size; return whether each was accepted."""
         doubled, *others = _other_batches(self.example) or [0]
         if not doubled:
             return False, False
@@ -143,7 +143,7 @@ class Offers:
         return batch, size
 
     def _other_sizes(self, batch: int | None = None, before: str = "") -> Iterator[Case]:
-        """Offer sizes with another remainder by two; then such as networks with many halvings want."""
+        """Yield sizes of the other parity, and then sizes that suit networks with many halvings."""
         for self.channels_last in (False, True):
             for grow in (_halved_to_other_parity, _one_more, _halved):
                 shapes = _shapes(self.example, batch, grow, self.channels_last)
@@ -157,7 +157,7 @@ class Offers:
         return " and ".join(dict.fromkeys(named))
 
     def drawn(self, what: str, shapes: Shapes) -> Case:
-        """Return a case of these shapes, with drawn values."""
+        """Return a case of these shapes, with sampled values."""
         numbers = count()
 
         def draw(tensor: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class Offers:
 
 
 def has_finite_numbers(outputs: Any) -> bool:
-    """Return False if outputs are all NaN and infinities, so that nothing could be compared."""
+    """Return False if outputs are all NaN and infinities, so that they cannot be compared."""
     leaves = output_tensors(outputs)
     numbers = [leaf for leaf in leaves if leaf.numel() and (leaf.is_floating_point() or leaf.is_complex())]
     return not numbers or any(bool(leaf.isfinite().any()) for leaf in numbers)
@@ -182,7 +182,7 @@ def _batch(example: ExampleInputs) -> int:
 
 
 def _other_batches(example: ExampleInputs) -> list[int]:
-    """Return twice the batch, and one: code that asks for more than one image has two paths."""
+    """Return twice the batch, and one: code that checks for more than one image has two paths."""
     batch = _batch(example)
     if batch == 0:
         return []
@@ -196,7 +196,7 @@ def _shapes(
     grow: Callable[[int, int], int] | None = None,
     channels_last: bool = False,
 ) -> Shapes:
-    """Return the shapes of an example's tensors in another batch and of other sizes."""
+    """Return the shapes of an example's tensors with another batch and other sizes."""
     before, found = _batch(example), []
     for tensor in example.tensors():
         shape = list(tensor.shape)
@@ -209,7 +209,7 @@ def _shapes(
 
 
 def _spatial(tensor: Tensor, channels_last: bool = False) -> list[int]:
-    """Return the dimensions of an input that may be positions, not channels."""
+    """Return the dimensions of an input that may be positions instead of channels."""
     if tensor.dim() == 2 and not tensor.is_floating_point():
         return [] if channels_last else [1]  # tokens
     if tensor.dim() < 3:

@@ -1,4 +1,4 @@
-"""Proof that the compact network computes what the gated network computes."""
+"""Certificate that the pruned model and the gated model compute the same outputs."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from depl0.replacements.weight_norm import exact_lengths
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far the outputs of two networks are apart on the same inputs."""
+    """Difference between the outputs of two networks on the same inputs."""
 
     max_error: float
-    """largest difference, relative to how much the outputs change from input to input"""
+    """Largest difference, relative to the change of the outputs from input to input."""
     dtype: str
     inputs: int
-    """number of inputs compared: the example, and others"""
+    """Number of inputs compared, including the example."""
     covered: tuple[str, ...] = ()
-    """what was compared: the example, random inputs, other batches and sizes, training mode"""
+    """The compared cases: the example, random inputs, other batches and sizes, training mode."""
     refused: tuple[str, ...] = ()
-    """what could not be compared, because the network does not run on it"""
+    """The cases that could not be compared, because the network does not run on them."""
     drawn: tuple[str, ...] = ()
-    """for each input, the values that were drawn where it was not the example's"""
+    """For each input, the sampled values in cases other than the example."""
 
 
 def certify(
@@ -58,12 +58,12 @@ def certify(
     positions: Mapping[Axis, Tensor],
     plan: Plan,
 ) -> Certificate:
-    """Compare host-with-gates and compact network.
+    """Compare the host with gates and the pruned model.
 
     Copies of both run in float64, in evaluation mode, on every kind of input that the host accepts, then in training
-    mode; the host itself runs too, in its own precision. ``removals`` are carried out on the copy that is compared, in
-    its precision: a norm that is folded into a constant is rounded to the network's own precision, which is no
-    difference between the two.
+    mode. The host itself also runs, in its own precision. ``removals`` are applied to the compared copy, in its
+    precision: a norm that is folded into a constant is rounded to the network's own precision, and this rounding does
+    not count as a difference.
 
     Raises:
         CertificateError: if outputs differ.
@@ -91,7 +91,7 @@ def certify(
             layer = first_difference(reference, candidate, result.case, positions, result.allowed)
             raise _difference(result, layer, "" if result.case is wanted.cases[0] else f" ({result.case.what})", plan)
         covered, refused = [*wanted.covered], [*wanted.refused]
-        if not removals:  # a norm that was folded into a constant had batch statistics in training mode
+        if not removals:  # a norm folded into a constant had batch statistics in training mode
             in_training = compare_in_training(host, scaled, compact, wanted, positions, plan.same_in_training)
             if in_training is not None and not in_training.agrees:
                 raise _difference(in_training, in_training.layer, " in training mode", plan)
@@ -109,7 +109,7 @@ def certify(
 def unrounded_tensors(
     host: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor], plan: Plan
 ) -> dict[str, Tensor]:
-    """Return tensors of the smaller network that removed channels went into, before they were rounded."""
+    """Return tensors of the smaller network that depend on removed channels, before they are rounded."""
     return {**exact_lengths(host, scaled, positions), **exact_tensors(host, positions, plan.replacements)}
 
 
@@ -119,7 +119,7 @@ def precision_name(dtype: torch.dtype | None, model: nn.Module) -> str:
 
 
 def _copy_stands_for(host: nn.Module, scaled: Mapping[str, Tensor], wanted: Accepted) -> bool:
-    """Tell whether the host itself gives what its copy has given; a copy in its own precision is the second try."""
+    """Return True if the host itself computes its copy's outputs; a copy in its own precision is tried next."""
     case, output = wanted.smallest
     if stands_for(host, case.inputs, output, scaled):
         return True
@@ -129,7 +129,7 @@ def _copy_stands_for(host: nn.Module, scaled: Mapping[str, Tensor], wanted: Acce
 
 
 def _difference(result: Comparison, layer: str, where: str, plan: Plan) -> CertificateError:
-    """Say what differs or what was raised, and which groups to leave out."""
+    """Return an error with the difference or the exception, and with the groups to exclude."""
     gates = {int(g) for (name, _), axis in plan.axes.items() if name.rpartition(".")[0] == layer for g in axis}
     groups = [f"-{g.name}" for g in plan.groups if g.name and gates & set(range(g.offset, g.offset + g.size))]
     leave_out = f"leave that layer's groups out, groups={groups}" if groups else "leave the groups before it out"
@@ -143,7 +143,7 @@ def _difference(result: Comparison, layer: str, where: str, plan: Plan) -> Certi
 
 
 def _check_finite(wanted: Accepted) -> None:
-    """Refuse to compare a network that gives nothing but NaN and infinities."""
+    """Raise an error for a network whose outputs are all NaN or infinite."""
     if not all(map(has_finite_numbers, wanted.outputs)):
         raise CertificateError(
             "the gated network gives no finite output, so nothing can be compared. Nothing is returned.",
@@ -152,9 +152,9 @@ def _check_finite(wanted: Accepted) -> None:
 
 
 def depends_on_input(plan: Plan, host: nn.Module, gates: Tensor, example: ExampleInputs) -> bool:
-    """Return whether the outputs differ between random inputs with these gates.
+    """Return True if the outputs differ between random inputs with these gates.
 
-    Closing a whole group leaves the shortcut around a block, but cuts a plain chain in two.
+    Closing a whole group leaves the shortcut around a block, but disconnects a plain chain.
     """
     gated = Subject(private_copy(host).eval(), scaled_parameters(plan, host, gates))
     found = similar_cases(gated, example.on_device_of(host), 2, plan.index_limits)

@@ -1,7 +1,7 @@
-"""The one comparison of two networks: cases, precision, tolerance, and where they differ first.
+"""The single comparison of two networks: cases, precision, tolerance, and the first difference.
 
-Whatever says that two networks compute the same says it with these functions: the trial of a plan, the certificate of a
-compact network, a shrunk host, the probe of a loaded file, and the check of an exported one.
+All checks that two networks compute the same outputs use these functions: the trial of a plan, the certificate of a
+pruned model, a shrunk host, the probe of a loaded file, and the check of an exported one.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ from depl0.host.network import module_stack, path_of
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest error that is allowed in each precision."""
+    """The largest allowed error in each precision."""
 
     float64: float
     float32: float
     half: float
 
     def at(self, dtype: torch.dtype | None, model: nn.Module | None = None) -> float:
-        """Return what is allowed in a precision; None is the model's own."""
+        """Return the allowed error in a precision; None is the model's own."""
         if dtype is None and model is not None and is_half_precision(model):
             return self.half
         return self.float64 if dtype == torch.float64 else self.float32
 
 
 def is_half_precision(model: nn.Module) -> bool:
-    """Return whether a network has parameters in half precision."""
+    """Return True if a network has parameters in half precision."""
     return any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
 
 
 NETWORKS = Tolerance(float64=1e-7, float32=1e-3, half=0.05)
-"""two networks, relative to how much outputs change with the input: rounding adds up over a hundred layers"""
+"""Two networks, relative to the change of the outputs with the input: rounding accumulates over a hundred layers."""
 FOLDING = Tolerance(float64=1e-9, float32=1e-4, half=0.05)
-"""one graph with other weights, relative to the largest output: one product per channel is rounded differently"""
+"""One graph with other weights, relative to the largest output: one product per channel is rounded differently."""
 FILES = 1e-5
-"""a file in another runtime, in float32, relative to the largest output"""
+"""A file in another runtime, in float32, relative to the largest output."""
 INT8_FILES = 0.05
-"""the same for a quantized file: if a sum of floats rounds the other way, an output moves by whole steps"""
+"""The same for a quantized file: if a sum of floats is rounded differently, an output moves by whole steps."""
 PROBES = 1e-2
-"""a file on another device or version of torch, a few sampled outputs relative to their spread"""
+"""A file on another device or version of torch: a few sampled outputs relative to their spread."""
 _FLOOR = Tolerance(float64=1e-6, float32=1e-2, half=1e-2)
-"""least share of the largest output that counts as its change, so that rounding never looks like a difference"""
+"""Smallest fraction of the largest output that counts as its change, so that rounding is never a difference."""
 
 
-# -- how far outputs are apart -----------------------------------------------------------------------------------------
+# -- errors of outputs -------------------------------------------------------------------------------------------------
 
 
 def relative_error(wanted: Tensor, found: Tensor, scale: float | None = None) -> float:
     """Return the largest difference of two tensors, relative to ``scale`` or the largest wanted value.
 
-    Equal infinities and NaN in the same places are no difference.
+    Equal infinities and NaN in the same places do not count as a difference.
 
     >>> relative_error(torch.tensor([1.0, 4.0]), torch.tensor([1.0, 3.0]))
     0.25
@@ -90,8 +90,8 @@ def max_error(wanted: Sequence[Any], found: Sequence[Any], dtype: torch.dtype | 
 def case_errors(wanted: Sequence[Any], found: Sequence[Any], dtype: torch.dtype | None = None) -> list[float]:
     """Return the difference of two networks' outputs for every input.
 
-    It is relative to how much the wanted outputs change from input to input, not to their size: a large bias in the
-    last layer must not hide a wrong channel.
+    It is relative to the change of the wanted outputs from input to input, not to their size: a large bias in the last
+    layer must not hide a wrong channel.
     """
     flat_wanted, flat_found = [flatten_outputs(w) for w in wanted], [flatten_outputs(f) for f in found]
     return [
@@ -109,13 +109,13 @@ def _leaves_error(want: tuple[list[Any], Any], have: list[Any], all_wanted: list
             continue
         like = [w[0][place] for w in all_wanted if w[1] == want[1] and isinstance(w[0][place], Tensor)]
         own, largest, change = _largest(a), max(_largest(o) for o in like), _change(like)
-        scale = own if change is None else min(own, change)  # not relative to what some larger input gives
+        scale = own if change is None else min(own, change)  # not relative to the outputs of a larger input
         worst = max(worst, relative_error(a, b, max(scale, floor * largest)))
     return worst
 
 
 def _change(outputs: list[Tensor]) -> float | None:
-    """Return how much outputs change from input to input; None where no two of them can be compared."""
+    """Return the change of outputs from input to input; None if no two of them can be compared."""
     first = outputs[0]
     pairs = [(first, o) for o in outputs[1:] if o.shape == first.shape]
     if first.dim() > 0:  # a larger batch is several inputs
@@ -126,7 +126,7 @@ def _change(outputs: list[Tensor]) -> float | None:
 
 
 def _doubles(tensor: Tensor) -> Tensor:
-    """Return the numbers of a tensor in float64, both parts of complex ones."""
+    """Return a tensor's elements in float64, with both parts of complex numbers."""
     return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
 
 
@@ -146,15 +146,15 @@ def _largest_difference(a: Tensor, b: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Subject:
-    """A network as it is compared: in some precision, with some tensors in place of its own.
+    """A network to compare: in some precision, with some tensors in place of its own.
 
-    In training mode, it runs with fixed randomness.
+    In training mode it runs with fixed random numbers.
     """
 
     model: nn.Module
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     dtype: torch.dtype | None = None
-    """precision of model, tensors and inputs; None where they are as they were"""
+    """Precision of model, tensors and inputs; None if they are not converted."""
 
     @classmethod
     def copy_of(
@@ -165,7 +165,7 @@ class Subject:
         return cls(copied, {name: cast(tensor.detach(), dtype) for name, tensor in tensors.items()}, dtype)
 
     def before_rounding(self, exact: Mapping[str, Tensor]) -> Subject:
-        """Return the same network with tensors as they were before they were rounded to its own precision."""
+        """Return the same network with these tensors at their values before rounding to its own precision."""
         own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers()), **self.tensors}
         return replace(self, tensors={**self.tensors, **{n: t.to(own[n].dtype) for n, t in exact.items() if n in own}})
 
@@ -182,21 +182,21 @@ class Subject:
         return with_next_call(call, kwargs, args, call(*args, **kwargs))
 
     def is_deterministic(self, case: ExampleInputs) -> bool:
-        """Return whether the network gives the same outputs twice."""
+        """Return True if the network computes the same outputs twice."""
         return max_error([self(case)], [self(case)]) <= NETWORKS.float32
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far two networks are apart on every case."""
+    """The differences of two networks on every case."""
 
     cases: tuple[Case, ...]
     errors: tuple[float, ...]
     allowed: float
     layer: str = ""
-    """where they differ first, once that was looked for"""
+    """The first layer with a difference, if it was searched for."""
     failure: Exception | None = None
-    """what the second network raised where the first one runs"""
+    """The exception of the second network on a case on which the first one runs."""
 
     @property
     def error(self) -> float:
@@ -205,7 +205,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Return whether every error is within the tolerance."""
+        """Return True if every error is within the tolerance."""
         return self.error <= self.allowed
 
     @property
@@ -215,9 +215,9 @@ class Comparison:
 
 
 def compare(wanted: Accepted, candidate: Subject, allowed: float) -> Comparison:
-    """Run a network on the cases that another one was run on, and compare the outputs.
+    """Run a network on the cases of another one, and compare the outputs.
 
-    A network that does not run is as different as can be: its first failure ends the comparison.
+    A network that fails on a case has an infinite error; its first failure ends the comparison.
     """
     found: list[Any] = []
     running: list[nn.Module] = []
@@ -241,11 +241,11 @@ def compare_in_training(
     positions: Mapping[Axis, Tensor],
     same_in_training: bool,
 ) -> Comparison | None:
-    """Compare two networks in training mode; None if the larger one does not run so, or its randomness is not fixed.
+    """Compare two networks in training mode; None if the larger one cannot run in it, or its randomness is not fixed.
 
-    ``evaluated`` are the cases, with what the larger one gives in evaluation mode. It need not be run again if it does
-    the same in training mode, and the smaller one then gives the same. Norms over few values blow rounding up, so what
-    differs in float32 is looked at again in float64.
+    ``evaluated`` are the cases, with the larger network's outputs in evaluation mode. It need not be run again if it
+    computes the same in training mode and the smaller one agrees. Norms over few values amplify rounding errors, so
+    differences in float32 are checked again in float64.
     """
     outputs = {id(case): output for case, output in zip(evaluated.cases, evaluated.outputs, strict=True)}
     for case in sorted(evaluated.cases, key=lambda c: not c.what.startswith("batch of")):  # as in training
@@ -260,7 +260,7 @@ def compare_in_training(
             except Depl0Error:
                 raise
             except Exception:
-                break  # a batch of one, say; the dense network does not train on it either
+                break  # for example a batch of one, on which the original model cannot be trained either
             candidate = Subject.copy_of(compact, {}, dtype, training=True)
             result = compare(Accepted((case,), (wanted,)), candidate, NETWORKS.at(dtype))
             if result.agrees or result.failure is not None:
@@ -268,7 +268,7 @@ def compare_in_training(
         else:
             again = Subject.copy_of(host, scaled, dtype, training=True)(case.inputs)
             if not max_error([wanted], [again], dtype) <= NETWORKS.at(dtype):
-                return None  # it draws random numbers in a way that is not fixed
+                return None  # it samples random numbers in a way that cannot be fixed
             reference = Subject.copy_of(host, scaled, dtype, training=True)
             candidate = Subject.copy_of(compact, {}, dtype, training=True)
             return replace(result, layer=first_difference(reference, candidate, case, positions, 1e-6))
@@ -282,29 +282,29 @@ NOT_INDEPENDENT = (
 
 
 def stands_for(host: nn.Module, case: ExampleInputs, output: Any, tensors: Mapping[str, Tensor] | None = None) -> bool:
-    """Return whether the host itself gives what a copy has given: a copy may not take everything along."""
+    """Return True if the host itself computes a copy's outputs: a copy may not be complete."""
     output = output.first if isinstance(output, TwoPasses) else output
     return max_error([run_host(host, case, tensors)], [output]) <= NETWORKS.float32
 
 
-# -- where two networks differ first -----------------------------------------------------------------------------------
+# -- first difference of two networks ----------------------------------------------------------------------------------
 
 
 def first_difference(
     reference: Subject, candidate: Subject, case: Case, positions: Mapping[Axis, Tensor], tolerance: float
 ) -> str:
-    """Return the first layer, in order of execution, whose outputs differ in the channels that are kept."""
+    """Return the first layer, in order of execution, whose outputs differ in the kept channels."""
     dense, compact = dict(reference.model.named_modules()), dict(candidate.model.named_modules())
     wanted, found = _layer_outputs(reference, case), _layer_outputs(candidate, case)
     for (layer, want), (other, have) in zip(wanted, found, strict=False):
         if layer != other:
             return layer
         if type(dense[layer]) is not type(compact[layer]):
-            continue  # removed on purpose; what it does is seen in the next layer
+            continue  # removed on purpose; its effect is visible in the next layer
         if want.shape != have.shape:
             keep = _kept_outputs(layer, dense[layer], positions)
             if keep is None:
-                continue  # an activation, say: its channels are those of a layer that agreed
+                continue  # for example an activation, whose channels are those of a layer that agreed
             want = _select(want, have.shape, keep)
         if not relative_error(want, have, max(_largest(want), 1e-30)) <= tolerance:
             return layer
@@ -312,14 +312,14 @@ def first_difference(
 
 
 def _kept_outputs(layer: str, module: nn.Module, positions: Mapping[Axis, Tensor]) -> Tensor | None:
-    """Return the positions that stay of a layer's output channels, where its parameters tell."""
+    """Return the kept positions of a layer's output channels, if its parameters determine them."""
     transposed = isinstance(module, _ConvNd) and module.transposed
     axes = [(f"{layer}.bias", 0), (f"{layer}.running_mean", 0), (f"{layer}.weight", 1 if transposed else 0)]
     return next((positions[axis] for axis in axes if axis in positions), None)
 
 
 def _select(want: Tensor, shape: torch.Size, keep: Tensor) -> Tensor:
-    """Take the kept channels along the dimension in which two shapes differ."""
+    """Select the kept channels along the dimension in which two shapes differ."""
     differing = [dim for dim in range(want.dim()) if want.dim() == len(shape) and want.shape[dim] != shape[dim]]
     if len(differing) != 1 or int(keep.max()) >= want.shape[differing[0]]:
         return want

@@ -1,4 +1,4 @@
-"""A fixed input that can be written down, and what a network gives on it: so that a loaded network can be verified."""
+"""A fixed input that can be serialised, and a network's outputs on it, to verify the network after loading."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTEGERS = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.int64,
 
 
 def describe(example: ExampleInputs) -> dict[str, Any] | None:
-    """Return the form of an example as plain lists and dicts, two rows of it; None if it cannot be written down."""
+    """Return the form of an example as plain lists and dicts, with two rows; None if it cannot be serialised."""
     rows = [tensor.shape[0] for tensor in example.tensors() if tensor.dim() > 0]
     if len(set(rows)) == 1 and rows[0] > 2:
         example = example.map_tensors(lambda t: t[:2] if t.dim() > 0 else t)
@@ -53,14 +53,14 @@ def _written_tensor(tensor: Tensor) -> Any:
 
 
 def check_description(probe: Any) -> Any:
-    """Raise ValueError if this is no description of inputs."""
+    """Raise ValueError if ``probe`` is not a valid description of inputs."""
     if probe is not None:
         _rebuilt(probe, torch.device("meta"), torch.float32)
     return probe
 
 
 def _rebuilt(probe: Any, device: torch.device, dtype: torch.dtype) -> ExampleInputs:
-    """Return the inputs that a description stands for: the same numbers everywhere."""
+    """Return the inputs of a description: the same numbers on every machine."""
     if not isinstance(probe, dict) or set(probe) != {"args", "kwargs"}:
         raise ValueError("the description of inputs has no arguments")
     args = tuple(_read(arg, device, dtype) for arg in probe["args"])
@@ -94,7 +94,7 @@ def _shape(sizes: Any, most: int) -> tuple[int, ...]:
 
 
 def outputs_on(model: nn.Module, probe: Any) -> list[dict[str, Any]]:
-    """Run a copy of a network, in evaluation mode, on the inputs that a description stands for; sample its outputs."""
+    """Run a copy of a network, in evaluation mode, on the inputs of a description, and sample its outputs."""
     tensors = [*model.parameters(), *model.buffers()]
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     device, dtype = (floats[0].device, floats[0].dtype) if floats else (torch.device("cpu"), torch.float32)
@@ -113,7 +113,7 @@ def _sample(tensor: Tensor) -> dict[str, Any]:
 
 
 def probe_error(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> float:
-    """Return how far two samples of outputs are apart, relative to the spread of the first."""
+    """Return the difference of two samples of outputs, relative to the spread of the first."""
     if len(wanted) != len(found) or any(list(a["shape"]) != b["shape"] for a, b in zip(wanted, found, strict=True)):
         return math.inf
     return max((_error(_numbers(a), _numbers(b)) for a, b in zip(wanted, found, strict=True)), default=0.0)

@@ -1,4 +1,4 @@
-"""Values for inputs that an example does not hold: pictures at several scales, other tokens, masks with both values."""
+"""Sampled values for inputs other than the example: images at several scales, other tokens, masks with both values."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from depl0.host.inputs import ExampleInputs
 
 _BYTES = 255.0
 _LARGEST_NUMBER = 1000
-"""up to which whole numbers are drawn where nothing tells what they are: timesteps, say"""
+"""Upper bound for integers whose meaning is unknown, for example timesteps."""
 
 
 @dataclass
 class Draw:
-    """Draws values for the inputs of an example: rows in turn from small and from large ones.
+    """Samples values for the inputs of an example: rows alternate between small and large values.
 
-    A network may not take every value: a whole number may be an index, a floating-point number a class. So what is
-    drawn is decided separately for both kinds.
+    A network may not accept every value: an integer may be an index, a floating-point number a class. Therefore the
+    sampled range is chosen separately for both kinds.
     """
 
     limits: Sequence[int | None]
-    """for each input tensor: the values below which it is an index, where that is known"""
+    """For each input tensor: the number of valid indices, if it is known to be an index."""
     floats: str = "wide"
-    """"wide": normal, and uniform from 0 to 255; "normal"; "example": rows of the example in another order"""
+    """"wide": normal, and uniform from 0 to 255; "normal"; "example": rows of the example in another order."""
     integers: str = "wide"
-    """of whole numbers and booleans. "wide": any; "near": those of the example where no limit is known, masks of
-    both values; "example": as they are"""
+    """For integers and booleans. "wide": any; "near": those of the example if no limit is known, masks of both values;
+    "example": unchanged."""
     _rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
     _turn: int = 0
 
     def __call__(self, number: int, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor of this shape in place of the input with this number."""
+        """Return a tensor of this shape for the input with this number."""
         if like.is_floating_point() or like.is_complex():
             drawn = self._floats(like, shape)
         elif like.dtype == torch.bool or self._is_mask(number, like):
@@ -46,11 +46,11 @@ class Draw:
 
     @property
     def is_last(self) -> bool:
-        """Tell whether nothing is drawn but the example's own values."""
+        """Return True if only the example's own values are used."""
         return (self.floats, self.integers) == ("example", "example")
 
     def next_turn(self) -> None:
-        """Exchange the rows of small and large values."""
+        """Swap the rows of small and large values."""
         self._turn += 1
 
     def _limit(self, number: int, like: Tensor) -> int | None:
@@ -61,7 +61,7 @@ class Draw:
         return in_rows and bool(((like == 0) | (like == 1)).all())
 
     def _large(self, shape: tuple[int, ...]) -> Tensor:
-        """Return which rows get large values."""
+        """Return a mask of the rows that get large values."""
         rows = torch.arange(self._turn, self._turn + (shape[0] if shape else 1)) % 2 == 1
         return rows.view(-1, *(1 for _ in shape[1:])) if shape else rows.view(())
 
@@ -82,7 +82,7 @@ class Draw:
         if not shape or shape[-1] < 2 or len(shape) == 1:
             return self._large(shape).expand(shape)
         mask = torch.rand(shape, generator=self._rng) < 0.5
-        mask[..., 0], mask[..., -1] = True, False  # softmax needs something to attend to, whatever True means
+        mask[..., 0], mask[..., -1] = True, False  # softmax needs a position to attend to, whatever True means
         return mask
 
     def _integers(self, limit: int | None, like: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -103,10 +103,10 @@ class Draw:
         largest = int(like.max()) if like.numel() else 0
         return min(max(_LARGEST_NUMBER, 2 * largest + 1), torch.iinfo(like.dtype).max)
 
-    # -- in words ------------------------------------------------------------------------------------------------------
+    # -- descriptions --------------------------------------------------------------------------------------------------
 
     def describe(self, example: ExampleInputs) -> tuple[str, ...]:
-        """Say what is drawn for each input."""
+        """Return a description of the sampled values for each input."""
         leaves = pytree.tree_leaves_with_path((example.args, example.kwargs))
         tensors = [(path, leaf) for path, leaf in leaves if isinstance(leaf, Tensor)]
         return tuple(f"{_name(path)}: {self._words(n, leaf)}" for n, (path, leaf) in enumerate(tensors))
@@ -126,7 +126,7 @@ class Draw:
 
 
 def draws(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[Draw]:
-    """Give ways to draw values, from the widest to the example's own: the first that runs is the best."""
+    """Yield samplers, from the widest range to the example's own values: the first one that runs is the best."""
     is_float = [tensor.is_floating_point() or tensor.is_complex() for tensor in example.tensors()]
     ways = [("wide", "wide"), ("wide", "near"), ("normal", "near"), ("normal", "example"), ("example", "example")]
     for floats, integers in dict.fromkeys(
@@ -137,7 +137,7 @@ def draws(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[Draw
 
 
 def _name(path: tuple[object, ...]) -> str:
-    """Name an input: by its keyword, or by its position."""
+    """Return the name of an input: its keyword, or its position."""
     outer, *inner = path
     first = inner[0] if inner else outer
     name = first.key if isinstance(first, pytree.MappingKey) else f"input {getattr(first, 'idx', 0) + 1}"

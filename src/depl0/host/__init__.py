@@ -1,1 +1,1 @@
-"""The user's network: its inputs, private copies of it, and how it is called."""
+"""The user's network: its inputs, private copies of it, and calls of it."""

@@ -1,7 +1,7 @@
 """Caches of keys and values among a network's outputs, as Hugging Face's language models return them.
 
-A cache is for the network's own next call. What a pruned network keeps in it has other widths, so caches are not
-compared; the outputs of a next call that uses them are.
+A cache is meant for the network's own next call. A pruned network stores tensors of other widths in it, so caches are
+not compared. The outputs of a next call that uses them are compared instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TwoPasses(NamedTuple):
 
 
 def is_cache(value: object) -> bool:
-    """Return True for a cache of transformers, which is not imported for that."""
+    """Return True for a cache of transformers; the library is not imported for this check."""
     loaded = sys.modules.get("transformers.cache_utils")
     return loaded is not None and isinstance(value, loaded.Cache)
 
@@ -33,7 +33,7 @@ def is_cache(value: object) -> bool:
 def with_next_call(function: Callable[..., Any], kwargs: Mapping[str, Any], args: tuple[Any, ...], outputs: Any) -> Any:
     """Call a network once more with the cache that it returned, on the last token; return the outputs of both calls.
 
-    Outputs without a cache are returned as they are, and so are those of a network that takes no cache with these
+    Outputs without a cache are returned unchanged, and so are those of a network that accepts no cache with these
     inputs.
     """
     cache = outputs.get(CACHE) if isinstance(outputs, Mapping) else None
@@ -45,7 +45,7 @@ def with_next_call(function: Callable[..., Any], kwargs: Mapping[str, Any], args
 
 
 def _continued(name: str, value: Any) -> Any:
-    """Return the last token of tokens, and a mask with one place more."""
+    """Return the last token of tokens, or a mask that is longer by one."""
     if not isinstance(value, Tensor) or value.dim() < 2:
         return value
     if name in _MASKS:

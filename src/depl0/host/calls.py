@@ -1,4 +1,4 @@
-"""Observe the calls of torch functions that a network makes while it runs. No hooks; nothing in the network changes.
+"""Observe a network's calls of torch functions while it runs, without hooks or changes to the network.
 
 The functions that apply a layer's weight are recognised, with the name of the weight and their arguments by name:
 
@@ -28,13 +28,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     **{f"conv_transpose{n}d": _TRANSPOSED for n in (1, 2, 3)},
     "linear": ("input", "weight", "bias"),
 }
-"""functions that apply a layer's weight, and the names of their arguments"""
+"""Functions that apply a layer's weight, and the names of their arguments."""
 
 _BATCH_NORM = {
     True: ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
     False: ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"),
 }
-"""of ``torch.nn.functional.batch_norm``, and of ``torch.batch_norm``"""
+"""Arguments of ``torch.nn.functional.batch_norm``, and of ``torch.batch_norm``."""
 
 TRANSPOSED = {name for name, arguments in LAYERS.items() if arguments is _TRANSPOSED}
 ADDITIONS = {"add", "__add__", "__radd__", "__iadd__", "add_"}
@@ -49,7 +49,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     weight: str | None = None
-    """for functions in ``LAYERS``: the name of the parameter that is applied"""
+    """For functions in ``LAYERS``: the name of the parameter that is applied."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a function in ``LAYERS``, or of a batch norm, by name, as far as they were given."""
+        """The arguments of a function in ``LAYERS``, or of a batch norm, by name, as far as they were passed."""
         names = LAYERS.get(self.name) or _BATCH_NORM[self.function is functional.batch_norm]
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
@@ -74,10 +74,10 @@ After: TypeAlias = Callable[[Call, Any], None]
 
 @final
 class CallRecorder(TorchFunctionMode):
-    """Reports the calls that are made while the context is active.
+    """Reports all calls that are made while the context is active.
 
     Args:
-        network: names the parameters.
+        network: the network whose parameters are named.
         before: called with every :class:`Call` before it is made.
         after: called with every :class:`Call` and its result.
     """

@@ -1,4 +1,4 @@
-"""The host is never touched: private copies, a watch over them while they run, and runs of the host without a trace."""
+"""Isolation of the host: private copies, protection of the host while they run, and runs without side effects."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from depl0.host.network import modes_kept, tied_names
 
 
 def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """Copy the host, in another precision if one is given, so that nothing the analysis does can reach it.
+    """Copy the host, optionally in another precision, so that the analysis cannot modify it.
 
-    What a network keeps of its last pass (activations, attention maps) belongs to a graph that cannot be copied: the
-    copy gets the values alone.
+    Tensors that a network stores from its last pass (activations, attention maps) belong to an autograd graph that
+    cannot be copied: the copy gets only their values.
     """
     try:
-        with _disable_current_modes():  # whoever watches copies at work need not see how they are made
+        with _disable_current_modes():  # modes that observe copies must not observe their creation
             values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
             result = copy.deepcopy(model, _converted(model, dtype) | values)
             if dtype is not None:
@@ -43,7 +43,7 @@ def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Modul
             hint="copy.deepcopy(model) must work; a file, a lock or a generator among its attributes prevents it.",
         ) from error
     _check_shares_nothing(model, result)
-    if result.training != model.training:  # a copied fx.GraphModule has forgotten its mode, and what hangs on it
+    if result.training != model.training:  # copying an fx.GraphModule loses its mode and its attributes
         result.train(model.training)
     for original, module in zip(model.modules(), result.modules(), strict=True):
         module.training = original.training
@@ -51,7 +51,7 @@ def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Modul
 
 
 def _converted(model: nn.Module, dtype: torch.dtype | None) -> dict[int, Any]:
-    """Return the parameters in another precision: to copy them first takes twice as long."""
+    """Return the parameters in another precision: copying them first takes twice as long."""
     plain = [parameter for parameter in model.parameters() if type(parameter) is nn.Parameter and not vars(parameter)]
     found = {id(parameter): (parameter, cast(parameter.detach(), dtype)) for parameter in plain}
     return {
@@ -62,7 +62,7 @@ def _converted(model: nn.Module, dtype: torch.dtype | None) -> dict[int, Any]:
 
 
 def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:
-    """Refuse a copy that is not one: whatever is done to it would be done to the original."""
+    """Raise an error if a copy shares state with the original, which changes to the copy would modify."""
     originals = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
     parts = [*result.named_modules(), *result.named_parameters(), *result.named_buffers()]
     shared = next((name or "everything" for name, part in parts if id(part) in originals), None)
@@ -74,7 +74,7 @@ def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:
 
 
 def _computed_tensors(model: nn.Module) -> list[Tensor]:
-    """Return the tensors among a network's attributes that are results of a computation with gradients."""
+    """Return the tensors among a network's attributes that were computed with gradients."""
     found: dict[int, Tensor] = {}
     seen: set[int] = set()
     stack: list[Any] = [value for module in model.modules() for value in vars(module).values()]
@@ -94,7 +94,7 @@ def _computed_tensors(model: nn.Module) -> list[Tensor]:
     return list(found.values())
 
 
-# -- the watch over copies ---------------------------------------------------------------------------------------------
+# -- protection of the host --------------------------------------------------------------------------------------------
 
 _HINT = (
     "a lambda, a hook or a weak reference in the network is bound to the original object: use a method, or the module "
@@ -103,7 +103,7 @@ _HINT = (
 
 
 class _Reads(TorchDispatchMode):
-    """Refuses, before it is carried out, every operator that is given a tensor of the host."""
+    """Raises an error before an operator runs on a tensor of the host."""
 
     def __init__(self, host: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ class _Reads(TorchDispatchMode):
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Give the tensors among an operator's arguments; a walk of its own, because it is taken at every operator."""
+    """Yield the tensors among an operator's arguments; specialised for speed, because it runs at every operator."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -133,16 +133,16 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def address_of(tensor: Tensor) -> int:
     """Return the address of a tensor's memory; 0 if it has none."""
-    if isinstance(tensor, FakeTensor):  # has no memory, and an exception takes its time
+    if isinstance(tensor, FakeTensor):  # has no memory, and catching an exception is slow
         return 0
     try:
         return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # meta tensors and subclasses without memory of their own
+    except (RuntimeError, NotImplementedError):  # meta tensors and subclasses without their own memory
         return 0
 
 
 class _Attributes:
-    """The attributes of a network's modules, its hooks among them: enough to see a change and to undo it."""
+    """The attributes of a network's modules, including hooks, so that a change can be detected and undone."""
 
     def __init__(self, model: nn.Module) -> None:
         self._seen = [(module, dict(module.__dict__)) for module in model.modules()]
@@ -151,7 +151,7 @@ class _Attributes:
         self._contents = [(value, value.copy()) for value in values if type(value) in containers]
 
     def restore(self) -> str | None:
-        """Put everything back; return the name of an attribute that had changed."""
+        """Restore all attributes; return the name of one that had changed, or None."""
         changed: str | None = None
         for module, before in self._seen:
             now = module.__dict__
@@ -169,7 +169,7 @@ class _Attributes:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Tell whether two containers hold the same objects, in the same order."""
+    """Return True if two containers hold the same objects, in the same order."""
     if isinstance(left, set):
         return bool(left == right)
     if isinstance(left, dict):
@@ -179,7 +179,7 @@ def _same(left: Any, right: Any) -> bool:
 
 @contextmanager
 def attributes_kept(model: nn.Module) -> Iterator[None]:
-    """Restore the attributes of a network's modules afterwards: caches, for one, hold tensors of one precision."""
+    """Restore the attributes of a network's modules afterwards, for example caches with tensors of one precision."""
     attributes = _Attributes(model)
     try:
         yield
@@ -189,10 +189,10 @@ def attributes_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def untouched(host: nn.Module) -> Iterator[None]:
-    """Run copies of a host: whatever reaches the host itself is refused before it can change anything there."""
+    """Run copies of a host: any access to the host itself raises an error before it can change the host."""
     attributes = _Attributes(host)
     try:
-        with _Reads(host), ignored_warnings():  # the host itself will give them when it runs
+        with _Reads(host), ignored_warnings():  # the host itself will raise them when it runs
             yield
     finally:
         changed = attributes.restore()
@@ -204,9 +204,9 @@ def untouched(host: nn.Module) -> Iterator[None]:
 
 
 def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tensor] | None = None) -> Any:
-    """Run the host itself in evaluation mode; tensors, attributes, modes and random state stay what they were.
+    """Run the host itself in evaluation mode; tensors, attributes, modes and random state do not change.
 
-    It runs on copies of its parameters and buffers: a network may write into them, in forward or in eval() itself.
+    It runs on copies of its parameters and buffers, because a network may modify them in forward or even in eval().
     """
     attributes = _Attributes(host)
     own = [*host.named_parameters(), *host.named_buffers()]
@@ -222,7 +222,7 @@ def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tenso
 
 
 class _Evaluated(nn.Module):
-    """Runs a network after eval(), with whatever tensors it has at that moment."""
+    """Runs a network after eval(), with the tensors it has at that time."""
 
     def __init__(self, host: nn.Module) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Call a network with other tensors in place of its own, also where activation checkpointing runs parts of it again.
+"""Call a network with other tensors in place of its own, including parts that activation checkpointing recomputes.
 
-A part of the host that runs under ``torch.utils.checkpoint`` is run once more in the backward pass, when the host has
-its own parameters back. It would see them without gates, and gradients would silently be wrong. So while a host that
-uses checkpointing runs, what it hands to ``checkpoint`` is wrapped to see the gated parameters whenever it runs. With
-any other host, ``torch.utils.checkpoint`` is left alone.
+A part of the host that runs under ``torch.utils.checkpoint`` is run again in the backward pass, when the host has its
+own parameters back. It would use them without gates, and gradients would silently be wrong. Therefore, while a host
+that uses checkpointing runs, the functions that it passes to ``checkpoint`` are wrapped so that they always use the
+gated parameters. With any other host, ``torch.utils.checkpoint`` is not changed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def call_with(
 ) -> Any:
     """Call a network with these tensors in place of its own.
 
-    ``ties`` are the other names of its tensors (:func:`depl0.host.network.tied_names`), followed here because
-    functional_call would leave its tensors behind in a module that has two names.
+    ``ties`` are the other names of its tensors (:func:`depl0.host.network.tied_names`). They are resolved here because
+    functional_call would not restore the tensors of a module that has two names.
     """
     return torch.func.functional_call(model, _with_ties(model, tensors, ties), args, kwargs, tie_weights=False)
 
@@ -54,11 +54,11 @@ def call_gated(
     ties: Mapping[str, tuple[str, ...]],
     checkpoints: bool = False,
 ) -> Any:
-    """Call a network with these parameters in place of its own, also where parts of it are computed again later.
+    """Call a network with these parameters in place of its own, including parts that are recomputed later.
 
     ``checkpoints`` says that it is known to use activation checkpointing; else its classes tell whether it may.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # compiled graphs hold their parameters themselves
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # compiled graphs keep their own parameters
         return call_with(host, parameters, args, kwargs, ties)
     if not (checkpoints or _may_checkpoint(host)):
         return call_with(host, parameters, args, kwargs, ties)
@@ -68,7 +68,7 @@ def call_gated(
 
 
 def _check_owners(host: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-    """Refuse a layer that was wrapped by itself: its wrapper shows its parameters, but takes no others for them."""
+    """Raise an error for a single layer in a wrapper that exposes its parameters but ignores replacements for them."""
     for name in parameters:
         path, _, own = name.rpartition(".")
         if own not in (module := host.get_submodule(path))._parameters:
@@ -79,7 +79,7 @@ def _check_owners(host: nn.Module, parameters: Mapping[str, Tensor]) -> None:
 
 
 def _may_checkpoint(host: nn.Module) -> bool:
-    """Tell whether any module of a network may use checkpoints; asked at every step, as modules may be exchanged."""
+    """Return True if a module of a network may use checkpoints; checked at every step, as modules may be exchanged."""
     kinds: set[type] = set()
     stack: list[nn.Module | None] = [host]
     while stack:  # several times as fast as host.modules()
@@ -92,7 +92,7 @@ def _may_checkpoint(host: nn.Module) -> bool:
 
 @lru_cache(maxsize=4096)
 def _mentions_checkpoint(kind: type) -> bool:
-    """Tell whether the methods of a class speak of checkpoints: then it may use them, now or when it is told to."""
+    """Return True if the methods of a class mention checkpoints, and so may use them now or when configured to."""
     classes = [cls for cls in kind.__mro__ if not cls.__module__.startswith("torch.nn.") and cls is not object]
     codes = [code for cls in classes for member in vars(cls).values() if (code := _code(member)) is not None]
     while codes:
@@ -110,7 +110,8 @@ def _code(member: object) -> CodeType | None:
 
 @contextmanager
 def watch_checkpoints() -> Iterator[list[bool]]:
-    """Note whether a network that runs inside uses activation checkpointing; the list is empty if it does not."""
+    """Record whether a network that runs inside the context uses activation checkpointing; if not, the list is
+    empty."""
     used: list[bool] = []
     with _intercepted():
         _running.watchers.append(used)
@@ -120,10 +121,10 @@ def watch_checkpoints() -> Iterator[list[bool]]:
             _running.watchers.pop()
 
 
-# -- standing between checkpoint and what it calls ---------------------------------------------------------------------
+# -- interception of checkpoint ----------------------------------------------------------------------------------------
 
 WITHOUT_REENTRANT, REENTRANT = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
-"""what ``torch.utils.checkpoint.checkpoint`` calls, under whatever name it was itself imported"""
+"""The functions that ``torch.utils.checkpoint.checkpoint`` calls, under any imported name."""
 
 
 class _Part(nn.Module):
@@ -131,14 +132,14 @@ class _Part(nn.Module):
 
     def __init__(self, host: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.host, self._function = host, (function,)  # not as a module: its parameters would count twice
+        self.host, self._function = host, (function,)  # not as a module, or its parameters would count twice
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._function[0](*args, **kwargs)
 
 
 class _Running(threading.local):
-    """What is under way in this thread, the innermost last."""
+    """The calls that are running in this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[nn.Module, Mapping[str, Tensor]]] = []
@@ -163,7 +164,7 @@ def _seen_again(host: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[N
 
 @contextmanager
 def _intercepted() -> Iterator[None]:
-    """Stand between ``checkpoint`` and what it calls, while any thread needs it."""
+    """Intercept the calls that ``checkpoint`` makes, while any thread needs it."""
     global _count
     with _lock:
         _count += 1
@@ -194,7 +195,7 @@ def _without_reentrant(function: Callable[..., Any], *rest: Any, **named: Any) -
         inside = {f"host.{name}": tensor for name, tensor in parameters.items()}
 
         def again(*args: Any, **kwargs: Any) -> Any:
-            with _seen_again(host, parameters):  # a part may have checkpoints of its own
+            with _seen_again(host, parameters):  # a part may contain checkpoints itself
                 return torch.func.functional_call(part, inside, args, kwargs, tie_weights=False)
 
         function = again
@@ -202,7 +203,7 @@ def _without_reentrant(function: Callable[..., Any], *rest: Any, **named: Any) -
 
 
 class _Reentrant:
-    """Refuses, inside a gated network, the variant that starts a backward pass of its own for every part."""
+    """Raises an error, inside a gated model, for the variant that starts a separate backward pass for every part."""
 
     @staticmethod
     def apply(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the host is called with, and what it returns: example inputs, and the tensors inside any outputs."""
+"""Inputs and outputs of the host: example inputs, and the tensors inside any outputs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from depl0.host.caches import is_cache
 
 @dataclass(frozen=True)
 class ExampleInputs:
-    """What the host is called with: positional and keyword arguments."""
+    """The inputs of the host: positional and keyword arguments."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     others: tuple[ExampleInputs, ...] = ()
-    """further examples, for a network that takes several kinds of inputs"""
+    """Further examples, for a network that accepts several kinds of inputs."""
 
     @classmethod
     def of(cls, inputs: object, name: str = "example_inputs") -> ExampleInputs:
         """Accept a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of such examples.
 
-        NumPy arrays are taken as tensors; any other mapping, such as a tokenizer's BatchEncoding, as a dict.
+        NumPy arrays are converted to tensors, and any other mapping, such as a tokenizer's BatchEncoding, to a dict.
 
         Raises:
-            InputError: if ``inputs``, which the error calls ``name``, is something else, or holds no tensor or example.
+            InputError: if ``inputs``, named ``name`` in the message, is something else, or holds no tensor or example.
         """
         if isinstance(inputs, ExampleInputs):
             return inputs
@@ -70,11 +70,12 @@ class ExampleInputs:
         return [leaf for leaf in self.leaves() if isinstance(leaf, Tensor)]
 
     def numbers(self) -> int:
-        """Return how many numbers all tensors hold."""
+        """Return the number of elements of all tensors."""
         return sum(tensor.numel() for tensor in self.tensors())
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of the positional inputs, or nothing if there are others than floating-point tensors."""
+        """Return the shapes of the positional inputs, or an empty tuple if not all inputs are floating-point
+        tensors."""
         plain = all(isinstance(arg, Tensor) and arg.is_floating_point() for arg in self.args) and not self.kwargs
         return tuple(tuple(arg.shape) for arg in self.args) if plain else ()
 
@@ -89,7 +90,7 @@ class ExampleInputs:
         return self.map_tensors(lambda tensor: tensor[:1] if tensor.ndim and tensor.shape[0] == batch else tensor)
 
     def alone(self) -> ExampleInputs:
-        """Return this example without the others."""
+        """Return this example without the other examples."""
         return ExampleInputs(self.args, self.kwargs)
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> ExampleInputs:
@@ -98,11 +99,11 @@ class ExampleInputs:
         return ExampleInputs(args, kwargs, tuple(other.map_tensors(function) for other in self.others))
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """Call a network with copies of these inputs: it may write into them."""
+        """Call a network with copies of these inputs, because it may modify them."""
         return self.alone().map_tensors(lambda tensor: tensor.detach().clone()).run(function)
 
     def run(self, function: Callable[..., Any]) -> Any:
-        """Call a network with these inputs themselves."""
+        """Call a network with these inputs, without copying them."""
         with user_defaults():
             return function(*self.args, **self.kwargs)
 
@@ -112,7 +113,7 @@ class ExampleInputs:
         return self.map_tensors(lambda t: t.to(device))
 
     def twice(self) -> ExampleInputs:
-        """Return a batch of two where every tensor is a batch of one (batch norm cannot train on one value)."""
+        """Return a batch of two for every tensor with a batch of one (batch norm cannot train on one value)."""
         return self.map_tensors(lambda t: torch.cat([t, t]) if t.dim() > 0 and t.shape[0] == 1 else t)
 
 
@@ -131,9 +132,9 @@ def as_tensors(inputs: Any) -> Any:
 
 
 def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
-    """Return the leaves of a network's outputs and their structure; dataclasses and other objects are opened.
+    """Return the leaves of a network's outputs and their structure; dataclasses and other objects are flattened.
 
-    Caches of keys and values are no outputs (:mod:`depl0.host.caches`).
+    Caches of keys and values do not count as outputs (:mod:`depl0.host.caches`).
 
     >>> flatten_outputs({"logits": 1, "state": (2, None)})[0]
     [1, 'tuple', 2, None]
@@ -142,7 +143,7 @@ def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
 
 
 def output_tensors(outputs: Any) -> list[Tensor]:
-    """Return every tensor that a network's outputs hold."""
+    """Return every tensor in a network's outputs."""
     return [leaf for leaf in flatten_outputs(outputs)[0] if isinstance(leaf, Tensor)]
 
 
@@ -163,7 +164,7 @@ def _opened(outputs: Any) -> Any:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return an object's attributes, those in slots too."""
+    """Return an object's attributes, including those in slots."""
     found = {}
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())

@@ -1,4 +1,4 @@
-"""The user's network: whether it can be a host, its tensors' names, its modes, and a run that explains failures."""
+"""The user's network: checks of a host, names of its tensors, its modes, and runs with helpful error messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from depl0.host.inputs import ExampleInputs
 
 
 class Gated(nn.Module):
-    """What every gated network is; it cannot be a host itself."""
+    """Base class of all gated models, which cannot be hosts themselves."""
 
 
 def check_host(model: object) -> nn.Module:
-    """Refuse what cannot be a host before anything is tried with it."""
+    """Raise an error for an object that cannot be a host, before anything is done with it."""
     if not isinstance(model, nn.Module):
         raise InputError(
             f"model must be a torch.nn.Module, got {type(model).__name__} instead.",
@@ -48,8 +48,8 @@ def check_host(model: object) -> nn.Module:
 
 
 def check_whole(parameter: Tensor) -> None:
-    """Refuse a parameter of which every process holds a part (FSDP2, tensor parallelism)."""
-    loaded = sys.modules.get("torch.distributed.tensor")  # there are no such parameters before it is imported
+    """Raise an error for a parameter that is sharded over several processes (FSDP2, tensor parallelism)."""
+    loaded = sys.modules.get("torch.distributed.tensor")  # no such parameters exist before it is imported
     if loaded is not None and isinstance(parameter, loaded.DTensor):
         raise InputError(
             "the network is sharded (its parameters are DTensors); gates and cuts need whole parameters.",
@@ -59,7 +59,7 @@ def check_whole(parameter: Tensor) -> None:
 
 
 def _check_values(model: nn.Module) -> None:
-    """Refuse a network whose parameters have no values here: nothing could be compared."""
+    """Raise an error for a network whose parameters have no values (meta tensors), which cannot be compared."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         check_whole(tensor)
         if is_lazy(tensor):
@@ -74,9 +74,9 @@ def _check_values(model: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Refuse a network whose weights are not numbers; what it computes could not be compared."""
+    """Raise an error for a network with non-finite weights, whose outputs cannot be compared."""
     for name, tensor in model.named_parameters():
-        if bool(tensor.detach().sum().isfinite()):  # as it is with rare exceptions, and quick to see
+        if bool(tensor.detach().sum().isfinite()):  # the usual case, and a fast check
             continue
         bad = ~tensor.isfinite() if tensor.requires_grad else tensor.isnan()
         if bool(bad.any()):
@@ -97,7 +97,7 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
 
 
 def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the other names of tensors that several modules hold; a module counts once, whatever its own names."""
+    """Return the other names of shared tensors; a module counts once, even if it has several names."""
     names: dict[int, list[str]] = {}
     for path, module in model.named_modules():
         for name, tensor in [*module.named_parameters(path, False), *module.named_buffers(path, False)]:
@@ -107,7 +107,7 @@ def tied_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 @contextmanager
 def module_stack() -> Iterator[list[nn.Module]]:
-    """Follow which modules run in this thread; after an exception the list ends with the module that raised it."""
+    """Track the running modules of this thread; after an exception the list ends with the module that raised it."""
     stack: list[nn.Module] = []
     thread = get_ident()
 
@@ -131,14 +131,14 @@ def module_stack() -> Iterator[list[nn.Module]]:
 
 
 def run_checked(model: nn.Module, example: ExampleInputs, call: Callable[..., Any] | None = None) -> Any:
-    """Run the network once, in its present mode, by calling it or ``call``; a failure says in which layer."""
+    """Run the network once, in its current mode, by calling it or ``call``; a failure is reported with its layer."""
     with explained_run(model, example, "example_inputs"), torch.no_grad():
         return example.call(call or model)
 
 
 @contextmanager
 def explained_run(model: nn.Module, example: ExampleInputs, name: str) -> Iterator[None]:
-    """Say in which layer a network fails that runs inside, and on what."""
+    """Add the layer and its inputs to the error of a network that fails inside the context."""
     running: list[nn.Module] = []
     try:
         with module_stack() as running:
@@ -164,14 +164,14 @@ def path_of(model: nn.Module, running: list[nn.Module]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text: those of torch run over pages."""
+    """Return the first line of an error's text, because those of torch may be pages long."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
 @contextmanager
 def evaluation_mode(*models: nn.Module) -> Iterator[None]:
-    """Put networks in evaluation mode for a while; every module's own mode comes back."""
+    """Put networks in evaluation mode temporarily; afterwards the mode of every module is restored."""
     with modes_kept(*models):
         for model in models:
             model.eval()
@@ -180,7 +180,7 @@ def evaluation_mode(*models: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def modes_kept(*models: nn.Module) -> Iterator[None]:
-    """Give every module its own mode back in the end."""
+    """Restore the mode of every module afterwards."""
     modes = {module: module.training for model in models for module in model.modules()}
     try:
         yield
