@@ -65,7 +65,7 @@ def test_an_engine_gives_what_the_sequential_study_gives(tmp_path: Path, on: str
 def driver(folder: Path) -> subprocess.Popen[bytes]:
     """Start a study as a user would, in a process that may be killed."""
     code = (
-        "import sys; from pathlib import Path; from tests.studies.test_engines import *\n"
+        "import sys; from pathlib import Path; from tests.studies.test_workers import *\n"
         "from depl0._util.progress import stop_on_signals\n"
         "with stop_on_signals():\n"
         "    study = Study('sweep', ONE, Path(sys.argv[1]))\n"

@@ -18,8 +18,11 @@ SECONDS = 180.0
 """time limit for starting Ray on this machine, or for reaching a cluster"""
 
 
-def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> None:
-    """Start Ray, with a message of what is awaited.
+def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> threading.Event:
+    """Start Ray, with a message of what is awaited, and return an event that lets the starting thread end.
+
+    Ray asks the kernel to end its processes together with the thread that started them, so that thread waits until Ray
+    has been shut down.
 
     Raises:
         TrainingError: Ray has not started in time, or has failed to.
@@ -27,22 +30,27 @@ def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> 
     what = f"the Ray cluster at {address}" if address else "Ray to start on this machine"
     print(f"waiting for {what}, at most {seconds:g} s …", file=sys.stderr, flush=True)
     failed: list[Exception] = []
+    started, ended = threading.Event(), threading.Event()
 
     def run() -> None:
         try:
             start()
         except Exception as error:  # raised below, in the thread of the caller
             failed.append(error)
+            ended.set()
+        started.set()
+        ended.wait()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive() or failed:
+    threading.Thread(target=run, daemon=True).start()
+    in_time = started.wait(seconds)
+    if failed or not in_time:
+        ended.set()
         reason = f"failed: {str(failed[0]).partition(chr(10))[0][:200]}" if failed else f"took more than {seconds:g} s"
         raise TrainingError(
             f"waiting for {what} {reason}.",
             hint="look at `ray status` and at the address, or use --on local:N for processes of this machine.",
         )
+    return ended
 
 
 @final
@@ -53,8 +61,9 @@ class Ray(Workers):
     def __init__(self, argument: str, resources: Resources) -> None:
         self._ray: Any = require("ray", "ray", "for --on ray", extra="ray")
         self._is_ours = not self._ray.is_initialized()
+        self._ended = threading.Event()
         if self._is_ours:
-            _start(
+            self._ended = _start(
                 lambda: self._ray.init(address=argument or None, log_to_driver=False, include_dashboard=False), argument
             )
         task = self._ray.remote(run_process)
@@ -81,3 +90,4 @@ class Ray(Workers):
             self._ray.wait(self._jobs, num_returns=len(self._jobs), timeout=60)
         if self._is_ours:
             self._ray.shutdown()
+            self._ended.set()
