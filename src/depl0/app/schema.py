@@ -1,6 +1,6 @@
 """Validated, frozen data: recipes and data settings are described with these models.
 
-pydantic decides what is valid and what an error says. It is raised as an InputError of one line, with the name of the
+pydantic validates the values and words the errors. They are raised as an InputError of one line, with the name of the
 field and its value: "recipe field gates.budget must be less than or equal to 1, got 2 instead."
 """
 
@@ -32,7 +32,7 @@ from depl0.errors import InputError
 
 T = TypeVar("T")
 MUST = "Input should be "
-"""how pydantic's messages start"""
+"""prefix of pydantic's messages"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def names_from(known: Callable[[], Iterable[str]]) -> Check:
 
 
 def named_in(registry: Registry[Any]) -> Check:
-    """Return the annotation of a name in a registry, or of a class of the user's own; nothing is imported for it."""
+    """Return the annotation of a name in a registry, or of a user-defined class, which is not imported."""
     return Check(lambda: f"{', '.join(map(repr, registry.names()))} or path/to/file.py:Name", registry.check)
 
 
@@ -140,7 +140,7 @@ class Schema(BaseModel):
 
     @classmethod
     def called(cls, field: str) -> str:
-        """Return what errors call a field."""
+        """Return the name of a field in error messages."""
         return field
 
     def replace(self, **changes: Any) -> Self:
@@ -149,7 +149,7 @@ class Schema(BaseModel):
 
 
 def _explained(kind: type[Schema], error: ValidationError, values: dict[str, Any]) -> InputError:
-    """Return the error for the first field that is wrong, in pydantic's words."""
+    """Return the error for the first invalid field, in pydantic's words."""
     errors = error.errors(include_url=False)
     first = errors[0]
     cause = first.get("ctx", {}).get("error")
@@ -180,7 +180,7 @@ def _hint(errors: Sequence[Any], field: FieldInfo, value: Any) -> str | None:
 
 
 def accepts(field: FieldInfo, value: object) -> bool:
-    """Return True if a field alone would take a value."""
+    """Return True if a field on its own accepts a value."""
     try:
         _adapter(field).validate_python(value)
     except ValidationError:
@@ -194,7 +194,7 @@ def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
 
 
 def describe_type(field: FieldInfo) -> str:
-    """Return what a field may be, in a few words.
+    """Describe the allowed values of a field in a few words.
 
     >>> class Layer(Schema):
     ...     stride: Positive | tuple[Positive, Positive] | None = None
@@ -219,7 +219,7 @@ def _words(schema: dict[str, Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it, at most a line long."""
+    """Return a value as shown in errors, at most one line long."""
     try:
         text = repr(value)
     except ValueError:  # Python does not print integers of thousands of digits

@@ -1,4 +1,7 @@
-"""A table as data: raw values for programs, shown ones for people. All tables of depl0 are written here."""
+"""Tables as data, with raw values for programs and formatted values for people.
+
+All tables of depl0 are written here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: the key of its values, its title, and how a value is shown."""
+    """One column: the key of its values, its title, and the format of a value."""
 
     key: str
     title: str
@@ -23,7 +26,7 @@ class Column:
     hidden: bool = False
     """only for programs"""
     missing: str = MISSING
-    """what is shown where there is no value"""
+    """text for a missing value"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[dict[str, Any]]
     notes: tuple[str, ...] = ()
-    """what has to be said below it"""
+    """notes below the table"""
 
     @property
     def visible(self) -> list[Column]:
@@ -42,12 +45,12 @@ class Table:
         return [column for column in self.columns if not column.hidden]
 
     def shown(self) -> list[list[str]]:
-        """Return the cells as people read them."""
+        """Return the formatted cells."""
         return [[shown(column, row.get(column.key)) for column in self.visible] for row in self.rows]
 
 
 def shown(column: Column, value: Any) -> str:
-    """Return one cell as people read it."""
+    """Return one formatted cell."""
     return column.missing if value is None or value == "" else column.show(value)
 
 
@@ -73,7 +76,7 @@ def text_table(
 
 
 def printable(text: str) -> str:
-    """Return text that cannot command a terminal: control characters other than tabs and new lines are spelled out.
+    """Return text without terminal control sequences. Control characters other than tabs and new lines are escaped.
 
     >>> printable("run\\x1b[2J")
     'run\\\\x1b[2J'
@@ -142,7 +145,7 @@ def markdown_page(table: Table) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Return text that Markdown shows as it is.
+    """Return text with Markdown's special characters escaped.
 
     >>> print(markdown_text("a|b <i> [c](d)"))
     a\\|b &lt;i> \\[c](d)

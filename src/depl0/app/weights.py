@@ -1,7 +1,7 @@
-"""Start a network from weights on disk: safetensors, or a PyTorch state dict.
+"""Initialise a network from weights on disk: safetensors, or a PyTorch state dict.
 
-A ``.pt`` file is a pickle, which can hold code. It is read by PyTorch's restricted reader, which makes tensors and
-plain containers and refuses everything else.
+A ``.pt`` file is a pickle, which can hold code. It is read by PyTorch's restricted unpickler, which allows only tensors
+and plain containers.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _SHOWN = 3
 @final
 @dataclass(frozen=True)
 class NewHead:
-    """The layers at a network's end that weights do not fit, because they are for other classes."""
+    """The final layers of a network that the weights do not fit, because they have other classes."""
 
     layers: tuple[str, ...]
     before: int | None
-    """classes in the weights; None where these layers are not in them at all"""
+    """number of classes in the weights; None if the weights do not contain these layers"""
     now: int
 
 
 def load_weights(model: nn.Module, path: str | os.PathLike[str], *, strict: bool = True) -> NewHead | None:
-    """Copy the weights of a file into a network, all or none.
+    """Copy the weights of a file into a network. On an error, nothing is copied.
 
     Checkpoints that keep the state dict under ``"state_dict"`` or ``"model"`` are understood, and so are the keys of
-    networks saved inside ``DataParallel``. Two things may be missing: the counters of batch norms, which old files lack
-    and which are no weights, and all but one of the names of a tensor that the network uses more than once.
+    networks saved inside ``DataParallel``. Two kinds of entries may be missing: the counters of batch norms, which old
+    files lack, and all but one of the names of a shared tensor.
 
-    Not ``strict``, weights for another number of classes are taken too: the layers that give the classes keep their
-    fresh values, and are returned.
+    With ``strict=False``, weights for another number of classes are also accepted. The classifier layers keep their
+    initial values and are returned.
     """
     path = Path(path)
     return fill(model, _read(path), f"weights file {path}", strict=strict)
 
 
 def fill(model: nn.Module, found: dict[str, Tensor], source: str, *, strict: bool = True) -> NewHead | None:
-    """Do as :func:`load_weights` with the tensors of a state dict; ``source`` is what errors call them."""
+    """Apply :func:`load_weights` to the tensors of a state dict; ``source`` is their name in error messages."""
     wanted = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
     if any(target.is_meta for target in wanted.values()):
         raise InputError(
@@ -78,10 +78,10 @@ def fill(model: nn.Module, found: dict[str, Tensor], source: str, *, strict: boo
 
 
 def find_new_head(model: nn.Module, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> NewHead | None:
-    """Return the layers that give the classes, where they are all that does not fit; None: all fits, or more does not.
+    """Return the classifier layers if only they do not match; None if everything matches or other layers do not.
 
-    They are the layers whose outputs differ in number, weight and bias alike, all from one number to one other; or,
-    where weights come without such layers (a backbone) or with them under other names, the network's last layer.
+    These are the layers whose weight and bias differ in the number of outputs, all by the same change. If the weights
+    lack such layers (a backbone) or name them differently, it is the network's last layer.
     """
     unlike = {key for key in found if key in wanted and found[key].shape != wanted[key].shape}
     counts = {(found[key].shape[:1], wanted[key].shape[:1]) for key in unlike}
@@ -134,8 +134,8 @@ def _read_pytorch(path: Path) -> object:
     _check_members(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what the error below says better
-            # The restricted reader: makes tensors and plain containers, and refuses to call anything.
+            warnings.simplefilter("ignore")  # the error below is more specific than this warning
+            # The restricted unpickler allows tensors and plain containers, and calls nothing.
             return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights_only
     except UnpicklingError as error:
         foreign = re.search(r"GLOBAL (\S+)", str(error))
@@ -146,13 +146,16 @@ def _read_pytorch(path: Path) -> object:
             "Only tensors are read.",
             hint="save the state dict alone where the file comes from, with safetensors.torch.save_file.",
         ) from error
-    except Exception as error:  # what a damaged file runs into is not documented: RuntimeError, EOFError, KeyError, …
+    except Exception as error:  # exceptions for damaged files are undocumented: RuntimeError, EOFError, …
         reason = str(error).partition(". ")[0].partition("\n")[0] or "it ends too early"
         raise _damaged(path, f"{type(error).__name__}: {reason}") from error
 
 
 def _check_members(path: Path) -> None:
-    """Refuse an archive whose members are larger than itself: torch.save does not compress, and would unpack them."""
+    """Raise if an archive has members larger than itself.
+
+    torch.save does not compress, so such a file is not its output.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
@@ -220,7 +223,7 @@ def _check_fit(source: str, found: Mapping[str, Tensor], wanted: Mapping[str, Te
 
 
 def _fits(key: str, found: Tensor, wanted: Tensor) -> bool:
-    """Weights may come in another precision, but not as whole numbers; a counter may come as any number."""
+    """Return True if a weight can be copied, from any type of float or, for a counter, from any type."""
     same_kind = found.is_floating_point() == wanted.is_floating_point() or _is_counter(key)
     return found.shape == wanted.shape and same_kind and not found.is_complex()
 
@@ -230,7 +233,7 @@ def _is_counter(key: str) -> bool:
 
 
 def _shape(tensor: Tensor) -> str:
-    """Write a tensor's shape, and its type where that is not the usual one."""
+    """Format a tensor's shape, and its type unless it is a float."""
     shape = "×".join(map(str, tensor.shape)) or "a single number"
     return shape if tensor.is_floating_point() else f"{shape} of {str(tensor.dtype).removeprefix('torch.')}"
 

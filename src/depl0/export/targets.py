@@ -77,7 +77,7 @@ class Target(abc.ABC):
         """Raise NotInstalledError if a package that writes or runs the file is missing."""
 
     def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the arrays passed to the reader program, and the expected results: by default inputs and outputs.
+        """Return the arrays for the separate process, and the expected results: by default inputs and outputs.
 
         Names are ``CASE.POSITION``.
         """

@@ -1,4 +1,4 @@
-"""What every data set is: a description, and batches that are a pure function of seed, epoch and step."""
+"""Interface of data sets: a description, and batches that are a pure function of seed, epoch and step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Split: TypeAlias = Literal["validation", "test"]
 @final
 @dataclass(frozen=True)
 class DataInfo:
-    """What a data set holds, as its batches give it."""
+    """Description of a data set, as its batches provide it."""
 
     name: str
     num_classes: int | None
@@ -37,7 +37,7 @@ class DataInfo:
     input_shapes: str = field(default="", kw_only=True)
     """the inputs of one example, if they are not one image"""
     mean: tuple[float, ...] | None = None
-    """what images in [0, 1] are normalised by, one number per channel"""
+    """mean by which images in [0, 1] are normalised, one number per channel"""
     std: tuple[float, ...] | None = None
     target_shape: tuple[int, ...] | None = ()
     """the shape of one target: () is a number, None several tensors"""
@@ -57,7 +57,7 @@ class DataInfo:
         return self.input_shapes if self.image_shape is None else "×".join(map(str, self.image_shape))
 
     def description(self) -> dict[str, Any]:
-        """Return what is needed to prepare inputs for the trained network, as plain lists and numbers."""
+        """Return the preprocessing that the trained network needs, as plain lists and numbers."""
         names = ("image_shape", "target_shape", "class_names", "mean", "std")
         values = {name: getattr(self, name) for name in names}
         lists = {name: None if value is None else list(value) for name, value in values.items()}
@@ -67,7 +67,7 @@ class DataInfo:
 @final
 @dataclass(frozen=True)
 class Target:
-    """Where batches go: the device, and which of how many equal processes this one is."""
+    """Destination of batches: the device, the rank of this process, and the world size."""
 
     device: torch.device
     rank: int = 0
@@ -77,8 +77,8 @@ class Target:
 class Batches(abc.ABC):
     """Batches of inputs and targets, epoch after epoch.
 
-    There is no state: an epoch that starts again, or at a later step, gives the same batches bit by bit, and PyTorch's
-    global random numbers are neither used nor changed.
+    Batches are stateless. An epoch that is repeated, or started at a later step, yields bit-identical batches, and
+    PyTorch's global random state is neither used nor changed.
 
     Args:
         size: examples of this rank in one epoch.

@@ -1,4 +1,4 @@
-"""Torch Datasets of the user's own, and data sets of Hugging Face, as batches.
+"""Batches from user-defined torch Datasets and from data sets of Hugging Face.
 
 The order of the examples and the random numbers of their transforms depend on seed, epoch and number alone, whatever
 the number of workers.
@@ -31,7 +31,7 @@ TARGET_NAMES = ("label", "labels", "target", "targets", "fine_label", "class", "
 EXPECTED = "(inputs, targets), or a dict with an 'image' (or 'inputs') and a 'label' (or 'targets')"
 KINDS = "a tensor, an array, numbers, a Pillow image, or a tuple or dict of them"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""of uint8 images with three channels, unless the settings have others: those of ImageNet"""
+"""ImageNet's mean and standard deviation, the defaults for uint8 images with three channels"""
 
 Normalised: TypeAlias = dict[int, Normalise]
 """how uint8 images are normalised, by their number of channels"""
@@ -64,7 +64,7 @@ def open_datasets(spec: str, train: Any, test: Any, settings: DataSettings, targ
 
 
 def describe(spec: str, inputs: Any, targets: Any, normalised: Normalised, **known: Any) -> DataInfo:
-    """Return the description of data from the inputs and targets of one example, and what else is known."""
+    """Return the description of a data set from the inputs and targets of one example, and other known properties."""
     is_image = isinstance(inputs, Tensor) and inputs.ndim == 3
     used = normalised.get(inputs.shape[0]) if is_image else None
     return DataInfo(
@@ -98,7 +98,7 @@ class Examples:
     """Training or test examples that are read one by one."""
 
     name: str
-    """as errors call them"""
+    """name in error messages"""
     source: Any
     """returns the example of a number, and has a length"""
 
@@ -269,7 +269,7 @@ class ReadExamples(Dataset[Any]):
 
 @final
 class DatasetBatches(Batches):
-    """Batches of examples that are read when they are needed.
+    """Batches of examples that are read on demand.
 
     The Dataset takes (epoch, number) and returns inputs and targets, or an error. ``plain`` is the same Dataset without
     augmentation.
@@ -305,7 +305,7 @@ class DatasetBatches(Batches):
             collate_fn=_collate,
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # else the loader would draw from the global one
+            generator=torch.Generator(),  # otherwise the loader would use the global generator
         )
         for batch in loader:
             if isinstance(batch, Depl0Error):

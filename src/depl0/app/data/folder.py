@@ -32,16 +32,16 @@ from depl0.errors import DataError, InputError
 IMAGE_SIZE = 224
 CROP_SHARE = 224 / 256  # of the shorter side, for the centre crop
 LARGEST_OWN = 256
-"""the longer side of files that keep their size"""
+"""largest longer side of files that keep their size"""
 INSPECTED = 64
-"""files whose size is read"""
+"""number of files whose size is read"""
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part of a training image
 TRIES = 10
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
-"""Pillow knows others that are programs, and starts one to draw them."""
+"""Pillow supports other formats that are programs, and runs an interpreter to draw them."""
 MAX_PIXELS = 64_000_000
-"""of one image: half a gigabyte while it is decoded"""
+"""pixels of one image: half a gigabyte while it is decoded"""
 
 
 @final
@@ -153,7 +153,7 @@ def scan(path: Path) -> tuple[tuple[str, ...], Files, Files]:
 
 
 def own_size(path: Path) -> tuple[int, int] | None:
-    """Return the height and width of a folder's images if all inspected ones are alike and small."""
+    """Return the height and width of a folder's images if all inspected images have the same small size."""
     pil = require("PIL.Image", "pillow", "to decode image files")
     paths, found = scan(path)[1].paths, set()
     for file in paths[:: -(-len(paths) // INSPECTED)]:

@@ -1,4 +1,4 @@
-"""DataLoaders of the user's own as batches: in their own order and batch size, epoch after epoch the same."""
+"""Batches from user-defined DataLoaders, in their own order and batch size, identical in every epoch."""
 
 from __future__ import annotations
 

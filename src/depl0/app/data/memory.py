@@ -39,7 +39,7 @@ class Arrays:
     """None: measured"""
     std: tuple[float, ...] | None = None
     augment: str = "none"
-    """what ``augment="default"`` means for this data set"""
+    """augmentation selected by ``augment="default"`` for this data set"""
     class_names: tuple[str, ...] | None = None
     num_classes: int | None = None
     """None: the number of names, or the largest label"""
@@ -54,7 +54,7 @@ def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
         _check(part, f"{which} images of {arrays.name}")
     _check_alike(arrays)
     changes = {"augment": augment != "none" and augment, "image_size": settings.image_size}
-    for name, value in changes.items():  # label maps and points would stay where they are
+    for name, value in changes.items():  # label maps and points would not be augmented with the images
         if value and any(tensor.ndim > 2 for tensor in pytree.tree_leaves(arrays.train[1])):
             raise InputError(
                 f"data.{name} must be left out for {arrays.name}, whose targets have places in the image, "
@@ -101,7 +101,7 @@ class Crops:
     flip: bool
 
     def draw(self, epoch: int) -> Tensor:
-        """Draw top, left and flip for every step and image of this rank: (3, steps, images)."""
+        """Sample top, left and flip for every step and image of this rank: (3, steps, images)."""
         rng = random_stream(self.schedule.seed, CROP, epoch)
         top, left = rng.integers(0, 2 * self.padding, size=(2, self.images), endpoint=True)
         flip = rng.integers(0, 1, size=self.images, endpoint=True) * self.flip
@@ -110,7 +110,7 @@ class Crops:
 
 @final
 class MemoryBatches(Batches):
-    """Batches of images that are on the device already."""
+    """Batches of images that are already on the device."""
 
     def __init__(self, part: Part, schedule: Schedule, normalise: Normalise, crops: Crops | None = None) -> None:
         super().__init__(schedule.size, schedule.steps)
@@ -139,7 +139,7 @@ class MemoryBatches(Batches):
 def _chosen_targets(chosen: Tensor) -> Callable[[Tensor], Tensor]:
     def select(targets: Tensor) -> Tensor:
         found = targets.index_select(0, chosen)
-        return found.long() if is_integer(found) else found  # only here, so that large label maps are kept small
+        return found.long() if is_integer(found) else found  # converted only here, so that large label maps stay small
 
     return select
 

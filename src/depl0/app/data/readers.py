@@ -222,4 +222,4 @@ READERS: dict[str, Callable[[Path], Arrays]] = {
     "cifar10": read_cifar10,
     "cifar100": read_cifar100,
 }
-"""what ``--data NAME:DIR`` reads into memory; the digits need no folder"""
+"""data sets that ``--data NAME:DIR`` reads into memory; the digits need no folder"""

@@ -1,4 +1,4 @@
-"""Data sets by name, or from a function of the user's own."""
+"""Data sets by name, or from a user-defined function."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from depl0.errors import InputError
 
 Indices = npt.NDArray[np.int64]
 
-# What random numbers are used for. Each purpose has a stream of its own.
+# Purposes of random numbers. Each purpose has its own stream.
 ORDER, CROP, RESIZED_CROP, VALIDATION, LOADER = range(5)
 TRANSFORM = VALIDATION
 """shares its number with VALIDATION, so that the batches of earlier releases are reproduced"""

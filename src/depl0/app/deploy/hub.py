@@ -38,7 +38,7 @@ def push_to_hub(folder: str | Path, repo_id: str, *, private: bool = True, token
         api.upload_folder(
             repo_id=repo_id, folder_path=path, allow_patterns=list(UPLOADED), commit_message="Upload a pruned network"
         )
-    except Exception as error:  # the network's, the server's and the library's own
+    except Exception as error:  # errors of the network, of the server, and of the library itself
         raise ExportError(
             f"{path} could not be uploaded to {repo_id}: {type(error).__name__}: {first_line(error)}",
             hint="the folder itself is complete; try again, or upload it by hand.",

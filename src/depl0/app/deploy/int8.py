@@ -1,4 +1,4 @@
-"""The int8 file of a run: quantised, judged on the test set, checked by another process, and only then there."""
+"""Write the int8 file of a run after it was evaluated on the test set and verified by another process."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from depl0.host.inputs import ExampleInputs
 
 @dataclass(frozen=True)
 class Options:
-    """How an int8 file is made."""
+    """Options of an int8 file."""
 
     max_drop: float = 1.0
     images: int = IMAGES
     opset: int | None = None
-    """of an ONNX file"""
+    """opset of the ONNX file"""
     dynamic_batch: bool = False
     data: str | None = None
-    """where the run's data is now, if it has moved"""
+    """current location of the run's data, if it has moved"""
     task: str | None = None
-    """the task of a folder without its run"""
+    """the task of a folder that has no run"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def export_int8(path: Path, source: Source, out: Path, options: Options, note: N
 
 
 def write_int8(source: Source, out: Path, data: Data, task: Task, options: Options, note: Note) -> Deployed:
-    """Quantise a network on training images, judge it on the test set, and write what is good enough."""
+    """Quantize a network on training images, evaluate it on the test set, and write it if the metric allows."""
     found = quantize_onnx(
         source.module,
         ExampleInputs(source.example, {}),
@@ -75,11 +75,12 @@ def write_int8(source: Source, out: Path, data: Data, task: Task, options: Optio
     return Deployed(write_checked(Int8Onnx(found.data, found.run), request, out), found, task.metric)
 
 
-# -- what int8 needs of a run ------------------------------------------------------------------------------------------
+# -- data and metric of a run
+# -------------------------------------------------------------------------------------------
 
 
 def recipe_with_data(path: Path, data: str | None = None, task: str | None = None) -> Recipe:
-    """Return the recipe of a run, with its data or task replaced; a folder without its run needs them."""
+    """Return the recipe of a run, with its data or task replaced. They are required for a folder that has no run."""
     _, recipe_file = find_compact(path)
     given = {key: value for key, value in (("data.spec", data), ("task.spec", task)) if value is not None}
     if recipe_file is not None:
@@ -93,7 +94,7 @@ def recipe_with_data(path: Path, data: str | None = None, task: str | None = Non
 
 
 def open_images(recipe: Recipe) -> Data:
-    """Open the data of a run without augmentation: ranges are measured on images as the network will see them."""
+    """Open the data of a run without augmentation, so that ranges are calibrated on images as in deployment."""
     try:
         return open_data_for(with_overrides(recipe, {"data.augment": "none"}), "cpu")
     except (DataError, InputError) as error:
@@ -104,12 +105,12 @@ def open_images(recipe: Recipe) -> Data:
 
 
 def training_images(data: Data) -> Iterator[Tensor]:
-    """Give the inputs of training batches."""
+    """Yield the inputs of training batches."""
     return (inputs for inputs, _ in data.train.epoch(0))
 
 
 def test_score(data: Data, task: Task) -> Score:
-    """Return the function that runs a network over the whole test set and gives the task's metric."""
+    """Return a function that evaluates a network on the whole test set and returns the task's metric."""
 
     def score(run: Run) -> float:
         sums: Tensor | None = None
@@ -123,7 +124,7 @@ def test_score(data: Data, task: Task) -> Score:
 
 
 def int8_metadata(metadata: dict[str, str], found: Quantized, metric: Metric, images: int) -> dict[str, str]:
-    """Return what an int8 file says of itself: its own metric in the place of the float network's."""
+    """Return the metadata of an int8 file, with its own metric instead of the float network's."""
     facts: dict[str, Any] = {
         "int8": True,
         "calibration_images": images,

@@ -1,4 +1,4 @@
-"""The network to export: from a run's folder, or from the folder of a compact network and what builds it."""
+"""The network to export, from a run's folder, or from a compact network's folder and a factory of the dense network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FACTORY = "pass what builds the dense network: --model FACTORY, e.g. resnet20, 
 
 @dataclass(frozen=True)
 class Source:
-    """A compact network in evaluation mode, inputs of the shape that it takes, and what is known of it."""
+    """A compact network in evaluation mode, example inputs, and its metadata."""
 
     module: nn.Module
     example: tuple[Tensor, ...]
@@ -36,11 +36,11 @@ class Source:
     make: Callable[[], nn.Module]
     """builds the dense network"""
     spec: str
-    """what says how the dense network is built"""
+    """spec of the factory of the dense network"""
     sizes: dict[str, int | tuple[int, int]]
-    """what its constructor is offered: in_channels, image_size and, where it is known, num_classes"""
+    """arguments offered to its constructor: in_channels, image_size and, if known, num_classes"""
     summary: dict[str, Any]
-    """what the run came to; empty for a folder without its run. Specs are without folders of this machine"""
+    """summary of the run, without local folders in its specs; empty for a folder that has no run"""
 
 
 def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | None = None) -> Source:
@@ -58,7 +58,7 @@ def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | N
 
 
 def _published(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a summary without folders of this machine."""
+    """Return a summary without local folders."""
     shown = {"model": shown_spec, "method": shown_spec, "data": shown_data}
     return {**summary, **{key: show(str(summary[key])) for key, show in shown.items() if summary.get(key)}}
 
@@ -82,7 +82,7 @@ def _spec_of_run(path: Path, record: CompactRecord, recipe_file: Path | None) ->
 
 
 def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, ImageSize]) -> Callable[[], nn.Module]:
-    """Return what builds the dense network: as the user says, or as the recipe of the run says."""
+    """Return the factory of the dense network, from the user's spec or from the recipe of the run."""
     try:
         return factory(spec, *sizes)
     except InputError as error:
@@ -94,18 +94,18 @@ def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, 
 def _sizes(
     record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]
 ) -> tuple[int | None, int, ImageSize]:
-    """Return outputs, channels and image size; without a summary, a network's last parameter tells its outputs."""
+    """Return outputs, channels and image size. Without a summary, outputs are counted from the last parameter."""
     shape = example[0].shape
     known = summary.get("input", {})
     shapes = [sizes for name, sizes in record.dense_shapes.items() if sizes and name.endswith(("weight", "bias"))]
-    last = shapes[-1] if shapes else (1,)  # buffers, which come after all parameters, say nothing of it
+    last = shapes[-1] if shapes else (1,)  # buffers come after all parameters and do not show the number of outputs
     outputs = known.get("num_outputs", known.get("num_classes", last[0]))
     size = image_size(*map(int, shape[-2:])) if len(shape) == 4 else int(shape[-1])
     return None if outputs is None else int(outputs), int(shape[1] if len(shape) > 1 else 1), size
 
 
 def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[Tensor, ...]) -> dict[str, str]:
-    """Return what the file says of itself. Values that are not known are left out; lists are JSON."""
+    """Return the metadata of the file. Unknown values are left out; lists are JSON."""
     images, dense, compact = (summary.get(part, {}) for part in ("input", "dense", "compact"))
     metric = metric_in(summary).name
     facts = {

@@ -1,4 +1,4 @@
-"""What a method is: either its gates are learned by the search, or it gives every gate a score. Methods by name."""
+"""Base classes and registry of methods, which either learn their gates in the search or score every gate."""
 
 from __future__ import annotations
 
@@ -19,72 +19,78 @@ from depl0.search.calibration import Loss as Loss
 
 
 class Method(abc.ABC):
-    """A way to decide which channels of a network stay. Methods hold no state."""
+    """Decides which channels of a network are kept. Methods are stateless."""
 
     reference: ClassVar[str]
     """the paper"""
 
     @abc.abstractmethod
     def check(self, gated: GatedModel) -> None:
-        """Refuse a network that the method cannot judge, before any training."""
+        """Raise before any training if the method cannot score this network."""
 
 
 class Learned(Method):
     """A method whose gates are trained together with the weights."""
 
     generators: ClassVar[tuple[str, ...] | None] = None
-    """the generators that it allows; None: all"""
+    """the allowed generators; None: all"""
 
     def check(self, gated: GatedModel) -> None:
-        """Take every network that gates can be put on."""
+        """Accept every network that can be gated."""
 
 
 class Scored(Method):
-    """A method that gives every gate a score; those with the highest stay open, as many as the budget allows.
+    """A method that scores every gate.
 
-    The scores of coupled layers are added: a gate closes all of them or none.
+    The gates with the highest scores stay open, as many as the budget allows. The scores of coupled layers are added,
+    because a gate closes the channel in all of them.
     """
 
     scope: ClassVar[Literal["network", "group"]] = "network"
-    """where scores can be compared: in the whole network, or only within a group, which then all lose one share"""
+    """scope in which scores are comparable:
+
+    the whole network, or each group, so that all groups lose the same fraction
+    """
     trains: ClassVar[bool] = False
-    """whether the method changes the training itself, and so needs the search's epochs even for trained weights"""
+    """whether the method changes the training, so that it needs the search's epochs even for trained weights"""
     clip_norm: ClassVar[float | None] = None
-    """the norm that gradients are cut to in the method's training, where the recipe does not say"""
+    """default norm that gradients are clipped to in the method's training"""
     weight: ClassVar[float] = 0.0
-    """what the method's term in training is multiplied by, where the recipe does not say"""
+    """default weight of the method's loss term in training"""
 
     def check(self, gated: GatedModel) -> None:
-        """Take every network that gates can be put on, unless a method says otherwise."""
+        """Accept every network that can be gated; methods may override this."""
 
     @abc.abstractmethod
     def scores(self, gated: GatedModel, batches: Batches, loss: Loss, rng: torch.Generator) -> Tensor:
-        """Return one score per gate in plan order; high is worth keeping. Host, modes and gates are left as they were.
+        """Return one score per gate in plan order; channels with high scores are kept.
+
+        Host, modes and gates are unchanged.
 
         Args:
-            gated: the network to judge; its gates are taken as open.
-            batches: training images for methods that look at some; not all of them need be read.
+            gated: the network to score; its gates are treated as open.
+            batches: training images for methods that use data; not all of them need to be read.
             loss: the loss of the task.
-            rng: the source of anything random.
+            rng: generator of all random numbers.
         """
 
     def term(self, gated: GatedModel) -> Tensor | None:
-        """Return what is added to the loss in training, before it is weighted; None: nothing."""
+        """Return the unweighted term that is added to the loss in training, or None."""
         return None
 
     def after_epoch(self, gated: GatedModel, keep: Callable[[Tensor], Tensor]) -> None:
-        """Do what the method does after each epoch of its training.
+        """Run the method's action after each epoch of its training.
 
-        ``keep`` tells for comparable scores (:meth:`comparable`) which gates would stay open within the budget.
+        ``keep`` maps comparable scores (:meth:`comparable`) to the gates that would stay open within the budget.
         """
 
     def comparable(self, plan: Plan, scores: Tensor) -> Tensor:
-        """Return scores that can be compared in the whole network."""
+        """Return scores that are comparable across the whole network."""
         return rank_within_groups(plan, scores) if self.scope == "group" else scores
 
 
 def rank_within_groups(plan: Plan, scores: Tensor) -> Tensor:
-    """Replace scores by their rank in the group, (rank + ½) / size, so that every group loses the same share."""
+    """Replace scores by their rank in the group, (rank + ½) / size, so that every group loses the same fraction."""
     ranks = torch.empty_like(scores)
     for group in plan.groups:
         order = scores[group.gates].argsort(stable=True)
@@ -107,16 +113,16 @@ def _own(spec: str) -> Method:
 
 
 METHODS: Registry[Method] = Registry("method", "'dep-l0' is the paper's method.", "depl0.methods", _own)
-"""Every registered method by its name; other packages add theirs by the entry point ``depl0.methods``."""
+"""All registered methods by name. Other packages add methods through the entry point ``depl0.methods``."""
 
 
 def register(name: str) -> Callable[[_M], _M]:
-    """Make a method known by a name: ``@register("l1-norm")``."""
+    """Return a decorator that registers a method by name: ``@register("l1-norm")``."""
     return METHODS.register(name, lambda method: method())
 
 
 def find_method(name: str) -> Method:
-    """Return a method by its name, or one of the user's own: ``path/to/file.py:Name``.
+    """Return a method by its name, or a user-defined one: ``path/to/file.py:Name``.
 
     >>> find_method("fpgm").scope
     'group'

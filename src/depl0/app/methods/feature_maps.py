@@ -1,4 +1,4 @@
-"""Methods that score channels by their feature maps, seen at the gate sites."""
+"""Methods that score channels by their feature maps at the gate sites."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _ACTIVATIONS = {
 
 @torch.no_grad()
 def maps_at_sites(gated: GatedModel, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give (gate of every channel, maps) at every gate site, in order of execution.
+    """Return (gate of every channel, maps) for every gate site, in order of execution.
 
-    Maps have shape (images, channels, rows, columns). They are seen after the activation that follows the site, if
-    need be behind the addition of a shortcut, as the next layer reads them: it is there that channels are flat or zero.
+    Maps have shape (images, channels, rows, columns). They are taken after the activation that follows the site, if
+    necessary after the addition of a shortcut, as the next layer reads them, because only there are channels flat or
+    zero.
     """
     maps = _Maps(gated)
     with CallRecorder(gated.host, after=maps.note):
@@ -39,7 +40,7 @@ def maps_at_sites(gated: GatedModel, images: Tensor) -> Iterator[tuple[Tensor, T
 
 @final
 class _Maps:
-    """Notes what comes out of gate sites, and follows it through one addition and one activation."""
+    """Records the outputs of gate sites, and follows them through one addition and one activation."""
 
     def __init__(self, gated: GatedModel) -> None:
         self.found: list[tuple[Tensor, int, Tensor]] = []
@@ -47,19 +48,19 @@ class _Maps:
         self._axes = {(id(gated.host.get_parameter(name)), dim): gated.plan.axes[(name, dim)]
                       for name, dim in gated.plan.sites}  # fmt: skip
         self._followed: dict[int, tuple[list[int], bool]] = {}
-        """tensor -> the maps that it is the present form of, and whether something has been added to it yet"""
+        """tensor -> the maps that it currently represents, and whether something has been added to it"""
         self._alive: list[Tensor] = []
-        """whatever is known by its id must not be replaced by something else of the same id"""
+        """tensors are kept alive, so that their ids are not reused"""
 
     def note(self, call: Call, result: Any) -> None:
-        """Note what a call does to maps."""
+        """Record the effect of a call on the maps."""
         if call.name in _SITES:
             self._note_site(call.name, call.tensors, result)
         elif call.name in ADDITIONS | _ACTIVATIONS and isinstance(result, Tensor):
             self._follow(call.name, call.tensors, result)
 
     def _note_site(self, name: str, tensors: list[Tensor], result: Tensor) -> None:
-        """Note the output of a site, and the input of a layer whose gates are on its input weights."""
+        """Record the output of a site, and the input of a layer whose gates are on its input weights."""
         channel_dim, input_dim = (-1 if name == "linear" else 1), 1
         if name in TRANSPOSED and tensors[1].shape[1] == result.shape[1]:  # not grouped: inputs come first
             input_dim = 0
@@ -76,7 +77,7 @@ class _Maps:
             self.found.append((gates_of_output, channel_dim, result))
 
     def _follow(self, name: str, tensors: list[Tensor], result: Tensor) -> None:
-        """Replace maps by what an activation makes of them, or by their first sum with something else."""
+        """Replace maps by the output of an activation, or by their first sum with another tensor."""
         activates, maps = name in _ACTIVATIONS, []
         for tensor in tensors:
             numbers, added = self._followed.get(id(tensor), ([], False))
@@ -100,8 +101,8 @@ IMAGES = 500
 class HighRank(Scored):
     """A channel whose maps have a low rank carries little information.
 
-    s_j = E[rank(map_j)] over some images, each map a matrix, seen after the activation. Every group loses the same
-    share.
+    s_j = E[rank(map_j)] over some images, each map a matrix, taken after the activation. Every group loses the same
+    fraction.
     """
 
     reference = "Lin, Ji, Wang, Zhang, Zhang, Tian, Shao: HRank: Filter Pruning using High-Rank Feature Map. CVPR 2020"

@@ -1,4 +1,4 @@
-"""Methods whose gates are learned: hard concrete gates that depend on each other, or stand alone."""
+"""Methods whose gates are learned: hard concrete gates that are dependent (Dep-L0) or independent (L0-HC)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that score channels by what the loss, or the next layers, would miss."""
+"""Methods that score channels by the change of the loss, or of the next layers' outputs, on removal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from depl0.search.scores.reconstruction import reconstruction_scores
 @register("taylor")
 @final
 class Taylor(Scored):
-    """A channel is worth what the loss would change by without it, squared, to first order.
+    """Scores a channel by the squared first-order change of the loss when it is removed.
 
     s_j = E[(∂L/∂z_j · z_j)²] at z_j = 1, the mean over mini-batches; coupled layers share z_j, so that their
     contributions are added before the square. One threshold for the network.
@@ -34,17 +34,18 @@ class Taylor(Scored):
 @register("reconstruction")
 @final
 class Reconstruction(Scored):
-    """A channel is worth what its readers cannot make up for, for what it costs (:mod:`.scores.reconstruction`).
+    """Scores a channel by the error that refitting its consumer layers leaves, relative to its cost.
 
-    Optimal brain surgeon by channels: greedy, so that channels that stand in for each other are not all judged
-    worthless, and across layers relative to the variance of what a layer's output becomes part of. No labels are used.
+    See :mod:`.scores.reconstruction`. This is optimal brain surgeon for channels. It is greedy, so that of several
+    redundant channels not all get a low score. Across layers, errors are relative to the variance of the sum that the
+    layer's output is part of. No labels are used.
     """
 
     reference = "Hassibi, Stork: Second order derivatives for network pruning: Optimal Brain Surgeon. NIPS 1992"
     scope = "network"
 
     def scores(self, gated: GatedModel, batches: Batches, loss: Loss, rng: torch.Generator) -> Tensor:
-        """Return the logarithm of every gate's error against that of its cost."""
+        """Return the log of every gate's error minus the log of its cost."""
         pairs: list[Any] = list(batches)
         inputs = Calibration(pairs, (), (), loss).inputs()
         return reconstruction_scores(gated, inputs, gated.config.of)

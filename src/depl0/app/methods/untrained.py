@@ -1,6 +1,6 @@
-"""Gates for a network that nobody has trained yet: to know its size and speed before the work is done.
+"""Gates for an untrained network, to predict the size and speed of the pruned network before training.
 
-Channels are ordered by the norms of their filters, within every group, so that all groups lose the same share.
+Channels are ordered by the norms of their filters within every group, so that all groups lose the same fraction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def rank_scores(gated: GatedModel) -> Tensor:
 
 
 def attach_untrained(model: nn.Module, example: Tensor, groups: str = "all") -> GatedModel:
-    """Put gates with rank scores on a network."""
+    """Attach gates with rank scores to a network."""
     gated = attach(model, example, generator="independent", groups=groups)
     gated.generator.start_from(rank_scores(gated) + 6.0)  # all open, so that kept channels keep their weights
     return gated
@@ -30,7 +30,7 @@ def attach_untrained(model: nn.Module, example: Tensor, groups: str = "all") -> 
 def cut_untrained(
     gated: GatedModel, budget: float, of: BudgetKind = "macs", round_to: int = 1
 ) -> tuple[nn.Module, MeasuredSelection | None]:
-    """Return the compact network that keeps a budget; for latency, also how it was found."""
+    """Return the compact network that meets a budget; for latency, also the record of the latency search."""
     gated.engine.free_gates()
     network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
     check_budget(network, config)

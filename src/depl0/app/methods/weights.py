@@ -17,20 +17,20 @@ from depl0.gated import GatedModel
 
 
 def add_to_gates(total: Tensor, gates: Tensor, values: Tensor) -> None:
-    """Add the values of a layer's positions to the scores of their gates, in place; positions without one are lost."""
+    """Add the values of a layer's channels to the scores of their gates, in place; ungated channels are ignored."""
     gates = gates.to(total.device)
     has_gate = gates != NO_GATE
     total.index_add_(0, gates[has_gate], values.to(total)[has_gate])
 
 
 def no_scores(gated: GatedModel) -> Tensor:
-    """Return a zero for every gate, where the host is."""
+    """Return zeros for all gates, on the host's device."""
     device = next(gated.host.parameters()).device
     return torch.zeros(gated.plan.num_gates, device=device, dtype=torch.float32)
 
 
 def filters(gated: GatedModel) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give (gate of every filter, filters as rows) of every convolution and linear layer that gives gated channels."""
+    """Yield (gate of every filter, filters as rows) of every convolution and linear layer with gated outputs."""
     for name, dim in gated.plan.filters:
         weight = gated.host.get_parameter(name).detach()
         yield gated.plan.axes[(name, dim)], weight.movedim(dim, 0).flatten(1)
@@ -55,7 +55,7 @@ def zero_filters(gated: GatedModel, closed: Tensor) -> None:
 
 
 def norm_weights(gated: GatedModel) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give (gate of every channel, γ) of every norm whose channels have gates."""
+    """Yield (gate of every channel, γ) of every norm whose channels have gates."""
     for name, dim in gated.plan.axes:
         path, _, attribute = name.rpartition(".")
         module = gated.host.get_submodule(path)
@@ -66,13 +66,13 @@ def norm_weights(gated: GatedModel) -> Iterator[tuple[Tensor, Tensor]]:
 @register("random")
 @final
 class Random(Scored):
-    """Scores are drawn: s_j ~ U(0, 1), from the seed of the run. Every group loses the same share."""
+    """Samples scores s_j ~ U(0, 1) from the seed of the run. Every group loses the same fraction."""
 
     reference = "Mittal, Bhardwaj, Khapra, Ravindran: Recovering from Random Pruning. WACV 2018"
     scope = "group"
 
     def scores(self, gated: GatedModel, batches: Batches, loss: Loss, rng: torch.Generator) -> Tensor:
-        """Return random numbers, drawn on the CPU so that they are the same on every device."""
+        """Return random numbers, sampled on the CPU so that they are the same on every device."""
         none = no_scores(gated)
         return torch.rand(len(none), generator=rng).to(none)
 
@@ -80,7 +80,7 @@ class Random(Scored):
 @register("l1-norm")
 @final
 class L1Norm(Scored):
-    """A filter is worth the sum of its absolute weights: s_j = Σ|w_j|. Every group loses the same share."""
+    """Scores a filter by the sum of its absolute weights, s_j = Σ|w_j|. Every group loses the same fraction."""
 
     reference = "Li, Kadav, Durdanovic, Samet, Graf: Pruning Filters for Efficient ConvNets. ICLR 2017"
     scope = "group"
@@ -96,7 +96,7 @@ class GeometricMedian(Scored):
     """Filters near the geometric median of their layer can be replaced by the others.
 
     s_j = Σ_k ‖w_j − w_k‖₂ over all filters of the layer; the smallest is nearest to the median. Every group loses the
-    same share.
+    same fraction.
     """
 
     reference = "He, Liu, Wang, Hu, Yang: Filter Pruning via Geometric Median for Deep CNNs Acceleration. CVPR 2019"
@@ -111,12 +111,12 @@ class GeometricMedian(Scored):
 @register("sfp")
 @final
 class SoftFilterPruning(Scored):
-    """After every epoch of training the weakest filters are set to zero, and go on training.
+    """Sets the weakest filters to zero after every epoch of training; they remain trainable.
 
-    s_j = ‖w_j‖₂; every group loses the same share, that of the budget from the first epoch on. A filter that was set to
-    zero moves on with the momentum it had, as in the authors' code, so that the next epoch may bring it back. Behind a
-    zero filter a batch norm sees no variance, and its gradient is 1/√ε ≈ 300 times too large; momentum repeats that for
-    ten steps. On small networks such filters then grow a thousandfold and win, so gradients are clipped.
+    s_j = ‖w_j‖₂; every group loses the same fraction, that of the budget from the first epoch on. A filter that was set
+    to zero keeps its momentum, as in the authors' code, so that the next epoch may restore it. The batch norm after a
+    zero filter has zero variance, and its gradient is 1/√ε ≈ 300 times too large; momentum repeats that for ten steps.
+    On small networks such filters then grow a thousandfold and are selected, so gradients are clipped.
     """
 
     reference = "He, Kang, Dong, Fu, Yang: Soft Filter Pruning for Accelerating Deep CNNs. IJCAI 2018"
@@ -129,7 +129,7 @@ class SoftFilterPruning(Scored):
         return _norms(gated)
 
     def after_epoch(self, gated: GatedModel, keep: Callable[[Tensor], Tensor]) -> None:
-        """Set the filters that the budget has no room for to zero."""
+        """Set the filters that exceed the budget to zero."""
         zero_filters(gated, ~keep(self.comparable(gated.plan, _norms(gated))))
 
 
@@ -140,7 +140,7 @@ def _norms(gated: GatedModel) -> Tensor:
 @register("slimming")
 @final
 class Slimming(Scored):
-    """The norms' scales γ are trained with an L1 penalty, and channels with a small scale go.
+    """Trains the scales γ of norms with an L1 penalty and removes channels with a small scale.
 
     Training: loss + λ·Σ|γ| over all scales that have a gate. Then s_j = |γ_j|, with one threshold for the network.
     """
@@ -151,7 +151,7 @@ class Slimming(Scored):
     weight = 1e-4
 
     def check(self, gated: GatedModel) -> None:
-        """Refuse a network with channels that no norm scales."""
+        """Raise if a channel is not scaled by a norm."""
         has_norm = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
         for gates, _ in norm_weights(gated):
             has_norm[gates[gates != NO_GATE]] = True

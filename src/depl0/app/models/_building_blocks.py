@@ -1,4 +1,4 @@
-"""What several reference networks share: how weights start, and how arguments are checked."""
+"""Weight initialisation and argument checks shared by several reference networks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from depl0.errors import InputError
 
 
 def he_initialise(network: nn.Module) -> None:
-    """Draw the weights of every convolution from He's normal distribution and set its bias to zero.
+    """Initialise the weights of every convolution from He's normal distribution and its bias with zeros.
 
-    The variance is set by the number of outputs, so that gradients keep their size on the way back. Linear layers
-    and batch norms keep PyTorch's own start.
+    The variance is set by the number of outputs, so that gradients keep their scale in the backward pass. Linear layers
+    and batch norms keep PyTorch's initialisation.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -23,7 +23,7 @@ def he_initialise(network: nn.Module) -> None:
 
 
 def initialise_as_dep_l0(network: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
-    """Draw the weights as the code of the Dep-L0 paper does: classifiers by their inputs, biases from N(0, 0.01).
+    """Initialise the weights as the Dep-L0 paper's code does: classifiers by their inputs, biases from N(0, 0.01).
 
     Its ResNets set the variance of convolutions by the number of inputs, its VGG16 by that of outputs.
     """
@@ -36,11 +36,11 @@ def initialise_as_dep_l0(network: nn.Module, mode: Literal["fan_in", "fan_out"])
 
 
 def check_at_least(model: str, parameter: str, value: int | tuple[int, int], smallest: int) -> None:
-    """Refuse a size that the network cannot be built with."""
+    """Raise if a size is too small for the network."""
     if min(sides(value)) < smallest:
         raise InputError(f"The {parameter!r} parameter of {model} must be at least {smallest}, got {value} instead.")
 
 
 def sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of images whose size is a side, or both."""
+    """Return the height and width of images from one side or both."""
     return (image_size, image_size) if isinstance(image_size, int) else image_size

@@ -1,4 +1,4 @@
-"""LeNet-5 as the L0 papers use it: 20 and 50 filters of 5x5, then 500 hidden units."""
+"""LeNet-5 as used in the L0 papers: 20 and 50 filters of 5x5, then 500 hidden units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LeNet5(nn.Module):
         he_initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, channels, size, size) to (batch, classes). Sizes below are for 28x28."""
+        """Return one score per class: (batch, channels, size, size) to (batch, classes). Sizes below are for 28x28."""
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)  # (batch, 20, 12, 12)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (batch, 50, 4, 4)
         x = F.relu(self.fc1(torch.flatten(x, 1)))  # (batch, 500)
@@ -32,7 +32,7 @@ class LeNet5(nn.Module):
 
 
 def _side_after_convolutions(image_size: int) -> int:
-    """Each 5x5 convolution takes four pixels off a side, each pool halves what is left."""
+    """Return the side after both convolutions, each of which removes four pixels, and both pools, which halve it."""
     return ((image_size - 4) // 2 - 4) // 2
 
 

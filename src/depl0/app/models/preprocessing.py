@@ -1,4 +1,4 @@
-"""How a network wants its images: size and normalisation, from the configuration that its library keeps with it."""
+"""Image size and normalisation of a network, from the configuration that its library stores with it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 from depl0.app.models.spec import check_known, import_library
 
 BICUBIC = 3
-"""what Pillow, and so a processor of Hugging Face, calls it"""
+"""Pillow's constant, which Hugging Face image processors also use"""
 
 Fields = dict[str, Any]
 """recipe fields of the section [data]"""
 
 
 def published_preprocessing(spec: str) -> Fields:
-    """Return how the published weights of a network of timm or torchvision were evaluated; empty: nobody says."""
+    """Return the evaluation preprocessing of published weights of timm or torchvision; empty if unknown."""
     library, _, name = spec.partition(":")
     if library not in ("timm", "torchvision"):
         return {}
@@ -33,7 +33,7 @@ def published_preprocessing(spec: str) -> Fields:
 
 
 def own_preprocessing(network: nn.Module) -> Fields:
-    """Return what a network, or a part of it, says about its images: one of timm or of Hugging Face; empty: nothing."""
+    """Return the preprocessing stored in a network of timm or Hugging Face or in a part of it, or an empty dict."""
     for module in network.modules():
         config = getattr(module, "pretrained_cfg", None)
         if isinstance(config, Mapping) and "input_size" in config:
@@ -52,7 +52,7 @@ def _of_timm(config: Mapping[str, Any]) -> Fields:
 
 
 def _of_transformers(config: Any) -> Fields:
-    """Return what the image processor beside a model's files says, or else what its configuration says."""
+    """Return the settings of the image processor beside a model's files, or else those of its configuration."""
     transformers: Any = sys.modules["transformers"]
     side = getattr(config, "image_size", None)
     try:

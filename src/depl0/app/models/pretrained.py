@@ -1,4 +1,4 @@
-"""The trained weights that timm and torchvision publish with their networks."""
+"""Trained weights published by timm and torchvision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from depl0.errors import Depl0Error, InputError
 
 LIBRARIES = ("torchvision", "timm")
 _SECONDS = 10
-"""for the hub to answer at all; a download may take any time"""
+"""until the hub responds; a download may take any time"""
 
 
 @final
@@ -26,18 +26,18 @@ class Published:
     """Weights as they were published: with the classes that they were trained for."""
 
     source: str
-    """where they come from, as people would say it"""
+    """human-readable origin of the weights"""
     tensors: dict[str, Tensor]
 
 
 def has_published(spec: str) -> bool:
-    """Tell whether a spec names a network of a library that publishes trained weights."""
+    """Return True if a spec names a network of a library that publishes trained weights."""
     library, colon, _ = spec.partition(":")
     return bool(colon) and library in LIBRARIES
 
 
 def names_weights(spec: str) -> bool:
-    """Tell whether a spec names trained weights too: a tag of timm, behind a point.
+    """Return True if a spec also names trained weights: a tag of timm after a dot.
 
     >>> names_weights("timm:mobilenetv2_050.lamb_in1k"), names_weights("timm:resnet18"), names_weights("nets.py:make")
     (True, False, False)
@@ -47,7 +47,7 @@ def names_weights(spec: str) -> bool:
 
 
 def published_weights(spec: str, in_channels: int) -> Published:
-    """Return the published weights of a network, from the library's cache or from where it downloads them."""
+    """Return the published weights of a network, from the library's cache or by download."""
     library, _, name = spec.partition(":")
     check_known(library, name)
     return (_of_torchvision if library == "torchvision" else _of_timm)(name, in_channels)
@@ -57,7 +57,7 @@ def _of_torchvision(name: str, in_channels: int) -> Published:
     models = import_library("torchvision", "torchvision.models")
     weights = models.get_model_weights(name).DEFAULT
     with _reachable(f"torchvision:{name}", weights.url):
-        # The restricted reader: tensors and plain containers only.
+        # The restricted unpickler: tensors and plain containers only.
         tensors = weights.get_state_dict(progress=False, check_hash=True, map_location="cpu", weights_only=True)
     return Published(f"torchvision ({weights})", dict(tensors))
 
@@ -75,7 +75,7 @@ def _of_timm(name: str, in_channels: int) -> Published:
     page = f"https://huggingface.co/{config.hf_hub_id}" if config.hf_hub_id else ""
     with _reachable(f"timm:{name}", f"{page}/resolve/main/model.safetensors" if page else str(config.url)):
         if page and not _is_cached(config.hf_hub_id):
-            _ask(page)  # the hub's own client tries for a minute before it says that there is no connection
+            _ask(page)  # the hub's own client retries for a minute before it reports a missing connection
         network = timm.create_model(name, pretrained=True, in_chans=in_channels)
     return Published(f"timm ({tagged})", network.state_dict())
 
@@ -90,12 +90,12 @@ def _ask(address: str) -> None:
     try:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_SECONDS).close()
     except urllib.error.HTTPError:
-        return  # somebody answers
+        return  # the server responds
 
 
 @contextmanager
 def _reachable(spec: str, file: str) -> Iterator[None]:
-    """Say which file to fetch where the library cannot fetch it."""
+    """Raise an error that names the file to download if the library cannot download it."""
     try:
         yield
     except Depl0Error:
@@ -106,6 +106,6 @@ def _reachable(spec: str, file: str) -> Iterator[None]:
             f"the trained weights of {spec} cannot be downloaded: {reason}.",
             hint=f"fetch {file} where there is a connection, and give the file instead: --weights FILE.",
         ) from error
-    except Exception as error:  # a library's own troubles
+    except Exception as error:  # errors of the library itself
         with wrap_user_errors("model", spec):
             raise error

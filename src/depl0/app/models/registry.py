@@ -14,21 +14,21 @@ from depl0.errors import InputError
 Constructor = TypeVar("Constructor", bound=Callable[..., nn.Module])
 
 MODELS: Registry[Callable[..., nn.Module]] = Registry("model")
-"""Every registered constructor by its name."""
+"""All registered constructors by name."""
 
 
 def register(constructor: Constructor) -> Constructor:
-    """Make a constructor available to `build` under the name of the function; use it as a decorator."""
+    """Register a constructor for `build` under the name of the function; use it as a decorator."""
     return MODELS.register(constructor.__name__, lambda it: it)(constructor)
 
 
 def names() -> tuple[str, ...]:
-    """List the names that `build` knows, in alphabetical order."""
+    """Return the names that `build` accepts, in alphabetical order."""
     return MODELS.names()
 
 
 def build(name: str, **kwargs: object) -> nn.Module:
-    """Build the network called ``name``; keyword arguments go to its constructor.
+    """Build the network called ``name``; keyword arguments are passed to its constructor.
 
     >>> build("resnet20", num_classes=100).linear
     Linear(in_features=64, out_features=100, bias=True)

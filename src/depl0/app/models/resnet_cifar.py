@@ -75,7 +75,7 @@ class CifarResNet(nn.Module):
         he_initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, channels, 32, 32) to (batch, classes)."""
+        """Return one score per class: (batch, channels, 32, 32) to (batch, classes)."""
         x = F.relu(self.bn1(self.conv1(images)))  # (batch, 16, 32, 32)
         x = self.layer1(x)  # (batch, 16, 32, 32)
         x = self.layer2(x)  # (batch, 32, 16, 16)
@@ -137,7 +137,7 @@ def resnet56_dep_l0(num_classes: int = 10, in_channels: int = 3, shortcut: Short
 
 @register
 def resnet56_b_dep_l0(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
-    """Build ResNet-56 as that code has it, with option-B shortcuts: 0.86 M parameters and 125.7 M MACs."""
+    """Build ResNet-56 as in that code, with option-B shortcuts: 0.86 M parameters and 125.7 M MACs."""
     return resnet56_dep_l0(num_classes, in_channels, "B")
 
 

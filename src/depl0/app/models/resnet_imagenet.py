@@ -55,7 +55,7 @@ class ImageNetResNet(nn.Module):
         he_initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, channels, 224, 224) to (batch, classes)."""
+        """Return one score per class: (batch, channels, 224, 224) to (batch, classes)."""
         x = F.relu(self.bn1(self.conv1(images)))  # (batch, 64, 112, 112)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)  # (batch, 64, 56, 56)
         x = self.layer1(x)  # (batch, 256, 56, 56)

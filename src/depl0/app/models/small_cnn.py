@@ -30,7 +30,7 @@ class SmallCNN(nn.Module):
         he_initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, channels, size, size) to (batch, classes). Sizes below are for 8x8."""
+        """Return one score per class: (batch, channels, size, size) to (batch, classes). Sizes below are for 8x8."""
         x = F.relu(self.bn1(self.conv1(images)))  # (batch, 32, 8, 8)
         x = F.relu(self.bn2(self.conv2(x)))  # (batch, 32, 8, 8)
         x = F.max_pool2d(x, 2)  # (batch, 32, 4, 4)

@@ -1,4 +1,4 @@
-"""Networks by a short text: built in, of torchvision, of timm, or of a user's own module or file.
+"""Build networks from a spec: built-in, from torchvision or timm, or from a user's module or file.
 
 ============================  ==========================================================
 ``resnet56``                  a network of :mod:`depl0.app.models`
@@ -8,10 +8,10 @@
 ``path/to/file.py:make``      a callable of a file
 ============================  ==========================================================
 
-A callable is given those of ``num_classes``, ``in_channels`` and ``image_size`` that its signature names, and
-``pretrained=True`` where trained weights are asked for and its signature names it. ``image_size`` is a pair (height,
-width) where images are not square. Data without
-classes or target vectors (label maps, say) does not know ``num_classes``; a callable then has to do without it.
+A callable receives those of ``num_classes``, ``in_channels`` and ``image_size`` that its signature names, and
+``pretrained=True`` if trained weights are requested and its signature names it. ``image_size`` is a pair (height,
+width) if images are not square. ``num_classes`` is unknown for data without classes or target vectors (label maps,
+say), and is then not passed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FORMS = "write torchvision:resnet18, timm:resnet18, my_package.nets:make or path
 
 
 ImageSize = int | tuple[int, int]
-"""of square images, or height and width"""
+"""side of square images, or height and width"""
 
 
 def image_size(height: int, width: int) -> ImageSize:
-    """Return what callables are told of their images: the side of squares, or height and width.
+    """Return the ``image_size`` passed to callables: the side of square images, or (height, width).
 
     >>> image_size(8, 8), image_size(8, 6)
     (8, (8, 6))
@@ -64,10 +64,10 @@ def factory(
 ) -> Callable[[], nn.Module]:
     """Return a function without arguments that builds a new network at every call.
 
-    ``in_channels`` and ``image_size`` are None if the input of the network is not one image. ``pretrained`` is for
-    callables of the user's own, whose signature may name it.
+    ``in_channels`` and ``image_size`` are None if the input of the network is not one image. ``pretrained`` is passed
+    to user callables whose signature names it.
 
-    The user's module or file is imported here, so that an error in it comes before anything else is done.
+    The user's module or file is imported here, so that an error in it is raised before anything else is done.
     """
     check_spec(spec)
     offered = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
@@ -132,7 +132,7 @@ def _timm_factory(name: str, num_classes: int, in_channels: int) -> Callable[[],
 
 
 def check_known(library: str, name: str) -> None:
-    """Refuse a network that torchvision or timm does not have."""
+    """Raise if torchvision or timm does not have a network."""
     if library == "timm":
         timm = import_library("timm", "timm")
         if not timm.is_model(name):
@@ -145,9 +145,9 @@ def check_known(library: str, name: str) -> None:
 
 
 def import_library(package: str, module: str) -> ModuleType:
-    """Import a module for the networks of a package, or say what is missing."""
+    """Import a module for the networks of a package, or raise an error that names the missing package."""
     try:
-        with contextlib.suppress(ImportError):  # timm says better what it needs
+        with contextlib.suppress(ImportError):  # timm's own message is more specific
             import_torchvision()
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -156,7 +156,7 @@ def import_library(package: str, module: str) -> ModuleType:
             f"{package} networks need {missing}, which is not installed.", f"pip install {missing}"
         ) from error
     except (ImportError, RuntimeError, OSError) as error:
-        # Compiled for another torch, it fails with "operator torchvision::nms does not exist".
+        # A torchvision compiled for another torch fails with "operator torchvision::nms does not exist".
         raise InputError(
             f"{package} is installed but cannot be imported beside torch {torch.__version__}: {error}.",
             hint="install the torchvision that was built for this torch; pytorch.org lists which fit together.",

@@ -41,7 +41,7 @@ class VGG16(nn.Module):
         he_initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, channels, 32, 32) to (batch, classes)."""
+        """Return one score per class: (batch, channels, 32, 32) to (batch, classes)."""
         x = self.features(images)  # (batch, 512, 1, 1) for 32x32 images
         x = F.adaptive_avg_pool2d(x, 1)  # nothing to average at 32x32; larger images work too
         scores: Tensor = self.classifier(torch.flatten(x, 1))

@@ -5,8 +5,8 @@ Each has three variants: the plain name is the paper's generator walked forward,
 reconstruction instead, which did better there.
 
 The paper's experiments as published are in :mod:`depl0.paper.recipes`. Its five networks are here too, with the
-schedule of its appendix A, but cut while they train, and with the λ of the authors' code on expected parameters. For
-settings that the paper does not mention they have the usual choice: crops and flips of CIFAR images, the crops of
+schedule of its appendix A, but cut while they train, and with the λ of the authors' code on expected parameters.
+Settings that the paper does not mention have their usual values: crops and flips of CIFAR images, the crops of
 torchvision's reference training on ImageNet, images normalised by the mean and standard deviation of the data.
 """
 
@@ -40,7 +40,7 @@ BUILT_IN = (
     "resnet50-imagenet",
 )
 GENTLE_LR = 0.01
-"""for networks that start trained, on unknown data"""
+"""learning rate for trained networks on unknown data"""
 
 
 @final
@@ -65,11 +65,14 @@ L0_HC = Variant("-l0-hc", "L0-HC", "l0-hc", "independent", "forward")
 VARIANTS = (FORWARD, BACKWARD, L0_HC)
 
 Entry: TypeAlias = tuple[Callable[[Variant], Recipe], Variant, str]
-"""what makes a recipe, for which variant, and its title"""
+"""factory of a recipe, its variant, and its title"""
 
 
 def _made(base: str, variant: Variant) -> Recipe:
-    """Return the variant of a built-in recipe. A file has a title, and what differs in ``variants``."""
+    """Return the variant of a built-in recipe.
+
+    A file has a title, and the differences between variants in ``variants``.
+    """
     table = read_table(FOLDER / f"{base}.toml")
     table.pop("title")
     changes = table.pop("variants", {}).get(variant.suffix[1:], {})
@@ -81,11 +84,11 @@ def _made(base: str, variant: Variant) -> Recipe:
 
 
 def for_trained(recipe: Recipe) -> Recipe:
-    """Return a recipe for a network that starts trained: its gates need no warm-up, and training must not undo it.
+    """Return a recipe for a network that starts from trained weights.
 
-    One curve of gentle rates goes through search and fine-tuning, and what is cut is compensated for. Dep-L0 forward
-    gives way to scores from reconstruction, which need no search and did better from trained weights
-    (docs/results/comparison).
+    Its gates need no warm-up, and training must preserve the weights. One curve of low learning rates covers search and
+    fine-tuning, and the cut is compensated by a refit. Scores from reconstruction replace Dep-L0 forward, because they
+    need no search and did better from trained weights (docs/results/comparison).
     """
     return recipe.replace(
         gates=_scored_unless_asked(recipe.gates),
@@ -96,14 +99,14 @@ def for_trained(recipe: Recipe) -> Recipe:
 
 
 def _scored_unless_asked(gates: GatesSection) -> GatesSection:
-    """Let scores from reconstruction take the place of Dep-L0 forward; other variants are asked for by their name."""
+    """Replace Dep-L0 forward by scores from reconstruction. Variants that were selected by name are unchanged."""
     is_forward = (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward")
     return gates.replace(method="reconstruction") if is_forward else gates
 
 
 @cache
 def _entries() -> dict[str, Entry]:
-    """Return every recipe by its name; other packages give theirs under the entry points ``depl0.recipes``."""
+    """Return every recipe by its name; other packages add recipes through the entry points ``depl0.recipes``."""
     entries: dict[str, Entry] = {
         base + variant.suffix: (partial(_made, base), variant, read_table(FOLDER / f"{base}.toml")["title"])
         for base in BUILT_IN
@@ -115,12 +118,12 @@ def _entries() -> dict[str, Entry]:
 
 
 def names() -> tuple[str, ...]:
-    """List the names that :func:`get` knows."""
+    """Return the names that :func:`get` accepts."""
     return tuple(_entries())
 
 
 def get(name: str) -> Recipe:
-    """Give the recipe of this name.
+    """Return the recipe of this name.
 
     >>> get("vgg16-cifar10").weight_optimizer.lr
     0.05
@@ -130,7 +133,7 @@ def get(name: str) -> Recipe:
 
 
 def describe(name: str) -> str:
-    """Say in one line what a recipe does.
+    """Describe a recipe in one line.
 
     >>> describe("vgg16-cifar10-paper-l0-hc")
     "The paper's VGG16 on CIFAR-10, as printed. L0-HC, 300 epochs, λ = 5e-07 on groups."
@@ -150,7 +153,7 @@ def describe(name: str) -> str:
 
 
 def find(name_or_file: str) -> Recipe:
-    """Give a recipe by its name, or read it from a ``.toml`` file."""
+    """Return a recipe by its name, or read it from a ``.toml`` file."""
     is_file = name_or_file.lower().endswith(".toml") or os.path.basename(name_or_file) != name_or_file
     return read_recipe(name_or_file) if is_file else get(name_or_file)
 

@@ -1,4 +1,4 @@
-"""A recipe: the complete description of a training, as frozen data. A recipe that exists is valid."""
+"""A recipe: the complete description of a training, as frozen data. Recipes are validated on construction."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from depl0.app.tasks import Task, find_task_for
 from depl0.errors import InputError
 
 DISTILL = 0.9
-"""default of ``distill.weight`` for a network that starts trained"""
+"""default of ``distill.weight`` for a network that starts from trained weights"""
 DISTILL_BLOCKS = 80.0
 """default of ``distill.blocks``"""
 FINETUNE_LR_SHARE = 0.1
-"""default of ``finetune.lr``, as a share of ``weight_optimizer.lr``"""
+"""default of ``finetune.lr``, as a fraction of ``weight_optimizer.lr``"""
 
 
 @final
@@ -58,7 +58,7 @@ class Recipe(Section):
 
     @classmethod
     def called(cls, field: str) -> str:
-        """Return what errors call a field."""
+        """Return the name of a field in error messages."""
         return f"recipe field {field}"
 
     @model_validator(mode="after")
@@ -108,7 +108,7 @@ class Recipe(Section):
 
     @property
     def finetune_epochs(self) -> int:
-        """Epochs after the network was cut; they include the search's where there is none, so that totals agree."""
+        """Epochs after the cut. Without a search they include its epochs, so that the totals agree."""
         return self.finetune.epochs + self.search.epochs - self.search_epochs
 
     @property
@@ -137,7 +137,7 @@ class Recipe(Section):
 
 
 def task_of(recipe: Recipe) -> Task:
-    """Return the task that a recipe names, with its settings; a task of the user's own is imported here.
+    """Return the task that a recipe names, with its settings; a user-defined task is imported here.
 
     >>> from depl0.app.recipes import catalog
     >>> task_of(catalog.get("digits"))
@@ -155,14 +155,17 @@ def task_of(recipe: Recipe) -> Task:
 
 
 def method_of(recipe: Recipe) -> Method:
-    """Return the method that a recipe names; one of the user's own is imported here, and then judges other fields."""
+    """Return the method that a recipe names.
+
+    A user-defined method is imported here, and the other fields are checked.
+    """
     method = find_method(recipe.gates.method)
     recipe.gates.check_method(method)
     return method
 
 
 def distill_share(recipe: Recipe, task: Task) -> float:
-    """Return the dense network's share of the loss, with its default: 0 where the task does not support it."""
+    """Return the weight of the distillation loss, with its default: 0 if the task does not support distillation."""
     if not task.distills:
         return 0.0
     own = recipe.distill.weight
@@ -170,7 +173,7 @@ def distill_share(recipe: Recipe, task: Task) -> float:
 
 
 def folder_name(name: str) -> str:
-    """Return what a folder is called after a method or generator, which may be in a file of the user's own.
+    """Return the folder name for a method or generator, which may be defined in a user's file.
 
     >>> folder_name("dep-l0"), folder_name("/home/me/mine.py:Mine")
     ('dep-l0', 'mine-Mine')
@@ -191,10 +194,10 @@ def for_method(recipe: Recipe, name: str) -> dict[str, object]:
     if name == recipe.gates.method:
         return {}
     fields: dict[str, object] = {"name": f"{recipe.name}-{folder_name(name)}", "gates.method": name}
-    method, had = METHODS.get(name), METHODS.get(recipe.gates.method)  # one of the user's own is not imported here
+    method, had = METHODS.get(name), METHODS.get(recipe.gates.method)  # a user-defined one is not imported here
     if isinstance(method, Learned):
         if method.generators is not None and recipe.gates.generator not in method.generators:
             fields["gates.generator"] = method.generators[0]
         elif method.generators is None and isinstance(had, Learned) and had.generators is not None:
-            fields["gates.generator"] = GatesSection().generator  # the old one was forced by the old method
+            fields["gates.generator"] = GatesSection().generator  # the previous method required the old one
     return fields

@@ -1,4 +1,4 @@
-"""Data that a run ends well with, although its result means nothing."""
+"""Warnings about data on which a run succeeds although its result is meaningless."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from depl0.app.data.base import DataInfo
 
 
 def warnings_for(info: DataInfo) -> Iterator[str]:
-    """Yield the reasons why the result of a run on this data would mean nothing, one sentence each."""
+    """Yield the reasons why the result of a run on this data would be meaningless, one sentence each."""
     if info.num_classes == 1:
         yield "the data has one class: every network gets 100 %."
     if info.train_size == 1:

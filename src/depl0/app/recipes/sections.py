@@ -56,12 +56,12 @@ CONTINUED = "continued"
 
 
 def refusal(name: str, words: str, value: object, hint: str | None = None) -> InputError:
-    """Return the error for a value that a field cannot have together with others."""
+    """Return the error for a value that conflicts with other fields."""
     return InputError(f"recipe field {name} must be {words}, got {shown(value)} instead.", hint=hint)
 
 
 def penalties() -> tuple[str, ...]:
-    """Return the costs that can be penalised."""
+    """Return the kinds of cost that can be penalised."""
     return ("params", "macs", "groups", *sorted(PENALTIES))
 
 
@@ -73,7 +73,7 @@ def _check_device(name: str) -> None:
 
 
 def _pairs(value: Any) -> Any:
-    """Return a table as pairs in the order of their names, so that it is frozen and hashable."""
+    """Return a table as pairs sorted by name, so that it is frozen and hashable."""
     try:
         table = dict(value)
     except TypeError as error:
@@ -101,7 +101,7 @@ class Section(Schema):
 
     @classmethod
     def called(cls, field: str) -> str:
-        """Return what errors call a field."""
+        """Return the name of a field in error messages."""
         return f"recipe field {cls.title}.{field}"
 
     def _check_steps(self, schedule: str, milestones: tuple[int, ...]) -> None:
@@ -126,10 +126,12 @@ class ModelSection(Section):
     """Start from the weights that timm or torchvision publish. Your own callable receives pretrained=True if its
     signature has it, and is expected to return a trained network."""
     strict: Flag = False
-    """Refuse weights for another number of classes instead of replacing the classifier head."""
+    """Raise an error for weights with another number of classes instead of replacing the classifier head."""
     allow_chance: Flag = False
-    """Prune a trained network that does no better than guessing on the test images. Without it the run stops: the
-    images are probably not prepared as those that the network was trained on."""
+    """Prune a trained network that does no better than guessing on the test images.
+
+    Without it the run stops: the images are probably not preprocessed as in the network's training.
+    """
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
@@ -147,7 +149,7 @@ class ModelSection(Section):
 
 
 class _DataSpec(Section):
-    """A class of its own, because the fields of the last base come first."""
+    """A separate class, because the fields of the last base come first."""
 
     spec: Name = "digits"
     """Data set: digits, mnist:DIR, fashion-mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR or module:make."""
@@ -234,7 +236,7 @@ class GatesSection(Section):
     """Share of its channels that every group keeps at least."""
 
     def check_method(self, method: Method | None) -> None:
-        """Refuse what the method does not allow; None: one of the user's own, which is imported later."""
+        """Raise if a field conflicts with the method; None: a user-defined method, which is imported later."""
         if isinstance(method, Learned) and method.generators and self.generator not in method.generators:
             words = f"{' or '.join(map(repr, method.generators))} where gates.method is {self.method!r}"
             raise refusal("gates.generator", words, self.generator, "set gates.method to 'dep-l0' for this generator.")
@@ -286,16 +288,19 @@ class SearchSection(Section):
     """When closed channels are removed: progressive (during the search, whenever it pays) or never (after all
     training)."""
     first_scores: FirstScores = "taylor"
-    """Initial scores with a budget and a network that has learned something: taylor (first-order change of the loss),
-    reconstruction (error left after refitting downstream layers) or none."""
+    """Initial scores with a budget and a trained network:
+
+    taylor (first-order change of the loss), reconstruction (error that remains after refitting downstream layers) or
+    none.
+    """
     compensate: Flag = False
-    """Refit downstream layers in closed form after pruning."""
+    """Refit downstream layers by least squares after pruning."""
     renew_statistics: Flag = True
     """Re-estimate batch-norm statistics for the frozen gates, and keep them if the loss falls."""
     converged_change: BelowOne = 0.01
     """Share of the gates that may still open or close while the search counts as settled."""
     converged_after: Factor = 0.1
-    """Share of the search's steps for which it must have been settled to have converged."""
+    """Share of the search's steps for which it must have been settled to count as converged."""
     label_smoothing: BelowOne = 0.0
     """Share of every label spread over all classes, if the task has classes."""
     clip_norm: Above0 | None = None
@@ -328,8 +333,7 @@ class DistillSection(Section):
     temperature: Above0 = 4.0
     """Softens the dense network's outputs."""
     blocks: NonNegative | None = None
-    """Weight of the relative error of block outputs, where pruning keeps their shape (default: 80; 0 with
-    run.compile)."""
+    """Weight of the relative error of block outputs whose shape pruning keeps (default: 80; 0 with run.compile)."""
 
 
 @final
@@ -408,8 +412,10 @@ class FinetuneSection(Section):
     """Fine-tune the gated network and extract afterwards, as the paper does on ImageNet, instead of extracting
     first."""
     recover: Count = 0
-    """Steps of label-free recovery right after the cut, at most: the compact network learns from the dense network's
-    outputs, while that pays. --quick sets 600."""
+    """Steps of label-free recovery right after the cut, at most:
+
+    the compact network is distilled from the dense network, while that improves it. --quick sets 600.
+    """
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:
@@ -440,7 +446,7 @@ class RunSection(Section):
     gates_steps: Positive | None = None
     """Steps between two lines of gates.jsonl (default: one line per epoch)."""
     examples: Count = 24
-    """Test images whose answer pruning changed that are kept, as thumbnails, for the report; 0: none."""
+    """Number of test images with a changed prediction that are kept as thumbnails for the report; 0: none."""
     sync_bn: Flag = False
     """Synchronize batch-norm statistics across processes."""
     channels_last: Literal["auto", "on", "off"] = "auto"

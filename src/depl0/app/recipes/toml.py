@@ -60,7 +60,7 @@ def parse_recipe(text: str, source: str = "recipe") -> Recipe:
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested lists
+    except (ValueError, RecursionError) as error:  # very long numbers, deeply nested lists
         raise InputError(f"{source} is not valid TOML: {error}.") from error
 
 
@@ -141,7 +141,10 @@ def _toml_value(text: str) -> object:
 
 
 def _unknown(key: str) -> InputError:
-    """Return the error for an unknown field; its hint is the same name in another section, or one spelled alike."""
+    """Return the error for an unknown field.
+
+    Its hint is the same name in another section, or one with similar spelling.
+    """
     section, dot, name = key.partition(".")
     all_keys = [f"{title}.{field}" for title, kind in SECTIONS.items() for field in kind.model_fields]
     own_names = list(SECTIONS[section].model_fields) if dot and section in SECTIONS else []
@@ -180,7 +183,7 @@ def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _as_text(value: object) -> str:
-    """Return a value as ``--set`` takes it."""
+    """Return a value in the syntax of ``--set``."""
     if isinstance(value, tuple):
         return str(list(value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""How a training step is executed: devices, processes, layouts, and what to do on non-finite values."""
+"""Execution of training steps: devices, processes, memory layouts, and the handling of non-finite values."""
 
 from depl0._util.optional import check_installed
 

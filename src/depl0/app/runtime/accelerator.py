@@ -1,4 +1,4 @@
-"""Where a training runs: device, precision, processes and trackers, through Accelerate."""
+"""Set up device, precision, processes and trackers of a training, through Accelerate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def make_accelerator(recipe: Recipe, folder: Path | None = None) -> Accelerator:
-    """Return an Accelerator for a recipe, and seed everything that is random, alike in all processes.
+    """Return an Accelerator for a recipe, and seed all random generators with the same seed on every rank.
 
     Trackers write to the folder.
     """
@@ -55,7 +55,7 @@ def make_accelerator(recipe: Recipe, folder: Path | None = None) -> Accelerator:
             f"DEPL0_TIMEOUT to more seconds. This one saw: {reason}",
         ) from error
     world = os.environ.get("WORLD_SIZE", "1")
-    if str(accelerator.num_processes) != world:  # each would train for itself, in the same folder
+    if str(accelerator.num_processes) != world:  # each process would train on its own, in the same folder
         raise TrainingError(
             f"{world} processes were started, but Accelerate runs {accelerator.num_processes}.",
             hint="let torchrun or accelerate launch start them, and leave other ACCELERATE_ variables unset.",
@@ -66,7 +66,7 @@ def make_accelerator(recipe: Recipe, folder: Path | None = None) -> Accelerator:
 
 
 def close_process_group() -> None:
-    """Join the threads of this process's communication, after everything that still refers to them.
+    """Destroy the process group and join its communication threads, after releasing everything that refers to them.
 
     ``DistributedDataParallel`` holds tensors and the process group in reference cycles. A communication thread that
     drops such a tensor while the interpreter shuts down aborts the process.
@@ -77,12 +77,12 @@ def close_process_group() -> None:
 
 
 def is_first_process() -> bool:
-    """Tell whether this is the process that speaks for all, before there is an accelerator."""
+    """Return True on rank 0. Can be called before the accelerator exists."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def waiting_time() -> timedelta:
-    """Return how long a process waits for the others before it gives up: DEPL0_TIMEOUT seconds, else 10 minutes."""
+    """Return the timeout for waiting on other processes: DEPL0_TIMEOUT seconds, or 10 minutes by default."""
     text = os.environ.get("DEPL0_TIMEOUT", "600")
     try:
         seconds = float(text)
@@ -113,7 +113,7 @@ def _has_accelerator() -> bool:
 
 def _check_trackers(trackers: tuple[str, ...]) -> None:
     for tracker in trackers:
-        if find_spec(tracker) is None:  # Accelerate would leave it out without a word
+        if find_spec(tracker) is None:  # Accelerate would silently leave it out
             raise InputError(f"the tracker {tracker} is not installed.", hint=f"pip install {tracker}.")
 
 
@@ -121,7 +121,7 @@ def _check_trackers(trackers: tuple[str, ...]) -> None:
 
 
 def rng_states(accelerator: Accelerator) -> list[dict[str, Any]]:
-    """Return the random state of every process; all of them call this together."""
+    """Return the random state of every process. All processes must call this together."""
     return [random_state()] if accelerator.num_processes == 1 else list(gather_object([random_state()]))
 
 
@@ -131,14 +131,14 @@ def rng_states(accelerator: Accelerator) -> list[dict[str, Any]]:
 def prepare(
     accelerator: Accelerator, model: nn.Module, optimizers: Sequence[Any], find_unused_parameters: bool
 ) -> tuple[nn.Module, list[Any]]:
-    """Return a network and its optimizers as the accelerator runs them."""
+    """Return a network and its optimizers, prepared by the accelerator."""
     accelerator.ddp_handler.find_unused_parameters = find_unused_parameters
     wrapped, *prepared = accelerator.prepare(model, *optimizers)
     return wrapped, prepared
 
 
 def any_process(accelerator: Accelerator, *flags: bool) -> list[bool]:
-    """Tell for each flag whether it is set in any process; all of them call this together."""
+    """Return for each flag whether any process has set it. All processes must call this together."""
     if accelerator.num_processes == 1:
         return list(flags)
     counts = accelerator.reduce(torch.tensor(flags, dtype=torch.float32, device=accelerator.device), reduction="sum")
@@ -146,7 +146,7 @@ def any_process(accelerator: Accelerator, *flags: bool) -> list[bool]:
 
 
 def restore(accelerator: Accelerator, model: nn.Module) -> None:
-    """Undo what the accelerator did to a network: a reference, a mark, and mixed precision around its forward."""
+    """Undo the accelerator's changes to a network: a reference, a mark, and mixed precision around its forward."""
     accelerator.free_memory()
     for name in ("forward", "_original_forward", "_is_accelerate_prepared"):
         model.__dict__.pop(name, None)

@@ -1,6 +1,6 @@
-"""Non-finite values: noticed at the next check, with the step and the cause, and never saved.
+"""Detect non-finite values at the next check, report the step and the cause, and never save them.
 
-Every step leaves a few numbers on the device; nobody waits for them before the next check.
+Every step stores a few numbers on the device without synchronising; they are read at the next check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class NumberGuard:
         self._unseen: list[Tensor] = []
 
     def keep(self, loss: Tensor, task_loss: Tensor, optimizers: Iterable[Any], scaled: bool) -> None:
-        """Note one step. Scaled gradients (fp16) may overflow: their step is left out, and that is no trouble."""
+        """Record one step.
+
+        Scaled gradients (fp16) may overflow; such steps are skipped and do not count as failures.
+        """
         numbers = [loss.detach().float(), task_loss.detach().float()]
         for optimizer in () if scaled else optimizers:
             gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
@@ -36,7 +39,7 @@ class NumberGuard:
         self._unseen.append(torch.stack(numbers))
 
     def check(self, accelerator: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
-        """Raise if anything since the last check is not finite. All processes call this together."""
+        """Raise if any value since the last check is not finite. All processes must call this together."""
         seen = torch.stack(self._unseen).tolist() if self._unseen else []
         self._unseen.clear()
         check(accelerator, _first_wrong(seen, step, names) or wrong_parameter(model, step), where)
@@ -51,7 +54,7 @@ def check(accelerator: Accelerator, wrong: str | None, where: str) -> None:
 
 
 def diverged(message: str) -> DivergedError:
-    """Return the error of a training that has diverged."""
+    """Return the error for a diverged training."""
     return DivergedError(
         message,
         hint="lower the learning rates (weight_optimizer.lr, gate_optimizer.lr), or set search.clip_norm, and start "
@@ -61,7 +64,10 @@ def diverged(message: str) -> DivergedError:
 
 @torch.no_grad()
 def wrong_parameter(model: nn.Module, step: int) -> str | None:
-    """Say which parameter, statistic of a norm or log α is not finite; other buffers may be, as masks are."""
+    """Describe the first parameter, norm statistic or log α that is not finite.
+
+    Other buffers, such as masks, may be infinite.
+    """
     named: dict[str, Tensor] = dict(model.named_parameters())
     norms = (name for name, module in model.named_modules() if isinstance(module, _NormBase))
     for name in norms:
@@ -94,7 +100,7 @@ def _first_wrong(seen: list[list[float]], step: int, names: Sequence[str]) -> st
 
 @torch.no_grad()
 def _largest(tensors: Iterable[Tensor | None], nothing: Tensor) -> Tensor:
-    """Return the largest absolute value, NaN if there is one, without waiting for the device."""
+    """Return the largest absolute value, or NaN if there is one, without synchronising with the device."""
     present = [tensor for tensor in tensors if tensor is not None and tensor.numel()]
     if not present:
         return nothing
@@ -104,7 +110,7 @@ def _largest(tensors: Iterable[Tensor | None], nothing: Tensor) -> Tensor:
 
 @contextmanager
 def explained_batches() -> Iterator[None]:
-    """Say what to do when batch norm is given a single value per channel."""
+    """Add advice to the error that batch norm raises for a single value per channel."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How a network is run in training: layout of its weights, compilation, and batch norm over all processes."""
+"""Execution of a network in training: memory layout of its weights, compilation, and synchronized batch norm."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from depl0.host.network import evaluation_mode
 
 ROUNDS = 3
 MIN_GAIN = 0.03
-"""the share of a step's time that channels last must save, so that noise does not decide"""
+"""fraction of a step's time that channels last must save, so that the choice does not depend on noise"""
 BACKEND = "inductor"
 
 # -- channels last ---------------------------------------------------------------------------------------------------
-# Convolutions on channels-last weights give channels-last feature maps, so laying out the weights is enough. Which
-# layout is faster depends on the network and the machine. The two round differently: a run keeps to one.
+# Convolutions with channels-last weights produce channels-last feature maps, so converting the weights is enough. Which
+# layout is faster depends on the network and the machine. The two layouts round differently, so a run uses only one.
 
 
 def is_faster_channels_last(accelerator: Accelerator, host: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Measure a training step of the dense network in both layouts, on copies; nothing random is used up."""
+    """Time a training step of the dense network in both layouts, on copies. Random generators keep their state."""
     networks = [copy.deepcopy(host).train(), set_channels_last(copy.deepcopy(host).train())]
     images = _random_images(shape, accelerator.device)
     times = torch.full((2,), torch.inf, device=accelerator.device)
@@ -42,9 +42,9 @@ def is_faster_channels_last(accelerator: Accelerator, host: nn.Module, shape: tu
                     seconds = _step_seconds(accelerator, network, images)
                     if round_number > 0:  # the first one warms up
                         times[place] = min(float(times[place]), seconds)
-        except RuntimeError:  # a network may read its feature maps in an order of its own (view)
+        except RuntimeError:  # a network may depend on the memory order of its feature maps (view)
             times[1] = torch.inf
-    plain, last = accelerator.reduce(times, reduction="mean").tolist()  # all processes decide alike
+    plain, last = accelerator.reduce(times, reduction="mean").tolist()  # all processes must decide the same
     return bool(last < (1 - MIN_GAIN) * plain)
 
 
@@ -61,7 +61,7 @@ def _step_seconds(accelerator: Accelerator, network: nn.Module, images: Tensor) 
 
 
 def check_channels_last(accelerator: Accelerator, host: nn.Module, image_shape: tuple[int, ...]) -> None:
-    """Refuse channels last for a network that depends on the order of its feature maps in memory."""
+    """Raise if a network cannot use channels last because it depends on the memory order of its feature maps."""
     network = set_channels_last(copy.deepcopy(host))
     try:
         with evaluation_mode(network), torch.no_grad(), accelerator.autocast():
@@ -78,12 +78,15 @@ def _random_images(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def set_channels_last(model: nn.Module) -> nn.Module:
-    """Lay the weights of two-dimensional convolutions out channels last, in place; the same Parameters, same values."""
+    """Convert the weights of two-dimensional convolutions to channels last, in place.
+
+    Parameters and values are the same.
+    """
     return _set_layout(model, torch.channels_last)
 
 
 def set_contiguous(model: nn.Module) -> nn.Module:
-    """Lay weights out as a network that is loaded from a file has them, in place."""
+    """Convert weights to the contiguous layout of a network loaded from a file, in place."""
     return _set_layout(model, torch.contiguous_format)
 
 
@@ -97,7 +100,10 @@ def _set_layout(model: nn.Module, layout: torch.memory_format) -> nn.Module:
 
 @torch.no_grad()
 def match_state_layout(optimizer: Any) -> None:
-    """Lay an optimizer's state out as its parameters are. Files hold it contiguous, and fused steps do not look."""
+    """Convert an optimizer's state to the layout of its parameters.
+
+    Files store it contiguous, and fused steps do not check.
+    """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
@@ -108,20 +114,20 @@ def match_state_layout(optimizer: Any) -> None:
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return a network that compiles itself when it is first called, and shares everything with the one given.
+    """Return a network that is compiled on its first call and shares all state with the given network.
 
-    The one given stays as it is: it is what is evaluated, saved and cut. Nothing that changes from step to step is a
-    number in the graph (a budget's target, threshold and sharpness are tensors), so one graph serves a whole search;
-    a second one is made when the warm-up ends, and one for every smaller host.
+    The given network is unchanged; it is the one that is evaluated, saved and cut. No value that changes from step to
+    step is a constant in the graph (a budget's target, threshold and sharpness are tensors), so one graph serves a
+    whole search. A second graph is compiled when the warm-up ends, and one for every smaller host.
     """
     if BACKEND == "inductor" and device.type == "cpu":
         _check_compiler()
-    torch.compiler.reset()  # graphs of networks that are gone would count towards the most there may be
+    torch.compiler.reset()  # graphs of deleted networks would count towards the limit on graphs
     return cast(nn.Module, torch.compile(network, backend=BACKEND))
 
 
 def _check_compiler() -> None:
-    """Refuse before training what would fail in its first step."""
+    """Raise before training if compilation would fail in the first step."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -139,9 +145,9 @@ def _check_compiler() -> None:
 
 @contextmanager
 def synced_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Let the batch norms of a network see the images of all processes, if wanted and if there are several.
+    """Synchronize the batch norms of a network over all processes within the context, if wanted.
 
-    No module is replaced: for a while the batch norms get the ``forward`` of ``nn.SyncBatchNorm``.
+    No module is replaced. The batch norms temporarily use the ``forward`` of ``nn.SyncBatchNorm``.
     """
     norms = _batch_norms(model) if wanted and dist.is_available() and dist.is_initialized() else []
     for norm in norms:
@@ -149,12 +155,12 @@ def synced_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for norm in (*norms, *(_batch_norms(model) if norms else ())):  # a network that was rebuilt has new ones
+        for norm in (*norms, *(_batch_norms(model) if norms else ())):  # a rebuilt network has new batch norms
             norm.__dict__.pop("forward", None)
 
 
 def check_norms(model: nn.Module, accelerator: Accelerator) -> None:
-    """Refuse to synchronise batch norm on devices without kernels for it, or of a kind of its own.
+    """Raise if batch norm cannot be synchronized, because the device lacks kernels or ``forward`` is overridden.
 
     Raises:
         InputError: several processes train on a CPU, or a batch norm overrides ``forward``.
@@ -182,13 +188,13 @@ def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
 
 
 def _synced_forward(norm: _BatchNorm, images: Tensor) -> Tensor:
-    """Run PyTorch's synchronised batch norm over the very same state, which gates replace for the time of a call."""
+    """Run PyTorch's synchronized batch norm on the same state, which gates replace during a call."""
     if not norm.training:
         plain: Tensor = type(norm).forward(norm, images)
         return plain
     view = object.__new__(_SyncBatchNorm)
     view.__dict__ = norm.__dict__
-    return nn.SyncBatchNorm.forward(view, images)  # the view's own forward would be this one
+    return nn.SyncBatchNorm.forward(view, images)  # otherwise the view would call this function again
 
 
 class _SyncBatchNorm(nn.SyncBatchNorm):

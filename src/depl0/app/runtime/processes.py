@@ -1,4 +1,4 @@
-"""Many processes that are one run: they agree, they stop together, and none waits for a dead one."""
+"""Coordination of the processes of one run: they agree on settings, stop together, and never wait for a dead one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTINUE = "re-run with --resume to continue."
 
 
 def check_same(accelerator: Accelerator, what: str, content: str) -> None:
-    """Refuse to go on if the processes do not all have the same of something; a hash is compared."""
+    """Raise if a setting differs between processes, by comparing hashes."""
     if accelerator.num_processes == 1:
         return
     digest = hashlib.sha256(content.encode()).hexdigest()
@@ -43,7 +43,7 @@ def check_same(accelerator: Accelerator, what: str, content: str) -> None:
 
 @contextmanager
 def exclusive(folder: Path, accelerator: Accelerator) -> Iterator[None]:
-    """Hold the lock of a run folder: the first process does, and tells the others if it cannot."""
+    """Hold the lock of a run folder on rank 0. If it cannot be acquired, raise on all ranks."""
     with ExitStack() as stack:
         refused: Depl0Error | None = None
         if accelerator.is_main_process:
@@ -59,7 +59,7 @@ def exclusive(folder: Path, accelerator: Accelerator) -> Iterator[None]:
 
 @contextmanager
 def stoppable(folder: RunFolder) -> Iterator[None]:
-    """Let signals end a run, and raise an error that names the checkpoint to continue from."""
+    """Handle signals that end a run, and raise an error that names the checkpoint to resume from."""
     try:
         with stop_on_signals():
             yield
@@ -86,7 +86,7 @@ def explain_failures(accelerator: Accelerator, folder: RunFolder) -> Iterator[No
             hint=f"make room or mend the disk, then {CONTINUE}",
         ) from error
     except RuntimeError as error:
-        if stop_asked():  # the same signal has ended another process, or a worker that loads data
+        if stop_asked():  # the same signal has ended another process or a data-loading worker
             raise StopRequested from error
         if accelerator.num_processes == 1 or not (isinstance(error, _distributed_error()) or _LOST.search(str(error))):
             raise
@@ -99,7 +99,7 @@ def explain_failures(accelerator: Accelerator, folder: RunFolder) -> Iterator[No
 
 
 def _short(reason: str, longest: int = 160) -> str:
-    """Return what torch.distributed says without the places in its source: one line."""
+    """Return the message of torch.distributed in one line, without its source locations."""
     line = re.sub(r"^\[[^\]]*\]:?\s*", "", reason.strip().partition("\n")[0])
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 

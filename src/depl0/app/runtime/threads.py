@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import torch
 
 MACS_PER_THREAD = 250_000_000
-"""multiply-accumulates of one forward pass that occupy one thread; fewer do not repay the waiting"""
+"""multiply-accumulates of one forward pass that occupy one thread; with fewer, synchronisation costs too much
+"""
 EXPLICIT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""environment variables by which users choose the number themselves"""
+"""environment variables by which users set the number themselves"""
 
 
 @dataclass
@@ -31,7 +32,7 @@ _CHOICE: ContextVar[_Choice | None] = ContextVar("_CHOICE", default=None)
 
 
 def threads_for(macs: float, available: int) -> int:
-    """Return the number of threads for forward passes of so many multiply-accumulates.
+    """Return the number of threads for forward passes with this number of multiply-accumulates.
 
     >>> [threads_for(macs, available=4) for macs in (1e6, 5e8, 7.6e8, 1e12)]
     [1, 2, 3, 4]
@@ -41,7 +42,7 @@ def threads_for(macs: float, available: int) -> int:
 
 @contextmanager
 def threads_by_work() -> Iterator[None]:
-    """Let :func:`choose_threads` change the number of threads of this process, and restore it afterwards.
+    """Enable :func:`choose_threads` within the context, and restore the number of threads afterwards.
 
     The commands that train use it. Without it, or if the user set ``OMP_NUM_THREADS``, the number never changes.
     """
@@ -60,9 +61,9 @@ def threads_by_work() -> Iterator[None]:
 
 
 def choose_threads(macs: float, device: torch.device) -> None:
-    """Set the number of threads for forward passes of so many multiply-accumulates.
+    """Set the number of threads for forward passes with this number of multiply-accumulates.
 
-    A number that the user's code set by ``torch.set_num_threads`` stays.
+    A number that user code set by ``torch.set_num_threads`` is kept.
     """
     choice = _CHOICE.get()
     if choice is None or device.type != "cpu" or torch.get_num_threads() != choice.current:

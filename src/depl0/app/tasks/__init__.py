@@ -1,6 +1,6 @@
-"""Tasks: what a network is trained for. A loss, and a metric with a direction.
+"""Tasks that networks are trained for: a loss, and a metric with a direction.
 
-A new built-in task is one new file of this folder, whose class carries :func:`register`.
+To add a built-in task, decorate a class in a new file of this folder with :func:`register`.
 
 >>> task = find_task("regression")
 >>> task.metric.name, task.metric.higher_is_better

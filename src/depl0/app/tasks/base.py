@@ -1,4 +1,4 @@
-"""What a task is: a loss, a metric with a direction, and what outputs must look like. Tasks by name."""
+"""Interface of tasks: a loss, a metric with a direction, and a check of the outputs. Registry of tasks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from depl0.host.network import evaluation_mode, run_checked
 
 
 class Task(abc.ABC):
-    """What a network is trained for. A task holds its settings and no other state.
+    """The objective that a network is trained for. A task holds its settings and no other state.
 
-    ``outputs`` is what the network returns for a batch, ``targets`` what the data has beside the inputs of that batch.
+    ``outputs`` are the network's outputs for a batch, and ``targets`` are the targets of that batch in the data.
     """
 
     metric: Metric
-    """what the network is evaluated by on the test data"""
+    """the metric of the network on the test data"""
 
     @abc.abstractmethod
     def loss(self, outputs: Any, targets: Any) -> Tensor:
@@ -34,9 +34,9 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, outputs: Any, targets: Any) -> Tensor:
-        """Return a batch's share of the metric: a vector of sums, always of one length.
+        """Return a batch's contribution to the metric: a vector of sums, always of the same length.
 
-        The vectors of all batches and processes are added up, so a mean is given as its sum and its count.
+        The vectors of all batches and processes are added, so a mean is represented by its sum and its count.
         """
 
     @abc.abstractmethod
@@ -44,7 +44,7 @@ class Task(abc.ABC):
         """Return the metric from the sums of all batches."""
 
     def check(self, outputs: Any, info: DataInfo) -> None:  # noqa: B027 - nothing is refused unless a task says so
-        """Refuse a network whose outputs do not fit the data; called with those of a small batch before training."""
+        """Raise if the network's outputs do not match the data. Called with those of a small batch before training."""
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
         """Return the loss against the dense network's outputs on the same batch, the mean over the batch."""
@@ -55,23 +55,23 @@ class Task(abc.ABC):
 
     @property
     def distills(self) -> bool:
-        """Tell whether the task says how a network learns from another one's outputs."""
+        """Return True if the task supports distillation."""
         return type(self).distill is not Task.distill
 
 
 def check_network(task: Task, model: nn.Module, inputs: Any, info: DataInfo) -> None:
-    """Raise an error if a network does not run on the data, or its outputs do not fit the task. Its modes are kept."""
+    """Raise if a network does not run on the data, or its outputs do not match the task. Its modes are restored."""
     with evaluation_mode(model):
         task.check(run_checked(model, ExampleInputs.of(inputs)), info)
 
 
 def exact(device: torch.device) -> torch.dtype:
-    """Return the type for sums: float64 counts pixels exactly; Apple's GPUs have none."""
+    """Return the type for sums: float64, which counts pixels exactly, unless the device lacks it (Apple's GPUs)."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def main_output(outputs: Any, what: str) -> Tensor:
-    """Return the tensor that counts of a network that may return more (auxiliary heads, dicts).
+    """Return the main output of a network that may return several (auxiliary heads, dicts).
 
     >>> main_output({"out": torch.ones(2), "aux": torch.zeros(2)}, "scores")
     tensor([1., 1.])
@@ -94,11 +94,11 @@ def main_output(outputs: Any, what: str) -> Tensor:
 _T = TypeVar("_T", bound=Task)
 
 TASKS: Registry[Any] = Registry("task", own=lambda spec: load_callable(spec, "task"))
-"""Every built-in task by its name."""
+"""All built-in tasks by name."""
 
 
 def register(name: str) -> Callable[[type[_T]], type[_T]]:
-    """Make a task known by a name: ``@register("classification")``."""
+    """Return a decorator that registers a task by name: ``@register("classification")``."""
     return TASKS.register(name, lambda task: task)
 
 
@@ -108,7 +108,7 @@ def find_task(spec: str, **settings: object) -> Task:
     Args:
         spec: a built-in name, or a :class:`Task` of your own (the class, or a function that returns one):
             ``my_package.tasks:Name`` or ``path/to/file.py:Name``.
-        settings: what the class or function takes.
+        settings: arguments of the class or function.
 
     >>> find_task("segmentation", ignore_index=0)
     Segmentation(ignore_index=0, label_smoothing=0.0)
@@ -117,7 +117,7 @@ def find_task(spec: str, **settings: object) -> Task:
 
 
 def find_task_for(spec: str, settings: Mapping[str, object], label_smoothing: float) -> Task:
-    """Return a task as a recipe describes it: label smoothing goes to those that take it, and is refused elsewhere."""
+    """Return a task as a recipe describes it. Raise if the task does not support the recipe's label smoothing."""
     make = TASKS.find(spec)
     passed = wanted(make.call if isinstance(make, UserCallable) else make, {"label_smoothing": label_smoothing})
     if label_smoothing and not passed:
@@ -154,10 +154,10 @@ def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, ob
 
 
 def _check_settings(spec: str, kind: type[Task], settings: Mapping[str, object]) -> None:
-    """Refuse settings that a built-in task does not have, or of another type than its default."""
+    """Raise if a built-in task does not have a setting, or if its type differs from the default's."""
     parameters = inspect.signature(kind).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return  # the task checks them itself
+        return  # the class checks them itself
     known = {name: parameter.default for name, parameter in parameters.items()}
     for name, value in settings.items():
         if name not in known:

@@ -22,7 +22,7 @@ class Classification(Task):
     """One class for every image.
 
     Args:
-        label_smoothing: the share of every label that is spread over all classes.
+        label_smoothing: the fraction of every label that is spread over all classes.
     """
 
     metric = ACCURACY
@@ -34,7 +34,7 @@ class Classification(Task):
         return nn.functional.cross_entropy(class_scores(outputs).float(), targets, label_smoothing=self.label_smoothing)
 
     def measure(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return how many images are right, and how many there are."""
+        """Return the number of correct predictions and the number of images."""
         scores = class_scores(outputs).detach()
         correct = (scores.argmax(1) == targets).sum().to(exact(scores.device))
         return torch.stack([correct, torch.full_like(correct, len(targets))])
@@ -45,7 +45,7 @@ class Classification(Task):
         return float(100.0 * correct / total)
 
     def check(self, outputs: Any, info: DataInfo) -> None:
-        """Refuse scores that are not one per class of the data."""
+        """Raise if the network does not return one score per class of the data."""
         classes = info.num_classes
         if classes is None:
             raise InputError(
@@ -60,10 +60,10 @@ class Classification(Task):
             )
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
-        """Return the divergence from the dense network's softened answers."""
+        """Return the KL divergence from the dense network's softened predictions."""
         return soft_loss(class_scores(outputs).float(), class_scores(wanted).float(), temperature)
 
 
 def class_scores(outputs: Any) -> Tensor:
-    """Return the class scores of a network that may give more than that (auxiliary heads, dicts)."""
+    """Return the class scores of a network that may return more than that (auxiliary heads, dicts)."""
     return main_output(outputs, "class scores")

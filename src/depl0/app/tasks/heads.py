@@ -56,7 +56,7 @@ class Heads(Task):
         return self._sum({name: task.loss(found[name], wanted[name]) for name, task in self.tasks.items()})
 
     def measure(self, outputs: Any, targets: Any) -> Tensor:
-        """Return a batch's share of the judging head's metric."""
+        """Return a batch's contribution to the judging head's metric."""
         found, wanted = self._each(outputs, "outputs"), self._each(targets, "targets")
         return self.tasks[self.judge].measure(found[self.judge], wanted[self.judge])
 

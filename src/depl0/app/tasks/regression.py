@@ -18,7 +18,10 @@ from depl0.errors import InputError
 @final
 @dataclass(frozen=True)
 class Regression(Task):
-    """Numbers for every image: outputs and targets of one shape. One number an image may be (batch,) or (batch, 1)."""
+    """Numbers for every image:
+
+    outputs and targets have the same shape. One number per image may be (batch,) or (batch, 1).
+    """
 
     metric = Metric("rmse", higher_is_better=False)
 
@@ -27,7 +30,7 @@ class Regression(Task):
         return nn.functional.mse_loss(*_pair(outputs, targets))
 
     def measure(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the sum of squared errors, and how many there are."""
+        """Return the sum and the number of squared errors."""
         found, wanted = _pair(outputs, targets)
         errors = (found.detach() - wanted).to(exact(found.device))
         squares = errors.square().sum()
@@ -39,7 +42,7 @@ class Regression(Task):
         return float((squares / count) ** 0.5)
 
     def check(self, outputs: Any, info: DataInfo) -> None:
-        """Refuse outputs of another shape than the targets."""
+        """Raise if the outputs and the targets differ in shape."""
         found = tuple(main_output(outputs, "numbers").shape[1:])
         if info.target_shape is None:
             raise InputError(
@@ -54,12 +57,12 @@ class Regression(Task):
             )
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
-        """Return the mean squared difference from the dense network's outputs; there is nothing to soften."""
+        """Return the mean squared difference from the dense network's outputs. The temperature is not used."""
         return nn.functional.mse_loss(*_pair(outputs, main_output(wanted, "numbers")))
 
 
 def _pair(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both as float tensors of one shape: (batch,) against (batch, 1) would be spread out to a square."""
+    """Return both as float tensors of the same shape, because (batch,) and (batch, 1) would broadcast to a square."""
     found = main_output(outputs, "numbers").float()
     if found.numel() != targets.numel() or len(found) != len(targets):
         raise InputError(

@@ -25,8 +25,8 @@ class Segmentation(Task):
     occur in the labels or in the predictions.
 
     Args:
-        ignore_index: the label of pixels that count nowhere.
-        label_smoothing: the share of every label that is spread over all classes.
+        ignore_index: the label of pixels that are ignored everywhere.
+        label_smoothing: the fraction of every label that is spread over all classes.
     """
 
     metric = Metric("miou", "%")
@@ -35,7 +35,7 @@ class Segmentation(Task):
     label_smoothing: float = 0.0
 
     def loss(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the cross entropy of the pixels that are not ignored; 0 where all are."""
+        """Return the cross entropy of the pixels that are not ignored; 0 if all are ignored."""
         total = nn.functional.cross_entropy(
             _pixel_scores(outputs).float(),
             targets.long(),
@@ -46,7 +46,7 @@ class Segmentation(Task):
         return total / (targets != self.ignore_index).sum().clamp(min=1)
 
     def measure(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the pixels of every class in the intersection, in the predictions, and in the labels."""
+        """Return the pixel counts of every class in the intersection, in the predictions, and in the labels."""
         scores = _pixel_scores(outputs).detach()
         classes, found = scores.shape[1], scores.argmax(1)
         counts = targets != self.ignore_index
@@ -67,7 +67,7 @@ class Segmentation(Task):
         return float(100.0 * (both[either > 0] / either[either > 0]).mean())
 
     def check(self, outputs: Any, info: DataInfo) -> None:
-        """Refuse scores that are not one per class and pixel."""
+        """Raise if the network does not return one score per class and pixel."""
         scores = _pixel_scores(outputs)
         if scores.dim() != 4:
             raise InputError(
@@ -97,7 +97,7 @@ class Segmentation(Task):
             )
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
-        """Return the divergence from the dense network's softened answers, the mean over pixels."""
+        """Return the KL divergence from the dense network's softened predictions, the mean over pixels."""
         return soft_loss(_pixel_scores(outputs).float(), _pixel_scores(wanted).float(), temperature)
 
 
