@@ -56,7 +56,7 @@ def call_gated(
 ) -> Any:
     """Call a network with these parameters in place of its own, including parts that are recomputed later.
 
-    ``checkpoints`` says that it is known to use activation checkpointing; else its classes tell whether it may.
+    ``checkpoints`` is True if the network is known to use activation checkpointing. Otherwise its classes are searched.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # compiled graphs keep their own parameters
         return call_with(host, parameters, args, kwargs, ties)
@@ -110,8 +110,7 @@ def _code(member: object) -> CodeType | None:
 
 @contextmanager
 def watch_checkpoints() -> Iterator[list[bool]]:
-    """Record whether a network that runs inside the context uses activation checkpointing; if not, the list is
-    empty."""
+    """Yield a list that becomes non-empty if a network that runs inside uses activation checkpointing."""
     used: list[bool] = []
     with _intercepted():
         _running.watchers.append(used)

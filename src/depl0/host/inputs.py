@@ -74,8 +74,7 @@ class ExampleInputs:
         return sum(tensor.numel() for tensor in self.tensors())
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of the positional inputs, or an empty tuple if not all inputs are floating-point
-        tensors."""
+        """Return the shapes of the positional inputs; empty if not all inputs are floating-point tensors."""
         plain = all(isinstance(arg, Tensor) and arg.is_floating_point() for arg in self.args) and not self.kwargs
         return tuple(tuple(arg.shape) for arg in self.args) if plain else ()
 

@@ -1,1 +1,1 @@
-"""Modules that take the place of a host's own where cutting channels alone would change what it computes."""
+"""Replacements for modules of the host whose function would change if channels were merely cut."""

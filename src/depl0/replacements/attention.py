@@ -1,8 +1,8 @@
 """Self-attention of any width: of its input and output, of queries and keys, and of values.
 
-The code of attention modules takes one of these widths for another, or computes its scale from them.
-:class:`PrunedAttention` takes the place of such a module in a compact network, with the same parameters under the same
-names, and with the scale of the dense network as a number. Every head loses the same places.
+The code of attention modules assumes that some of these widths are equal, or computes its scale from them.
+:class:`PrunedAttention` replaces such a module in a pruned model, with the same parameters under the same names, and
+with the scale of the original module as a constant. Every head loses the same positions.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from depl0.host.copies import private_copy
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives, replace_module
 
 _NOISE = 4099
-"""numbers that are drawn to try a module, and repeated: a prime, so that no two rows of a weight are alike"""
+"""Number of random values to test a module with, which are repeated: a prime, so that all rows of a weight differ."""
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """What a self-attention module computes."""
+    """The computation of a self-attention module."""
 
     form: Literal["torch", "timm"]
-    """``nn.MultiheadAttention`` on one input; modules with linear layers ``qkv`` and ``proj``, as timm's"""
+    """``nn.MultiheadAttention`` on one input; or modules with linear layers ``qkv`` and ``proj``, as in timm."""
     heads: int
     head_dim: int
     scale: float
 
     @property
     def weight(self) -> str:
-        """The parameter that gives queries, keys and values, in that order, head by head."""
+        """The parameter that projects to queries, keys and values, in that order, head by head."""
         return "in_proj_weight" if self.form == "torch" else "qkv.weight"
 
     @property
     def bias(self) -> str:
-        """Its bias, which need not be there."""
+        """Its bias, which is optional."""
         return "in_proj_bias" if self.form == "torch" else "qkv.bias"
 
     @property
     def out(self) -> str:
-        """The layer that reads the heads."""
+        """The output projection of the heads."""
         return "out_proj" if self.form == "torch" else "proj"
 
     def __post_init__(self) -> None:
@@ -59,10 +59,10 @@ class AttentionSpec:
 
 @final
 class PrunedAttention(nn.Module):
-    """Self-attention whose heads have lost places of queries and keys, or of values."""
+    """Self-attention whose heads have lost positions of queries and keys, or of values."""
 
     batch_first: bool
-    _qkv_same_embed_dim = False  # what keeps nn.TransformerEncoderLayer from its fused form, which knows one width only
+    _qkv_same_embed_dim = False  # disables the fused form of nn.TransformerEncoderLayer, which supports one width only
 
     def __init__(self, module: nn.Module, spec: AttentionSpec) -> None:
         super().__init__()
@@ -79,11 +79,11 @@ class PrunedAttention(nn.Module):
         self.train(module.training)
 
     def measure(self) -> None:
-        """Take the width of the values from the layer that reads them."""
+        """Set the width of the values from the output projection."""
         self.value_dim = int(self.get_parameter(f"{self.spec.out}.weight").shape[1]) // self.spec.heads
 
     def forward(self, query: Tensor, *others: Any, **options: Any) -> Any:
-        """Attend as the module in whose place this is, called in the same way."""
+        """Compute attention with the signature of the replaced module."""
         if self.spec.form == "timm":
             return self._like_timm(query, *others, **options)
         return self._like_torch(query, *others, **options)
@@ -126,7 +126,7 @@ class PrunedAttention(nn.Module):
         return result.squeeze(0), None if weights is None else weights.squeeze(0)
 
     def _mask(self, x: Tensor, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
-        """Return both masks as what is added to the scores."""
+        """Combine both masks into one that is added to the scores."""
         total: Tensor | None = None
         batch, length = x.shape[:2]
         if mask is not None:
@@ -158,7 +158,7 @@ class PrunedAttention(nn.Module):
         return attended.transpose(1, 2).flatten(2)
 
     def _attend_by_hand(self, rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what the weights give, and the weights, (batch, heads, length, length)."""
+        """Return the weighted sum and the attention weights, the latter of shape (batch, heads, length, length)."""
         q, k, v = self._split(rows)
         scores = (q * self.spec.scale) @ k.transpose(-2, -1)
         weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
@@ -166,19 +166,20 @@ class PrunedAttention(nn.Module):
         return (weights @ v).transpose(1, 2).flatten(2), weights
 
     def extra_repr(self) -> str:
-        """Say how wide the heads are."""
+        """Return the widths of the heads for the module's ``repr``."""
         return f"heads={self.spec.heads}, values={self.value_dim} of {self.spec.head_dim}, scale={self.spec.scale:.4g}"
 
 
 def keep_padding(network: nn.Module, path: str) -> None:
-    """Let ``nn.TransformerEncoder`` hand padded batches to its layers: packed ones are for their fused form alone."""
+    """Make ``nn.TransformerEncoder`` pass padded batches to its layers, because only the fused form accepts packed
+    ones."""
     for name, module in network.named_modules():
         if isinstance(module, nn.TransformerEncoder) and path.startswith(f"{name}." if name else ""):
             module.use_nested_tensor = False
 
 
 def rebuild_attention(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Put attention of any width in the place of a dense module."""
+    """Replace a dense module by attention of any width."""
     replace_module(network, path, PrunedAttention(network.get_submodule(path), AttentionSpec(**given)))
     keep_padding(network, path)
 
@@ -188,10 +189,11 @@ def rebuild_attention(network: nn.Module, path: str, given: dict[str, Any]) -> N
 
 @final
 class AttentionReplacement(Replacement):
-    """Self-attention modules are analysed as a whole: every head loses the same places.
+    """Self-attention modules are analysed as a whole: every head loses the same positions.
 
-    Queries and keys meet place by place, so those go together; values go with the inputs of the layer that reads them.
-    A closed place of a query is a zero in every score, and one of a value a zero that the last layer reads.
+    Queries and keys are multiplied position by position, so their positions are removed together. Values are removed
+    together with the inputs of the output projection. A closed position of a query adds zero to every score, and a
+    closed position of a value is a zero input of the output projection.
     """
 
     spec: AttentionSpec
@@ -202,7 +204,7 @@ class AttentionReplacement(Replacement):
 
     @classmethod
     def described(cls, module: nn.Module) -> AttentionSpec | None:
-        """Return what a module would have to compute, if it has the parts of torch's or timm's attention."""
+        """Return the computation that a module must have, if it has the parts of torch's or timm's attention."""
         if type(module) is nn.MultiheadAttention:
             plain = module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
             return AttentionSpec("torch", module.num_heads, module.head_dim, module.head_dim**-0.5) if plain else None
@@ -224,7 +226,7 @@ class AttentionReplacement(Replacement):
 
     @classmethod
     def batch_and_length(cls, shape: tuple[int, ...], spec: AttentionSpec, module: nn.Module) -> tuple[int, int]:
-        """Return the sizes before the channels, in the module's own order."""
+        """Return the sizes before the channels, in the module's dimension order."""
         if len(shape) == 2:
             return 1, shape[0]
         batch_first = spec.form == "timm" or bool(module.batch_first)
@@ -232,9 +234,9 @@ class AttentionReplacement(Replacement):
 
     @classmethod
     def recognise(cls, module: nn.Module) -> AttentionSpec | None:
-        """Return what a self-attention module computes, or None if it is none that can be pruned.
+        """Return the computation of a self-attention module, or None if the module cannot be pruned.
 
-        It must give the same values as its replacement, in float64, on random inputs.
+        It must compute the same values as its replacement, in float64, on random inputs.
         """
         if isinstance(module, PrunedAttention):
             spec: AttentionSpec | None = module.spec
@@ -260,7 +262,7 @@ class AttentionReplacement(Replacement):
                     3 if spec.form == "torch" else 1
                 )
                 wanted, found = tried(*args), pruned(*args)
-        except Exception:  # it wants something else than one input, so it is something else
+        except Exception:  # it does not accept one input, so it is not self-attention
             return None
         return spec if _same(wanted, found) else None
 
@@ -271,10 +273,10 @@ class AttentionReplacement(Replacement):
 
     @classmethod
     def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
-        """Give a call of a self-attention module the values that it has."""
+        """Assign the values of a call of a self-attention module."""
         module, spec = state.modules[path], state.recognised(cls.kind, path, cls.recognise)
         sources, results = reads_and_gives(graph, nodes)
-        # A mask may be among the sources: whatever is not projected.
+        # A mask may be among the sources: any source that is not projected.
         biases = sources - _projected(graph, nodes, state.name_of(module.get_parameter(spec.weight)))
         sources -= biases
         products = {"scaled_dot_product_attention", "matmul", "bmm", "baddbmm"}
@@ -309,7 +311,9 @@ class AttentionReplacement(Replacement):
         ):
             sizes = (len(made), len(given), batch * length)
             state.layers.append(LayerUse(use, (axis, 0), (axis, 1), *sizes, graph.mode, by))
-        if graph.mode == "evaluation":  # scores and their use: half of the rows of queries and keys, and of the values
+        if (
+            graph.mode == "evaluation"
+        ):  # scores and the weighted sum: half of the rows of queries and keys, and those of the values
             each = batch * length * length / 2
             state.products += [WeighedProduct(rows, each), WeighedProduct(read, each)]
         for added in biases:
@@ -324,14 +328,14 @@ class AttentionReplacement(Replacement):
 
     @classmethod
     def describe(cls, paths: Sequence[str]) -> str:
-        """Say what is replaced."""
+        """Return the line of ``print(plan)`` about attention."""
         several = len(paths) > 1
         kinds = f"{len(paths)} attention modules are" if several else "attention is"
         they = "they lose" if several else "it loses"
         return f"{kinds} replaced where {they} channels ({PrunedAttention.__name__})"
 
     def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
-        """Replace an attention module that has lost channels, and tell one that was replaced before."""
+        """Replace an attention module that has lost channels; update one that was replaced before."""
         module, spec = model.get_submodule(path), self.spec
         if isinstance(module, PrunedAttention):
             module.measure()
@@ -339,7 +343,7 @@ class AttentionReplacement(Replacement):
         weight, out = module.get_parameter(spec.weight), module.get_parameter(f"{spec.out}.weight")
         width = spec.heads * spec.head_dim
         narrower = len(weight) < 3 * width or out.shape[1] < width
-        # the code of torch's and torchvision's modules takes the width of its input for that of its heads
+        # the code of torch's and torchvision's modules assumes that its input is as wide as its heads
         if narrower or (spec.form != "timm" and (weight.shape[1] < width or len(out) < width)):
             replace_module(model, path, PrunedAttention(module, spec))
             keep_padding(model, path)
@@ -351,7 +355,7 @@ class AttentionReplacement(Replacement):
 
 
 def _projected(graph: Graph, nodes: list[fx.Node], weight: str) -> set[fx.Node]:
-    """Return what goes, on its way through these nodes, into the layer with this weight."""
+    """Return the nodes among these whose results flow into the layer with this weight."""
     parts = [parts for node in nodes if (parts := layer_parts(node)) is not None]
     stack, found = [each.input for each in parts if graph.tensors.get(each.weight) == weight], set[fx.Node]()
     while stack:
@@ -365,7 +369,7 @@ def _projected(graph: Graph, nodes: list[fx.Node], weight: str) -> set[fx.Node]:
 def _inner_labels(
     state: Propagation, spec: AttentionSpec, first: tuple[str, Tensor], last: tuple[str, Tensor], layer: str
 ) -> tuple[Tensor, Tensor]:
-    """Return labels for the rows of queries, keys and values, and for what the last layer reads."""
+    """Return labels for the rows of queries, keys and values, and for the inputs of the output projection."""
     known, read = state.axes.get((first[0], 0)), state.axes.get((last[0], 1))
     if known is not None and read is not None:  # another graph, or another call
         return known, read

@@ -1,13 +1,13 @@
 """The contract of replacement modules, and the list of their kinds.
 
-Some modules of a host compute something else when channels are merely sliced off their parameters: a layer norm
-divides by the number of channels, attention takes its scale from it. A *replacement* computes, with fewer channels,
-what the dense module computes with zeros in the places of the removed ones.
+Some modules compute a different function when channels are merely removed from their parameters: a layer norm divides
+by the number of channels, and attention computes its scale from it. A *replacement* computes, with fewer channels, the
+output of the original module with zeros in the positions of the removed channels.
 
-One file of this folder holds one kind: how a host's module is recognised, how its channels are labelled in the
-analysis, what describes it in files, how it is put in place, and the code that an exported folder needs. A new kind is
-a new file with a subclass of :class:`Replacement`; the analysis, the surgery, the files and the exported folders
-iterate over :func:`kinds` and name none of them.
+Each file of this folder contains one kind: the recognition of a host's module, the labels of its channels in the
+analysis, its description in files, its installation, and the code that an exported folder needs. A new kind is a new
+file with a subclass of :class:`Replacement`; the analysis, the surgery, the files and the exported folders iterate over
+:func:`kinds` and do not name any of them.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, stack_of
 
 ModuleNodes = tuple[str, list[fx.Node]]
-"""path of a module, and the nodes of one call of it"""
+"""Path of a module, and the nodes of one call of it."""
 
 
 @dataclass(frozen=True)
 class Replacement(ABC):
-    """One module of a host that needs another in its place when channels are cut.
+    """One module of a host that must be replaced when channels are cut.
 
-    The class is the kind; an instance holds the ``spec`` of one module: a frozen dataclass of plain numbers and texts
-    that says what the dense module computes.
+    The class is the kind. An instance holds the ``spec`` of one module: a frozen dataclass of numbers and strings that
+    describes the computation of the original module.
     """
 
     spec: Any
 
     kind: ClassVar[str]
-    """the name of the kind in files"""
+    """Name of the kind in files."""
     spec_type: ClassVar[type]
     rank: ClassVar[int] = 0
-    """kinds of a lower rank are asked first"""
+    """Kinds of a lower rank are tried first."""
     removes_layer: ClassVar[bool] = False
-    """whether nothing is left of the layer but what it adds"""
+    """True if only an addition remains of the layer."""
     exported: ClassVar[tuple[Callable[..., Any], ...]]
-    """classes and functions whose sources exported folders get; each needs only torch and those before it"""
+    """Classes and functions whose sources are copied to exported folders; each needs only torch and those before it."""
     rebuild: ClassVar[Callable[[nn.Module, str, dict[str, Any]], None]]
-    """the last of them: puts a replacement in the place of a dense module, from what :meth:`arguments` gave"""
+    """The last of them: replaces a dense module, from the result of :meth:`arguments`."""
 
     # -- analysis ------------------------------------------------------------------------------------------------------
 
@@ -64,19 +64,20 @@ class Replacement(ABC):
     def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
         """Label the channels of one call; return the nodes that need no other rule, none if it is not of this kind.
 
-        What is found goes into ``state.replaced``, and into ``state.module_calls`` where the result is to be zero for
-        closed channels.
+        The result is stored in ``state.replaced``, and in ``state.module_calls`` if outputs must be zero for closed
+        channels.
         """
         return ()
 
     @classmethod
     def second_pass(cls, state: Propagation) -> set[str]:
-        """Return modules that this kind wants to take in a second pass, now that it is seen what they hold back."""
+        """Return modules that this kind handles in a second pass, after the first one showed which channels they
+        block."""
         return set()
 
     @property
     def in_float32(self) -> bool:
-        """Whether the module computes in float32 by itself, so that float64 would show its rounding."""
+        """True if the module always computes in float32, so that float64 would reveal its rounding."""
         return False
 
     @classmethod
@@ -87,31 +88,32 @@ class Replacement(ABC):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the replacement as plain data."""
         return {"kind": self.kind, **asdict(self.spec)}
 
     def channel_axes(self, path: str) -> dict[Axis, int]:
-        """Return the axes that are channels of the module itself and not of a tensor, with their dense sizes."""
+        """Return the axes that are channels of the module itself instead of a tensor, with their dense sizes."""
         return {}
 
     def dense_names(self, path: str, name: str) -> list[str] | None:
-        """Return the dense tensors that a tensor of the replacement was made of, None if it is one of them itself."""
+        """Return the dense tensors from which a replacement's tensor was made, or None if it is a dense tensor
+        itself."""
         return None
 
     # -- surgery -------------------------------------------------------------------------------------------------------
 
-    def before_slicing(  # noqa: B027 - most kinds have nothing to note
+    def before_slicing(  # noqa: B027 - most kinds record nothing
         self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]
     ) -> None:
-        """Note what the module is about to lose, in place."""
+        """Record the channels that the module is about to lose, in place."""
 
-    def cut(  # noqa: B027 - a kind may have done all before
+    def cut(  # noqa: B027 - a kind may be done before slicing
         self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]
     ) -> None:
-        """Put the replacement in the place of the sliced module, where it is needed."""
+        """Replace the sliced module, if necessary."""
 
     def exact(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> dict[str, Tensor]:
-        """Return tensors that the replacement is going to have, in float64: as they are before they are rounded."""
+        """Return tensors of the future replacement in float64, before they are rounded."""
         return {}
 
     # -- exported folders ----------------------------------------------------------------------------------------------
@@ -119,12 +121,13 @@ class Replacement(ABC):
     @classmethod
     @abstractmethod
     def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return plain data from which ``rebuild`` makes this module of a compact network, None if it is another."""
+        """Return plain data from which ``rebuild`` makes this module of a pruned model; None if it is of another
+        kind."""
 
 
 @cache
 def kinds() -> tuple[type[Replacement], ...]:
-    """Return all kinds of replacements, in the order in which they are asked."""
+    """Return all kinds of replacements, in the order in which they are tried."""
     package = __name__.rpartition(".")[0]
     modules = [import_module(f"{package}.{entry.name}") for entry in iter_modules(import_module(package).__path__)]
     found = {
@@ -137,7 +140,7 @@ def kinds() -> tuple[type[Replacement], ...]:
 
 
 def replacement_from(data: Mapping[str, Any]) -> Replacement:
-    """Read what :meth:`Replacement.to_dict` gave; a ValueError says what is wrong."""
+    """Read the result of :meth:`Replacement.to_dict`; raise ValueError if it is invalid."""
     kind = next((kind for kind in kinds() if kind.kind == data["kind"]), None)
     if kind is None:
         raise ValueError(f"no replacement is of the kind {str(data['kind'])[:50]!r}")
@@ -159,16 +162,16 @@ def _fits(value: Any, hint: Any) -> bool:
 def exact_tensors(
     model: nn.Module, positions: Mapping[Axis, Tensor], replacements: Mapping[str, Replacement]
 ) -> dict[str, Tensor]:
-    """Return tensors that a cut network gets, before they are rounded to its own precision.
+    """Return tensors of a cut network before they are rounded to its own precision.
 
-    Rounding is no difference between two networks, but would look like one where they are compared in float64.
+    Rounding does not count as a difference between two networks, but would look like one in a float64 comparison.
     """
     found = [replacement.exact(model, path, positions) for path, replacement in replacements.items()]
     return {name: tensor for tensors in found for name, tensor in tensors.items()}
 
 
 def replace_module(network: nn.Module, path: str, module: nn.Module) -> None:
-    """Put another module in the place of one, under all of its names."""
+    """Replace a module by another one, under all of its names."""
     replaced = network.get_submodule(path)
     module.train(replaced.training)
     for name, found in list(network.named_modules(remove_duplicate=False)):
@@ -178,7 +181,7 @@ def replace_module(network: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def outermost_calls(graph: Graph, wanted: Callable[[str, fx.Node], bool]) -> list[ModuleNodes]:
-    """Return the calls of wanted modules; of several around a node the outermost."""
+    """Return the calls of wanted modules; if several contain a node, the outermost."""
     calls: dict[tuple[str, str], list[fx.Node]] = {}
     for node in graph.nodes:
         if node.op != "call_function":
@@ -191,7 +194,7 @@ def outermost_calls(graph: Graph, wanted: Callable[[str, fx.Node], bool]) -> lis
 
 
 def reads_and_gives(graph: Graph, nodes: list[fx.Node]) -> tuple[set[fx.Node], list[fx.Node]]:
-    """Return the tensors that a call reads, parameters and constants apart, and the nodes that others read."""
+    """Return the tensors that a call reads, except parameters and constants, and the nodes that are used outside it."""
     inside = set(nodes)
     given = {n for node in nodes for n in node.all_input_nodes if n not in inside and n not in graph.tensors}
     sources = {n for n in given if n.op != "placeholder" or n in graph.inputs}  # the others are constants

@@ -1,8 +1,8 @@
 """Whole branches whose gates are all closed: their last layer becomes a constant.
 
-If every input channel of a layer is closed, its output is its bias, whatever comes in: the layer becomes a constant,
-and the batch norm behind it is folded into that constant. The layers that produced the closed channels need not be
-computed any more: they become a single channel of zeros. The host's class stays; only these submodules change.
+If every input channel of a layer is closed, its output is its bias for any input: the layer becomes a constant, and the
+following batch norm is folded into that constant. The layers that produced the closed channels are no longer needed:
+they become a single channel of zeros. The host's class stays; only these submodules change.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ConstantLayer(nn.Module):
         self.constant = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the constant in the shape that the layer would have given."""
+        """Return the constant in the shape of the layer's output."""
         if self.spatial is None:
-            return self.constant.to(x.dtype).expand(*x.shape[:-1], -1).clone()  # what follows may write in place
+            return self.constant.to(x.dtype).expand(*x.shape[:-1], -1).clone()  # later layers may write in place
         count = len(self.spatial)
         sizes = [
             (size + pad - dilation * (kernel - 1) - 1) // stride + 1
@@ -53,12 +53,12 @@ class ConstantLayer(nn.Module):
         return self.constant.to(x.dtype).view(-1, *[1] * count).expand(*lead, -1, *sizes).clone()
 
     def extra_repr(self) -> str:
-        """Say how many channels there are."""
+        """Return the number of channels for the module's ``repr``."""
         return f"{len(self.constant)}"
 
 
 def rebuild_constant(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Put a constant in the place of a layer."""
+    """Replace a layer by a constant."""
     replace_module(network, path, ConstantLayer(given["channels"], given["spatial"]))
 
 
@@ -73,7 +73,7 @@ class Removal:
 
 @final
 class ConstantReplacement(Replacement):
-    """A layer that closed gates have made constant. No analysis of the host finds these: the gates decide."""
+    """A layer that closed gates have made constant. The gates determine it, not the analysis of the host."""
 
     spec: Removal
     kind: ClassVar[str] = "constant"
@@ -84,7 +84,7 @@ class ConstantReplacement(Replacement):
     rebuild = rebuild_constant
 
     def dense_names(self, path: str, name: str) -> list[str] | None:
-        """A constant is the output of the layer and norm that it replaced."""
+        """Return the weight and statistics of the replaced layer and norm, from which a constant was computed."""
         if name != f"{path}.constant":
             return None
         names = [f"{path}.{vector}" for vector in ("weight", "bias")]
@@ -129,7 +129,7 @@ def _spatial(layer: nn.Module) -> list[list[int]] | None:
 
 
 def _padding(layer: _ConvNd) -> list[int]:
-    """Return the padding of both ends together, per spatial dimension."""
+    """Return the padding of both ends together, for each spatial dimension."""
     if isinstance(layer.padding, str):
         reach = [d * (k - 1) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
         return reach if layer.padding == "same" else [0] * len(reach)
@@ -157,7 +157,7 @@ def removable(plan: Plan, model: nn.Module, open_gates: Tensor) -> list[Removal]
 
 
 def workable(compact: nn.Module, removals: Sequence[Removal], example: ExampleInputs) -> list[Removal]:
-    """Return the removals with which a network runs: some code reads the weight of a layer instead of calling it."""
+    """Return the removals with which a network still runs: some code reads a layer's weight instead of calling it."""
     left = list(removals)
     while left:
         candidate = private_copy(compact).eval()
@@ -175,7 +175,7 @@ def workable(compact: nn.Module, removals: Sequence[Removal], example: ExampleIn
 
 
 def _can_be_folded(norm: nn.Module | None) -> bool:
-    """Tell whether a norm is torch's own, with nothing behind its affine, and has statistics of its own."""
+    """Return True for a torch norm that has running statistics and no operation after its affine parameters."""
     return type(norm) in _NORMS and isinstance(norm, _BatchNorm) and norm.running_mean is not None
 
 

@@ -1,9 +1,9 @@
-"""Small modules that look at all channels at once: they get zeros for the channels that were removed.
+"""Small modules that use all channels at once: they get zeros for the removed channels.
 
-A mean or a maximum over channels, or a convolution along them (ECA, CBAM), is another function of fewer channels. Where
-such a module costs next to nothing, the compact network runs it at its full width: zeros are put in the places of
-removed channels, the module's own code runs, and what it gives at those places is dropped. The module stays the object
-that it was, with all its names; only its class becomes one that does this.
+A mean or a maximum over channels, or a convolution along them (ECA, CBAM), is a different function if channels are
+missing. If such a module costs almost nothing, the pruned model runs it at its full width: zeros are inserted at the
+positions of removed channels, the module's own code runs, and its outputs at those positions are dropped. The module
+stays the same object, with all its names; only its class is changed to one that does this.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from depl0.analysis.rules.operators import LAYERS
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives
 
 _SMALL = 512
-"""a module is small if its weights, vectors apart, have no more entries"""
+"""Largest number of weights, without vectors, of a small module."""
 
 
 @dataclass(frozen=True)
 class WidthSpec:
-    """What a module reads, and what it gives."""
+    """The channels that a module reads and returns."""
 
     width: int
-    """the number of channels of the dense network"""
+    """Number of channels in the original model."""
     dim: int
-    """where they are in the input"""
+    """Channel dimension of the input."""
     out_dim: int | None
-    """where they are in the output; None: there are none"""
+    """Channel dimension of the output; None if it has no channels."""
     keeps_zeros: bool
-    """whether a channel that comes in as zeros comes out as zeros"""
+    """True if a zero input channel becomes a zero output channel."""
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.dim < 0 or (self.out_dim or 0) < 0:
@@ -46,16 +46,16 @@ class WidthSpec:
 
 
 class FullWidth:
-    """Marks modules that are run at their full width."""
+    """Marks modules that run at their full width."""
 
     depl0_width: WidthSpec
     depl0_kept: Tensor
-    """where the channels that are left were in the dense network"""
+    """Positions of the remaining channels in the original model."""
 
 
 @cache
 def full_width_class(base: type[nn.Module]) -> type[nn.Module]:
-    """Return the class that a module gets: its own, with zeros put in the places of removed channels."""
+    """Return a subclass of a module's class that inserts zeros at the positions of removed channels."""
 
     def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         spec, places = self.depl0_width, self.depl0_kept.to(x.device)
@@ -71,7 +71,7 @@ def full_width_class(base: type[nn.Module]) -> type[nn.Module]:
         kept = f"{len(self.depl0_kept)} of {self.depl0_width.width} channels, the others are zeros"
         return f"{said}{', ' if said else ''}{kept}"
 
-    def reduce(self: Any, protocol: Any) -> Any:  # a class that is made at run time is not found by its name
+    def reduce(self: Any, protocol: Any) -> Any:  # a class created at run time cannot be found by its name
         reduced: Any = base.__reduce_ex__(self, max(int(protocol), 2))
         return new_full_width, (base, *reduced[1][1:]), *reduced[2:]
 
@@ -80,13 +80,13 @@ def full_width_class(base: type[nn.Module]) -> type[nn.Module]:
 
 
 def new_full_width(base: type[nn.Module], *args: Any) -> Any:
-    """Make an unpickled or copied module, without its contents."""
+    """Create an unpickled or copied module, without its contents."""
     kind = full_width_class(base)  # type: ignore[arg-type]
     return kind.__new__(kind, *args)
 
 
 def keep_full_width(module: nn.Module, spec: WidthSpec, keep: Tensor) -> None:
-    """Let a module see only these of its channels from now on, in place, and take the others for zeros."""
+    """Make a module read only these of its channels, in place, and treat the others as zeros."""
     if not isinstance(module, FullWidth):
         module.__class__ = full_width_class(type(module))  # type: ignore[arg-type]
         vars(module).update(depl0_width=spec, depl0_kept=torch.arange(spec.width))
@@ -95,28 +95,28 @@ def keep_full_width(module: nn.Module, spec: WidthSpec, keep: Tensor) -> None:
 
 
 def rebuild_full_width(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Run a module of the dense network at its full width."""
+    """Run a module of the original model at its full width."""
     keep = torch.tensor(given["kept_channels"])
     keep_full_width(network.get_submodule(path), WidthSpec(**given["spec"]), keep)
 
 
 @final
 class FullWidthReplacement(Replacement):
-    """Modules that hold channels back are run at their full width, if they are small and the channels come in as zeros.
+    """Small modules that block pruning are run at their full width, if removed channels would be zero inputs.
 
-    What comes out is what the dense network has there, whatever the module does.
+    Their outputs are those of the original model, whatever the module computes.
     """
 
     spec: WidthSpec
     kind: ClassVar[str] = "full_width"
     spec_type: ClassVar[type] = WidthSpec
-    rank: ClassVar[int] = 1  # only where nothing else is known
+    rank: ClassVar[int] = 1  # only if no other kind applies
     exported = (WidthSpec, FullWidth, full_width_class, new_full_width, keep_full_width, rebuild_full_width)
     rebuild = rebuild_full_width
 
     @classmethod
     def second_pass(cls, state: Propagation) -> set[str]:
-        """Return the small modules that hold back channels from outside, the innermost of those around an operator."""
+        """Return the small modules that block outside channels; of several around an operator, the innermost."""
         found = {path for path, module in state.modules.items() if isinstance(module, FullWidth)}
         for path, owners in state.blocking.items():
             for candidate in (path, path.rpartition(".")[0]):
@@ -128,13 +128,13 @@ class FullWidthReplacement(Replacement):
 
     @classmethod
     def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
-        """Return the calls of the modules that the second pass takes."""
+        """Return the calls of the modules that the second pass handles."""
         wanted = state.second_pass.get(cls.kind, set())
         return outermost_calls(graph, lambda path, _: path in wanted) if wanted else ()
 
     @classmethod
     def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
-        """Give a call of a module the values that it has at its full width."""
+        """Assign the values of a module's call at its full width."""
         sources, results = reads_and_gives(graph, nodes)
         if len(sources) != 1 or len(results) != 1 or not isinstance(results[0].meta.get("val"), Tensor):
             return ()
@@ -169,7 +169,7 @@ class FullWidthReplacement(Replacement):
 
     @classmethod
     def describe(cls, paths: Sequence[str]) -> str:
-        """Say what the modules get."""
+        """Return the line of ``print(plan)`` about these modules."""
         if len(paths) > 1:
             return f"{len(paths)} modules that look at all channels at once get zeros for removed ones (FullWidth)"
         return f"{paths[0]} looks at all channels at once and gets zeros for removed ones (FullWidth)"
@@ -179,13 +179,13 @@ class FullWidthReplacement(Replacement):
         return {channel_axis(path): self.spec.width}
 
     def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
-        """Let the module see only the channels that are left."""
+        """Make the module read only the remaining channels."""
         if channel_axis(path) in positions:
             keep_full_width(model.get_submodule(path), self.spec, positions[channel_axis(path)])
 
     @classmethod
     def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return the width, and the places of the channels that are left."""
+        """Return the width, and the positions of the remaining channels."""
         if not isinstance(module, FullWidth):
             return None
         return {"spec": asdict(module.depl0_width), "kept_channels": module.depl0_kept.tolist()}

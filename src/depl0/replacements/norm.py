@@ -1,13 +1,13 @@
-"""Norms over all channels, which go on counting the channels that were removed: they were zeros.
+"""Norms over all channels that still count the removed channels, as zeros.
 
-A layer norm divides by the number of channels, so one of fewer channels is another function. With the removed channels
-exactly zero, the dense norm's statistics follow from those of the channels that are left. For a share s = left / width,
-mean m and variance v of what is left,
+A layer norm divides by the number of channels, so with fewer channels it is a different function. If the removed
+channels are exactly zero, the original norm's statistics follow from those of the remaining channels. With the
+fraction s = remaining / width, and the mean m and variance v of the remaining channels,
 
-    mean = s·m        variance = s·(v + (1 - s)·m²)        mean square = s·(mean square of what is left)
+    mean = s·m        variance = s·(v + (1 - s)·m²)        mean square = s·(mean square of the remaining channels)
 
-which is exact, and a sum of positive terms. :class:`CountedNorm` takes the place of a norm in a compact network, with
-the same parameters under the same names.
+which is exact, and a sum of positive terms. :class:`CountedNorm` replaces a norm in a pruned model, with the same
+parameters under the same names.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ from depl0.replacements.base import ModuleNodes, Replacement, reads_and_gives, r
 
 @dataclass(frozen=True)
 class NormSpec:
-    """What a norm over all channels computes."""
+    """The computation of a norm over all channels."""
 
     form: Literal["layer", "rms", "group", "response"]
-    """mean and variance over channels; mean square over channels; mean and variance over everything but the batch; the
-    global response norm of ConvNeXt V2"""
+    """Mean and variance over channels; mean square over channels; mean and variance over all but the batch dimension;
+    the
+    global response norm of ConvNeXt V2."""
     dim: int
-    """the dimension of the channels; -1 where it is the last"""
+    """The dimension of the channels; -1 if it is the last."""
     width: int
-    """the number of channels that it counts: those of the dense network"""
+    """Number of channels that it counts: those of the original model."""
     eps: float | None
-    """None: what torch's RMSNorm takes then, the precision of its input"""
+    """None: the default of torch's RMSNorm, the precision of its input."""
     scale: str | None
-    """the parameter that multiplies"""
+    """Name of the parameter that is multiplied."""
     shift: str | None
-    """the parameter that is added"""
+    """Name of the parameter that is added."""
     single: bool = False
-    """whether it normalises in float32, whatever the precision of its input"""
+    """True if it normalises in float32, whatever the precision of its input."""
     offset: float = 0.0
-    """what is added to the scale: Gemma's norms keep it less one, and multiply before they go back to the input's
-    precision"""
+    """Constant that is added to the scale: Gemma's norms store the scale minus one, and multiply before they convert
+    back
+    to the input's precision."""
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -58,18 +60,18 @@ class NormSpec:
 
 @final
 class CountedNorm(nn.Module):
-    """A norm over channels some of which were removed; it counts them as the zeros that they were."""
+    """A norm over channels that counts removed channels as zeros."""
 
     def __init__(self, norm: nn.Module, spec: NormSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.eps = spec.eps  # nn.TransformerEncoderLayer looks at it
+        self.eps = spec.eps  # nn.TransformerEncoderLayer reads it
         for name, parameter in norm._parameters.items():
             self.register_parameter(name, parameter)
         self.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise as the dense network did with zeros in place of what was removed."""
+        """Normalise like the original norm with zeros in the positions of removed channels."""
         spec = self.spec
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         scale, shift = (self._along_channels(name, x.dim()) for name in (spec.scale, spec.shift))
@@ -80,7 +82,7 @@ class CountedNorm(nn.Module):
         elif spec.single:
             normalised = normalised.to(x.dtype)
         result = _affine(spec, values, normalised, scale, shift)
-        # as torch's own norms: float32 under autocast, which is so on graphics cards alone, else the input's precision
+        # like torch's norms: float32 under autocast, but only on GPUs, else the input's precision
         full = x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
         return result if full else result.to(x.dtype)
 
@@ -89,11 +91,11 @@ class CountedNorm(nn.Module):
             return None
         view = [1] * ndim
         view[self.spec.dim] = -1
-        vector: Tensor = getattr(self, name)  # a gated call has put a plain tensor in the parameter's place
+        vector: Tensor = getattr(self, name)  # a gated call replaces the parameter by a plain tensor
         return vector.view(view)
 
     def extra_repr(self) -> str:
-        """Say which norm this is, and what it counts."""
+        """Return the form and the width of the norm for the module's ``repr``."""
         return f"{self.spec.form}, counts {self.spec.width} channels, dim={self.spec.dim}, eps={self.spec.eps}"
 
 
@@ -121,19 +123,20 @@ def _affine(spec: NormSpec, x: Tensor, normalised: Tensor, scale: Tensor | None,
 
 
 def rebuild_norm(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Put a norm that counts removed channels in the place of a dense one."""
+    """Replace a dense norm by one that counts removed channels."""
     replace_module(network, path, CountedNorm(network.get_submodule(path), NormSpec(**given)))
 
 
-# -- recognising norms by what they compute ------------------------------------------------------------------------
+# -- recognition of norms by their outputs -------------------------------------------------------------------------
 
 
 def recognise(module: nn.Module, dim: int, ndim: int, width: int, epsilons: Iterable[float | None]) -> NormSpec | None:
-    """Return what norm over all channels a module is, or None.
+    """Return the spec of a module that is a norm over all channels, or None.
 
-    Whoever wrote it, and however: it is a known norm if it gives the same values, in float64, with random parameters on
-    random inputs; or the same but for rounding, if it normalises in float32 (language models), on inputs so small that
-    the number that it adds tells too. ``dim`` is where the channels are in an input of ``ndim`` dimensions.
+    The implementation does not matter. A module is a known norm if it computes the same values, in float64, with
+    random parameters on random inputs. If it normalises in float32 (language models), the values must be the same up to
+    rounding, on inputs so small that eps matters too. ``dim`` is the channel dimension of an input of ``ndim``
+    dimensions.
     """
     if isinstance(module, CountedNorm):
         return module.spec
@@ -162,7 +165,7 @@ def recognise(module: nn.Module, dim: int, ndim: int, width: int, epsilons: Iter
                 found = [module(inputs) for inputs in (x, x / 100)]
                 if all(_same(w, f, spec.single) for both, f in zip(wanted, found, strict=True) for w in both):
                     return spec
-    except Exception:  # it wants something else than this input, so it is something else
+    except Exception:  # it does not accept this input, so it is not a norm
         return None
     return None
 
@@ -194,14 +197,14 @@ def _same(wanted: Any, found: Tensor, single: bool) -> bool:
 # -- the kind --------------------------------------------------------------------------------------------------------
 
 _SIGNS = {"layer_norm", "rms_norm", "group_norm", "mean", "sum", "var", "std", "var_mean", "norm", "linalg_vector_norm"}
-"""a norm has at least one of these"""
+"""Operators of which a norm contains at least one."""
 
 
 @final
 class NormReplacement(Replacement):
     """A module that is a norm over all channels is analysed as a whole, not operator by operator.
 
-    Its channels are prunable where they are zeros when they come in.
+    Its channels are prunable if they are zeros in the input.
     """
 
     spec: NormSpec
@@ -223,11 +226,11 @@ class NormReplacement(Replacement):
 
     @classmethod
     def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
-        """Give a call of a norm the values that it has."""
+        """Assign the values of a call of a norm."""
         module = state.modules.get(path)
         sources, results = reads_and_gives(graph, nodes)
         aliases = {node for node in nodes if _is_source_itself(node, sources)}
-        results = [node for node in results if node not in aliases] or nodes[-1:]  # nobody reads it
+        results = [node for node in results if node not in aliases] or nodes[-1:]  # the result is not used
         if module is None or len(sources) != 1 or len(results) != 1 or any(is_in_place(node) for node in nodes):
             return ()
         source, result = sources.pop(), results[0]
@@ -257,17 +260,17 @@ class NormReplacement(Replacement):
 
     @property
     def in_float32(self) -> bool:
-        """Language models normalise in float32."""
+        """True for the norms of language models, which normalise in float32."""
         return self.spec.single
 
     @classmethod
     def describe(cls, paths: Sequence[str]) -> str:
-        """Say what the norms count."""
+        """Return the line of ``print(plan)`` about the norms."""
         who = f"{len(paths)} norms over all channels still count" if len(paths) > 1 else f"{paths[0]} still counts"
         return f"{who} removed channels, as zeros, in the compact network (CountedNorm)"
 
     def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
-        """Replace a norm that has lost channels, or may have without a parameter to tell."""
+        """Replace a norm that has lost channels, or that may have lost some if it has no parameters."""
         module, name = model.get_submodule(path), self.spec.scale or self.spec.shift
         narrower = name is None or module.get_parameter(name).numel() < self.spec.width
         if narrower and not isinstance(module, CountedNorm):
@@ -280,9 +283,9 @@ class NormReplacement(Replacement):
 
 
 def _call(path: str, spec: NormSpec, source: fx.Node, axes: Mapping[str, Axis]) -> ModuleCall:
-    """Say what a gate must multiply so that a closed channel, which comes in as zeros, also comes out as zeros."""
+    """Return a call whose gates keep a closed channel, a zero input of the norm, zero in the output."""
     unprunable = Reason("a norm over channels that cannot be made zero", path)
-    if spec.form in {"rms", "response"}:  # zero times anything is zero: only the shift is left to silence
+    if spec.form in {"rms", "response"}:  # zero times any scale is zero: only the shift must be multiplied
         shift = () if spec.shift is None else (axes[spec.shift],)
         return ModuleCall(path, source, unprunable, (source,), shift)
     if spec.scale is None:
@@ -291,7 +294,7 @@ def _call(path: str, spec: NormSpec, source: fx.Node, axes: Mapping[str, Axis]) 
 
 
 def _is_source_itself(node: fx.Node, sources: set[fx.Node]) -> bool:
-    """Tell whether a node is a cast that changed nothing: the recorder takes it for the tensor, outside as well."""
+    """Return True if a node is a cast without effect: the recorder identifies it with its source, outside as well."""
     source = node.args[0] if node.args else None
     if operator_name(node) != "to" or source not in sources or not isinstance(source, fx.Node):
         return False
@@ -303,7 +306,7 @@ def _long_dim(shape: tuple[int, ...]) -> int:
 
 
 def _epsilons(nodes: list[fx.Node]) -> list[float | None]:
-    """Return the small numbers in a module's code, one of which is what keeps it from dividing by zero."""
+    """Return the small constants in a module's code, one of which is the norm's eps."""
     found: list[float | None] = []
     for node in nodes:
         if operator_name(node) in {"rms_norm", "layer_norm", "group_norm"}:

@@ -1,7 +1,8 @@
-"""Convolutions that standardise their filters (weight standardisation: NFNet, BiT), and what is left of them when cut.
+"""Convolutions that standardise their filters (weight standardisation: NFNet, BiT), and their form after a cut.
 
-A filter is standardised over all of its weights. Without some of its inputs its mean and variance would be others, so a
-cut convolution is another class, :class:`StandardisedConv2d`, for which the removed weights still count.
+A filter is standardised over all of its weights. If some of its inputs were removed, its mean and variance would
+change. Therefore a cut convolution gets another class, :class:`StandardisedConv2d`, which still counts the removed
+weights.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, r
 
 @dataclass(frozen=True)
 class Standardisation:
-    """What is done to a filter: (w - mean) / sqrt(variance + eps) · gain · factor."""
+    """The standardisation of a filter: (w - mean) / sqrt(variance + eps) · gain · factor."""
 
     eps: float
     factor: float
     gain: str | None
-    """name of the parameter with one number per filter; None: there is none"""
+    """Name of the parameter with one value for each filter, or None."""
 
 
 @final
 class StandardisedConv2d(nn.Conv2d):
-    """A convolution with standardised filters; the sums of weights that were cut still count in mean and variance."""
+    """A convolution with standardised filters whose mean and variance include the weights that were cut."""
 
     removed: Tensor
 
@@ -48,8 +49,10 @@ class StandardisedConv2d(nn.Conv2d):
         if standardisation.gain is not None:
             setattr(self, standardisation.gain, getattr(conv, standardisation.gain))
         self.total = conv.weight[0].numel()
-        """weights of a filter before any was cut"""
-        self.register_buffer("removed", conv.weight.new_zeros(conv.out_channels, 2))  # their sum, and of squares
+        """Number of weights of a filter before any cut."""
+        self.register_buffer(
+            "removed", conv.weight.new_zeros(conv.out_channels, 2)
+        )  # their sum and their sum of squares
         self.train(conv.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,17 +71,17 @@ class StandardisedConv2d(nn.Conv2d):
 
 
 def rebuild_standardised(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Put a convolution for which removed weights count in the place of a dense one."""
+    """Replace a dense convolution by one that counts removed weights."""
     conv = network.get_submodule(path)
     assert isinstance(conv, nn.Conv2d)
     replace_module(network, path, StandardisedConv2d(conv, Standardisation(**given)))
 
 
 def standardisation_of(module: nn.Module) -> Standardisation | None:
-    """Return how a convolution standardises its filters; None if it does not, or does anything else besides.
+    """Return a convolution's standardisation; None if it has none, or computes anything else besides.
 
-    The module is run, on a copy: it must standardise with a batch norm over each filter, and a
-    :class:`StandardisedConv2d` made of it must give the same.
+    A copy of the module is run: it must standardise with a batch norm over each filter, and a
+    :class:`StandardisedConv2d` made from it must compute the same outputs.
     """
     if isinstance(module, StandardisedConv2d):
         return module.standardisation
@@ -94,7 +97,7 @@ def standardisation_of(module: nn.Module) -> Standardisation | None:
     try:
         with torch.no_grad():
             for name in _others(probe):
-                probe.get_parameter(name).fill_(1.0)  # what the gain is multiplied by is then seen
+                probe.get_parameter(name).fill_(1.0)  # so that the factor of the gain is visible
             calls: list[Call] = []
             with CallRecorder(probe, before=calls.append):
                 wanted = probe(x)
@@ -103,7 +106,7 @@ def standardisation_of(module: nn.Module) -> Standardisation | None:
             return None
         with torch.no_grad():
             close = torch.allclose(StandardisedConv2d(probe, found)(x), wanted, rtol=1e-6, atol=1e-8)
-    except Exception:  # no such convolution
+    except Exception:  # not such a convolution
         return None
     return found if close else None
 
@@ -153,7 +156,7 @@ class StandardisedReplacement(Replacement):
 
     @classmethod
     def enter(cls, state: Propagation, graph: Graph, path: str, nodes: list[fx.Node]) -> Iterable[fx.Node]:
-        """Give everything on the way to the convolution the value of its weight."""
+        """Assign the value of the stored weight to all nodes between it and the convolution."""
         spec, weight = state.recognised(cls.kind, path, standardisation_of), f"{path}.weight"
         value = Normed(weight, None if spec.gain is None else f"{path}.{spec.gain}", 0)
         before = [node for node in nodes if operator_name(node) not in CONVOLUTIONS]
@@ -165,7 +168,7 @@ class StandardisedReplacement(Replacement):
         return before
 
     def before_slicing(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
-        """Replace a convolution that is about to lose inputs, and note what it loses."""
+        """Replace a convolution that is about to lose inputs, and record the removed weights."""
         kept = _kept(path, positions)
         module = model.get_submodule(path)
         if 1 in kept and isinstance(module, nn.Conv2d) and not isinstance(module, StandardisedConv2d):
@@ -175,7 +178,7 @@ class StandardisedReplacement(Replacement):
             module.removed = _removed(module, kept).to(module.removed)
 
     def exact(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> dict[str, Tensor]:
-        """Return the sums that count for removed weights."""
+        """Return the sums over removed weights."""
         kept, module = _kept(path, positions), model.get_submodule(path)
         assert isinstance(module, nn.Conv2d)
         is_cut = 1 in kept or (kept and isinstance(module, StandardisedConv2d))
@@ -183,7 +186,7 @@ class StandardisedReplacement(Replacement):
 
     @classmethod
     def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return how a replaced convolution standardises."""
+        """Return the standardisation of a replaced convolution."""
         return vars(module.standardisation) if isinstance(module, StandardisedConv2d) else None
 
 
@@ -192,7 +195,7 @@ def _kept(path: str, positions: Mapping[Axis, Tensor]) -> dict[int, Tensor]:
 
 
 def _removed(module: nn.Conv2d, kept: Mapping[int, Tensor]) -> Tensor:
-    """Return the sums of removed weights, and of their squares, in float64, once only these positions are left."""
+    """Return the sums of removed weights, and of their squares, in float64, if only these positions remain."""
     weight = module.weight.detach().double()
     left = weight.index_select(1, kept[1].to(weight.device)) if 1 in kept else weight
     powers = ((weight, left), (weight.square(), left.square()))

@@ -1,7 +1,8 @@
-"""Cut weights whose lengths are stored beside them (weight norm), so that what is left does not become longer.
+"""Cut weights whose lengths are stored separately (weight norm), without scaling the remaining entries.
 
-A weight norm computes w = g·v/‖v‖. Without some of its entries v is shorter, and w would grow: g is multiplied by the
-share of the length that is left.
+A weight norm computes w = g·v/‖v‖. Without some of its entries v is shorter, and w would grow. Therefore g is
+multiplied
+by the remaining fraction of the length.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class _Norm:
     dim: int
 
     def share_left(self, kept: Mapping[int, Tensor]) -> Tensor:
-        """Return the share of every length that is left with these positions, in float64."""
+        """Return the remaining fraction of every length with these positions, in float64."""
         whole = left = self.direction.detach().double()
         for dim, keep in kept.items():
             if dim != self.dim:
@@ -31,7 +32,7 @@ class _Norm:
 
 
 def keep_directions(modules: Mapping[str, nn.Module], name: str, kept: Mapping[int, Tensor]) -> None:
-    """Shorten the lengths that belong to a direction, before positions of these dimensions are cut out of it."""
+    """Reduce the lengths of a direction, before it is cut to these positions."""
     norm = _norm_of(modules, name)
     if norm is not None:
         path, _, attribute = norm.lengths.rpartition(".")
@@ -43,9 +44,9 @@ def keep_directions(modules: Mapping[str, nn.Module], name: str, kept: Mapping[i
 def exact_lengths(
     model: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[tuple[str, int], Tensor]
 ) -> dict[str, Tensor]:
-    """Return the lengths that a network gets when it is cut, before they are rounded to its own precision.
+    """Return the lengths of a network after the cut, before they are rounded to its own precision.
 
-    Rounding is no difference between two networks, but would look like one where they are compared in float64.
+    Rounding does not count as a difference between two networks, but would look like one in a float64 comparison.
     """
     modules, found = dict(model.named_modules(remove_duplicate=False)), {}
     for name in dict.fromkeys(name for name, _ in positions):
