@@ -294,7 +294,7 @@ def _session(recipe: Recipe, accelerator: Accelerator, batches: OneBatch) -> Ses
     size = batches.size
     info = DataInfo("one random batch", CLASSES, None, IMAGE_SHAPE, train_size=size, test_size=size)
     folder = RunFolder(Path("."))  # nothing is written: no phase is run to its end
-    return Session(recipe, accelerator, Data(info, batches, batches), task_of(recipe), folder, Quiet())
+    return Session(recipe, recipe, accelerator, Data(info, batches, batches), task_of(recipe), folder, Quiet())
 
 
 def step_table(result: dict[str, Any]) -> str:

@@ -23,4 +23,4 @@ def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
     gated = attach_for(recipe, host, next(iter(data.test.epoch(0)))[0][:1])
     folder = RunFolder(tmp_path / "run")
     folder.begin(recipe)
-    return Session(recipe, accelerator, data, task_of(recipe), folder, Quiet()), gated
+    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Quiet()), gated

@@ -54,14 +54,3 @@ def test_the_weights_come_back_after_an_error() -> None:
     except KeyboardInterrupt:
         pass
     assert torch.equal(model.conv1.weight, before)
-
-
-def test_state_round_trip() -> None:
-    torch.manual_seed(0)
-    model = TinyNet()
-    average = Average(model, 0.9)
-    trained_a_bit(model, 3, average)
-    state = [tensor.clone() for tensor in average.state()]
-    other = Average(TinyNet(), 0.9)
-    other.load_state(state)
-    assert all(torch.equal(a, b) for a, b in zip(other.state(), state, strict=True))

@@ -201,7 +201,7 @@ def test_phases_share_nothing() -> None:
     task = task_of(tiny_recipe())
     phases = [PlainPhase("search", TinyNet(), [], 1, task) for _ in range(2)]
     assert phases[0].describe() == {} and phases[0].describe() is not phases[1].describe()
-    sessions = [Session(*([None] * 6)) for _ in range(2)]  # type: ignore[arg-type]
+    sessions = [Session(*([None] * 7)) for _ in range(2)]  # type: ignore[arg-type]
     assert sessions[0].state is not sessions[1].state
     assert sessions[0].guard is not sessions[1].guard
 

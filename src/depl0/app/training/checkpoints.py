@@ -66,7 +66,7 @@ def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums
         "model": phase.model.state_dict(),
         "optimizers": [scheduled.optimizer.state_dict() for scheduled in phase.optimizers],
         "rates": [scheduled.lr for scheduled in phase.optimizers],
-        "average": phase.average.state() if phase.average is not None else None,
+        "average": phase.average.mean if phase.average is not None else None,
         "scaler": session.accelerator.scaler.state_dict() if session.accelerator.scaler is not None else None,
         "rng": rng_states(session.accelerator),
         "run": session.state.to_tree(),
@@ -96,7 +96,7 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
             match_state_layout(scheduled.optimizer)
             scheduled.lr = float(rate)
         if phase.average is not None:
-            phase.average.load_state(state["average"])
+            torch._foreach_copy_(phase.average.mean, state["average"])
         if accelerator.scaler is not None and state["scaler"] is not None:
             accelerator.scaler.load_state_dict(state["scaler"])
         _restore_random(session, state["rng"])

@@ -28,21 +28,21 @@ class Average:
 
     def restart(self) -> None:
         """Let the mean begin with the present weights."""
-        self._mean = [tensor.clone() for tensor in self._present()]
+        self.mean = [tensor.detach().clone() for tensor in self._present()]
 
     def update(self) -> None:
         """Move the mean towards the present weights, in one operation for all of them."""
-        self._average(self._mean, self._present(), 0)
+        self._average(self.mean, self._present(), 0)
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
         """Give the network the mean as its weights."""
-        torch._foreach_copy_(self._present(), self._mean)
+        torch._foreach_copy_(self._present(), self.mean)
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
         """Let the network have the mean as its weights for a while."""
-        own = [tensor.clone() for tensor in self._present()]
+        own = [tensor.detach().clone() for tensor in self._present()]
         self.copy_to_model()
         try:
             yield
@@ -51,22 +51,11 @@ class Average:
                 torch._foreach_copy_(self._present(), own)
 
     def _present(self) -> list[Tensor]:
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        return [tensor for tensor in tensors if tensor.is_floating_point()]
 
     def carry_over(self, shrunk: Shrunk) -> None:
         """Go on with a smaller network: the mean is cut as its weights were."""
         moved = {id(entry.before): entry for entry in shrunk.moved}
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        before = [tensor for tensor in tensors if tensor.is_floating_point()]
-        self._mean = [moved[id(tensor)].cut(mean) for tensor, mean in zip(before, self._mean, strict=True)]
+        self.mean = [moved[id(tensor)].cut(mean) for tensor, mean in zip(self._present(), self.mean, strict=True)]
         self._model = shrunk.host
-
-    def state(self) -> list[Tensor]:
-        """Return the mean, for a checkpoint."""
-        return self._mean
-
-    def load_state(self, state: list[Tensor]) -> None:
-        """Put a mean back."""
-        for mean, saved in zip(self._mean, state, strict=True):
-            mean.copy_(saved)

@@ -52,6 +52,8 @@ class Session:
 
     recipe: Recipe
     """as seen from here: files are where they were found"""
+    written: Recipe
+    """the recipe as it is written to the folder"""
     accelerator: Accelerator
     data: Data
     task: Task
@@ -63,8 +65,6 @@ class Session:
     """with other runs"""
     trained: bool = False
     """whether the dense network solved its task when the run began"""
-    as_given: Recipe | None = None
-    """the recipe that is written to the folder, if files were found elsewhere than it says"""
     state: RunState = field(default_factory=RunState)
     """results so far; part of every checkpoint"""
     resumed: dict[str, Any] | None = None
@@ -72,8 +72,8 @@ class Session:
     global_step: int = 0
     epoch: float = 0
     """of the present phase, fractions included"""
-    seconds_before: float = 0.0
     started: float = field(default_factory=time.monotonic)
+    """as if the run had never been interrupted"""
     last_saved: float = field(default_factory=time.monotonic)
     guard: NumberGuard = field(default_factory=NumberGuard)
     next_check: int = 0
@@ -81,14 +81,9 @@ class Session:
     """step and time"""
 
     @property
-    def written(self) -> Recipe:
-        """Return the recipe as the folder has it."""
-        return self.as_given or self.recipe
-
-    @property
     def seconds(self) -> float:
         """Return the seconds spent on this run, earlier parts included."""
-        return self.seconds_before + time.monotonic() - self.started
+        return time.monotonic() - self.started
 
     def resume(self) -> None:
         """Continue from the newest checkpoint, or from the beginning if there is none."""
@@ -104,7 +99,7 @@ class Session:
         with fitting(self.folder.checkpoints, self.global_step):
             PHASES.index(self.resumed["phase"])
             self.state = RunState.from_tree(self.resumed["run"])
-            self.seconds_before = float(self.resumed["seconds"])
+            self.started -= float(self.resumed["seconds"])
             texts = [str(self.resumed[name]) for name in ("recipe", "metrics", "gates")]
         if main:
             self.folder.restore(*texts)
@@ -142,7 +137,7 @@ def open_session(
         if accelerator.is_main_process:
             shown = Logged(shown, folder.path / "log.txt")
         resolved = resolve_paths(recipe, folder.path)
-        session = Session(resolved, accelerator, data, task_of(resolved), folder, shown, as_given=recipe)
+        session = Session(resolved, recipe, accelerator, data, task_of(resolved), folder, shown)
         if accelerator.is_main_process:
             trust_code(resolved)
         elsewhere = [name for name in resolved.run.trackers if name != "tensorboard"]
