@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers have to find out about somebody else's training."""
+"""Helpers shared by the callbacks of all trainers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from depl0.gated import GatedModel
 
 
 def find_gated(model: nn.Module, name: str | None) -> GatedModel:
-    """Return the gated network inside a module (or the module itself), by its attribute's name where one is given."""
+    """Return the gated network in a module (or the module itself), by the name of its attribute if one is given."""
     if name is not None:
         try:
             found: Any = model.get_submodule(name)
@@ -42,7 +42,7 @@ def find_gated(model: nn.Module, name: str | None) -> GatedModel:
 
 
 def check_trained(gated: GatedModel, optimizers: Iterable[Any]) -> None:
-    """Refuse optimizers that do not hold the weights of the network as it stands, or not its gates."""
+    """Raise if no optimizer holds the current weights of the network, or none holds its gates."""
     held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     for what, parameters in {"weights": gated.weight_parameters(), "gates": gated.gate_parameters()}.items():
         wanted = [p for p in parameters if p.requires_grad]
@@ -55,7 +55,7 @@ def check_trained(gated: GatedModel, optimizers: Iterable[Any]) -> None:
 
 
 def match_size(average: nn.Module, gated: GatedModel) -> None:
-    """Bring copies of the gated network inside a running mean to the size that the network itself has by now."""
+    """Cut the copies of the gated network in an averaged model to the current size of the network."""
     for copied in average.modules():
         if isinstance(copied, GatedModel):
             copied.engine.match_size(gated)

@@ -1,4 +1,4 @@
-"""New sizes for the configuration of a network that is smaller in the same way everywhere."""
+"""New sizes for the configuration of a network whose layers were all pruned in the same way."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def agreed_sizes(
 ) -> dict[str, int]:
     """Return the new values of those sizes that all layers of a pruned network agree on.
 
-    Every size is tried with another value, to see which dimensions follow it; if they follow it alone, the wanted
-    shapes give its new value. Nothing depends on names.
+    Every size is changed once, to find the dimensions that depend on it. If they depend on it alone, the wanted shapes
+    determine its new value. Nothing depends on names.
 
     Args:
         build: builds the network with some sizes changed; it may raise for values that are not allowed.
-        sizes: the present ones.
+        sizes: the current sizes.
         wanted: every parameter and buffer of the pruned network.
 
     Example:
@@ -54,9 +54,9 @@ def agreed_sizes(
 def consistent_sizes(
     build: Callable[[Mapping[str, int]], nn.Module], changes: dict[str, int], wanted: Shapes
 ) -> dict[str, int] | None:
-    """Return the changes that give the wanted shapes: all of them, or all but one that only follows another.
+    """Return the changes that produce the wanted shapes: all of them, or all but one that depends on another.
 
-    What is found is built and compared as a whole. None: no configuration has these shapes.
+    The result is verified by building the network and comparing all shapes. None: no configuration has these shapes.
     """
     for left_out in (None, *changes):
         tried = {name: size for name, size in changes.items() if name != left_out}
@@ -69,11 +69,11 @@ def _shapes(build: Callable[[Mapping[str, int]], nn.Module], changes: Mapping[st
     try:
         with torch.device("meta"):
             network = build(changes)
-    except Exception:  # heads that do not divide a width, say
+    except Exception:  # for instance, heads that do not divide a width
         return None
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 def whole_sizes(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the whole numbers above 1 of a configuration."""
+    """Return the integers above 1 of a configuration."""
     return {name: value for name, value in config.items() if type(value) is int and value > 1}

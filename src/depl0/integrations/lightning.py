@@ -1,7 +1,7 @@
 """A search in Lightning's ``Trainer``: one callback, for ``lightning`` and ``pytorch_lightning``.
 
-The LightningModule holds the gated network and trains it as it likes; the callback does what
-:class:`depl0.Search` does in a loop of one's own. See docs/integrations.md.
+The LightningModule holds the gated network and trains it; the callback does what :class:`depl0.Search` does in a custom
+training loop. See docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from depl0.search.search import Search
 from depl0.search.state import SearchListener
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""the same code under two names; a callback of one works in the other's trainer"""
+"""the same code under two names; a callback for one also works with the other's trainer"""
 
 LightningModule: TypeAlias = Any
 Trainer: TypeAlias = Any
@@ -44,7 +44,7 @@ Callback: Any = import_module(f"{_package()}.callbacks").Callback
 
 @final
 class SearchCallback(Callback):  # type: ignore[misc]
-    """Takes the gates of a network to its budget while Lightning trains it.
+    """Prunes a gated network to its budget while Lightning trains it.
 
     ::
 
@@ -60,7 +60,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
 
     The search takes one step for every step of the optimizers, also with accumulated gradients, and is saved and
     restored with the trainer's checkpoints. The module's optimizers, learning-rate schedulers and weight-averaging
-    callbacks go along when the network becomes smaller; put averaging callbacks before this one.
+    callbacks are adapted when the network becomes smaller; put averaging callbacks before this one.
 
     Args:
         gated: the name of the module's attribute that holds the gated network; None: the only one there is.
@@ -97,11 +97,11 @@ class SearchCallback(Callback):  # type: ignore[misc]
         self._is_mid_epoch = self._is_fitting = False
         self._max_epochs: int | None = None
 
-    # -- what users ask ----------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     @property
     def search(self) -> Search:
-        """Return the search of the training that is going on or over."""
+        """Return the search of the current or finished training."""
         if self._search is None:
             raise InputError("there is no search before trainer.fit.", hint="call trainer.fit(module) first.")
         return self._search
@@ -116,7 +116,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
     # -- before the training -----------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse what cannot work, before anything is built."""
+        """Raise for unsupported settings before anything is built."""
         self._is_fitting = stage == "fit"
         if self._is_fitting:
             find_gated(pl_module, self._name)
@@ -125,13 +125,13 @@ class SearchCallback(Callback):  # type: ignore[misc]
             self._max_epochs = trainer.max_epochs
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the search, or continue it. The network has its saved size, and optimizers were made for that."""
+        """Begin or continue the search. The network already has its saved size, and the optimizers were made for it."""
         gated = find_gated(pl_module, self._name)
         check_trained(gated, trainer.optimizers)
         averages = [*self._averages, *_averaging_callbacks(trainer, before=self)]
         for average in averages:
             match_size(average, gated)
-        if self._saved is None and self._search is not None:  # another call of fit goes on with the same search
+        if self._saved is None and self._search is not None:  # another call of fit continues the same search
             self._saved, self._seen_step = self._search.state_dict(), None
         self._search = Search(
             gated,
@@ -147,14 +147,14 @@ class SearchCallback(Callback):  # type: ignore[misc]
     def _length(self, trainer: Trainer) -> int:
         if self._steps is not None:
             return self._steps
-        if self._saved is not None:  # asking the trainer would begin its data before it has restored them
+        if self._saved is not None:  # querying the trainer would start its data loading before its state is restored
             return int(self._saved["search"]["steps"])
         return _all_steps(trainer, self._max_epochs)
 
     # -- during the training -----------------------------------------------------------------------------------------
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Make the network ready, before the first of the batches whose gradients are accumulated."""
+        """Prepare the network before the first of the batches whose gradients are accumulated."""
         if self._rng is not None:
             set_random_state(self._rng)
             self._rng = None
@@ -166,18 +166,18 @@ class SearchCallback(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note whether the epoch goes on, for those who save now."""
+        """Record whether the epoch continues, for callbacks that save at this point."""
         self._is_mid_epoch = not trainer.is_last_batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Freeze the gates within the budget and extract the compact network, if the search has had its steps."""
+        """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
         if self.search.done >= self.search.steps:
             self._compact = self.search.finish()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the trainer's checkpoints keep of the search; the network's own state has the rest."""
+        """Return the state of the search for the trainer's checkpoints. The rest is in the network's own state."""
         return {
             "search": self._saved if self._search is None else self._search.state_dict(),
             "seen_step": self._seen_step,
@@ -186,7 +186,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a checkpoint. The trainer has loaded the module already, so the network has its size."""
+        """Continue from a checkpoint. The trainer has already loaded the module, so the network has its saved size."""
         self._saved, self._seen_step = state_dict["search"], state_dict["seen_step"]
         if self._is_fitting and world_size() == 1:  # several processes sample gates of their own
             set_random_state(state_dict["rng"])  # now, because the order of the data is drawn soon
@@ -194,7 +194,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
 
 
 def _classes(module: str, *names: str) -> tuple[Any, ...]:
-    """Return classes of whichever packages are in use; older versions do not have all of them."""
+    """Return these classes from the imported packages; older versions do not have all of them."""
     loaded = [sys.modules.get(f"{package}.{module}") for package in PACKAGES]
     return tuple(found for each in loaded for name in names if isinstance(found := getattr(each, name, None), type))
 
@@ -210,7 +210,7 @@ def _check_strategy(trainer: Trainer) -> None:
 
 
 def _averaging_callbacks(trainer: Trainer, before: SearchCallback) -> list[nn.Module]:
-    """Return the copies that weight-averaging callbacks keep, which are made when they are set up."""
+    """Return the averaged models of weight-averaging callbacks, which create them during setup."""
     kinds = _classes("callbacks", "WeightAveraging", "StochasticWeightAveraging")
     callbacks = list(trainer.callbacks)
     for place, callback in enumerate(callbacks):

@@ -22,16 +22,17 @@ CONFIG = "config.json"
 
 
 def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], name: str, **arguments: Any) -> Path:
-    """Write a compact network of timm to a folder: the files of :func:`depl0.save`, and how to build the dense one.
+    """Write a compact network of timm to a folder: the files of :func:`depl0.save`, and the arguments that build the
+    dense network.
 
     Args:
         compact: the network.
-        folder: where to write; made if it does not exist.
-        name: what ``timm.create_model`` built.
-        arguments: of ``timm.create_model`` (``num_classes``, …), but for ``pretrained``.
+        folder: where to write; created if it does not exist.
+        name: the name passed to ``timm.create_model``.
+        arguments: arguments of ``timm.create_model`` (``num_classes``, …), except ``pretrained``.
 
     Raises:
-        InputError: ``compact`` is no compact network, or timm has no network of that name.
+        InputError: ``compact`` is not a compact network, or timm has no network of that name.
     """
     timm = _timm()
     if not timm.is_model(name):

@@ -1,7 +1,7 @@
 """A search in the Hugging Face ``Trainer``: one callback; and compact networks in the folders of Hugging Face.
 
 The model holds the gated network and calls it in its ``forward``; the callback does what :class:`depl0.Search` does in
-a loop of one's own. See docs/integrations.md.
+a custom training loop. See docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TrainerControl: TypeAlias = Any
 
 @final
 class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
-    """Takes the gates of a network to its budget while the Hugging Face Trainer trains it.
+    """Prunes a gated network to its budget while the Hugging Face Trainer trains it.
 
     ::
 
@@ -72,9 +72,9 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         Trainer(model, arguments, train_dataset=data, optimizers=(adamw, None), callbacks=[callback]).train()
         depl0.info(callback.compact)
 
-    The search takes one step for every step of the optimizer, also with accumulated gradients. Its state is part of
-    the ``trainer_state.json`` of every checkpoint, and ``resume_from_checkpoint`` continues it. The optimizer goes
-    along when the network becomes smaller; give it to the trainer together with this callback, or override
+    The search takes one step for every step of the optimizer, also with accumulated gradients. Its state is part of the
+    ``trainer_state.json`` of every checkpoint, and ``resume_from_checkpoint`` continues it. The optimizer is adapted
+    when the network becomes smaller; pass it to the trainer together with this callback, or override
     ``create_optimizer``.
 
     Args:
@@ -84,7 +84,7 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         loss: the loss of the task, where batches are pairs (inputs, targets).
         averages: modules that hold a copy of the network.
         config: how; without it, the defaults of :class:`depl0.SearchConfig`.
-        listener: is told what happens.
+        listener: receives the events of the search.
         changes: fields of the configuration to set.
     """
 
@@ -107,11 +107,11 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._before: HostState | None = None
         self._compact: nn.Module | None = None
 
-    # -- what users ask ----------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     @property
     def search(self) -> Search:
-        """Return the search of the training that is going on or over."""
+        """Return the search of the current or finished training."""
         if self._search is None:
             raise InputError("there is no search before trainer.train.", hint="call trainer.train() first.")
         return self._search
@@ -123,12 +123,12 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             self._compact = self.search.finish()
         return self._compact.eval()
 
-    # -- what the trainer calls --------------------------------------------------------------------------------------
+    # -- hooks of the trainer ----------------------------------------------------------------------------------------
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Remember the host that an optimizer was made for: a checkpoint may make it smaller."""
+        """Record the host that an optimizer was made for, because a checkpoint may make the host smaller."""
         model, optimizer = kwargs["model"], kwargs.get("optimizer")
-        if model is None:  # the trainer makes it later, and its optimizer after it
+        if model is None:  # the trainer creates the model later, and its optimizer after that
             return
         if isinstance(model, GatedModel):
             raise InputError(
@@ -142,7 +142,7 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin the search, or continue it. The network has its saved size, and the optimizer fits."""
+        """Begin or continue the search. The network already has its saved size, and the optimizer matches it."""
         optimizer = _plain(kwargs["optimizer"])
         gated = find_gated(kwargs["model"], self._name)
         shrunk = None if self._before is None else gated.engine.shrunk_since(self._before)
@@ -165,25 +165,25 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Make the network ready, before the first of the batches whose gradients are accumulated."""
+        """Prepare the network before the first of the batches whose gradients are accumulated."""
         self.search.step()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Freeze the gates within the budget and extract the compact network, if the search has had its steps."""
+        """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
         if self.search.done >= self.search.steps:
             self._compact = self.search.finish()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return what ``trainer_state.json`` keeps of the search; the model's own file has the rest."""
+        """Return the state of the search for ``trainer_state.json``. The rest is in the model's own file."""
         search = None if self._search is None else _to_json(self._search.state_dict())
         return {"args": {}, "attributes": {"search_state": search}}
 
     def _saved(self, args: TrainingArguments, state: TrainerState) -> Any:
-        """Return the search's state in the checkpoint that the trainer has loaded, if it has."""
+        """Return the search's state from the checkpoint that the trainer has loaded, if any."""
         if args.restore_callback_states_from_checkpoint:
             raise InputError(
                 "with restore_callback_states_from_checkpoint the trainer replaces callbacks, and the data of the "
@@ -202,7 +202,7 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
 
 
 def _plain(optimizer: Any) -> Any:
-    """Return the optimizer itself where Accelerate has wrapped it."""
+    """Return the optimizer inside Accelerate's wrapper, if there is one."""
     from accelerate.optimizer import AcceleratedOptimizer
 
     while isinstance(optimizer, AcceleratedOptimizer):
@@ -211,7 +211,7 @@ def _plain(optimizer: Any) -> Any:
 
 
 def _check_cuts(search: Search, args: TrainingArguments) -> None:
-    """Refuse what cannot go together with a network that becomes smaller."""
+    """Raise for training arguments that do not support a network that becomes smaller."""
     if args.load_best_model_at_end and search.config.cut != "never":
         raise InputError(
             "load_best_model_at_end would load a larger network into one that has become smaller.",
@@ -220,7 +220,7 @@ def _check_cuts(search: Search, args: TrainingArguments) -> None:
 
 
 def _to_json(value: Any) -> Any:
-    """Return numbers, texts, lists and mappings alone; tensors say so."""
+    """Convert a value to numbers, strings, lists and mappings; tensors are marked as such."""
     if isinstance(value, Tensor):
         return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
     if isinstance(value, Mapping):
@@ -249,12 +249,12 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs
 
     Args:
         compact: a pruned ``PreTrainedModel``.
-        folder: where to write; made if it does not exist.
+        folder: where to write; created if it does not exist.
         kwargs: further arguments of the library's own ``save_pretrained``. They have no effect on networks whose layers
             differ.
 
     Raises:
-        InputError: ``compact`` is no compact network, or none of transformers.
+        InputError: ``compact`` is not a compact network of transformers.
     """
     record, config = record_of(compact), getattr(compact, "config", None)
     if record is None or not isinstance(compact, PreTrainedModel) or not isinstance(config, PretrainedConfig):
@@ -357,7 +357,7 @@ model = transformers.{auto}.from_pretrained({folder!r}, trust_remote_code=True)
 
 
 def _write_code(compact: nn.Module, config: Any, folder: Path) -> None:
-    """Let the Auto classes of transformers open a folder: add a file of code, its entry in config.json, and a card."""
+    """Add a code file, its entry in config.json, and a model card, so that Auto classes can open a folder."""
     kind, record = type(compact), record_of(compact)
     assert record is not None, "it was checked"
     autos = [name for name in dir(transformers) if name.startswith("AutoModel") and _opens(name, config, kind)]

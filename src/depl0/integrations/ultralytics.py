@@ -1,7 +1,7 @@
 """Prune a YOLO of Ultralytics, train it with Ultralytics' own trainer, and save it in Ultralytics' own format.
 
-Ultralytics has another licence (AGPL-3.0): depl0 neither depends on it nor imports it, and holds nothing of it. All
-that is needed of it is reached through the ``YOLO`` object that is passed in. See docs/guides/detection.md.
+Ultralytics has a different licence (AGPL-3.0). depl0 neither depends on it nor imports it, and contains none of its
+code. Everything is accessed through the ``YOLO`` object that is passed in. See docs/guides/detection.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ YOLO: TypeAlias = Any
 """``ultralytics.YOLO``, of any task"""
 
 SIZE = 64
-"""of the image that a network is analysed on: shares of the cost hardly depend on it, the time for it does"""
+"""side of the image that a network is analysed on; it changes the analysis time, but hardly the fractions of the cost
+"""
 CALIBRATION_BATCHES = 16
 
 
@@ -43,10 +44,10 @@ def prune(
     size: int = SIZE,
     **changes: Unpack[OtherGateChanges],
 ) -> YOLO:
-    """Return a YOLO with a compact network, by :func:`depl0.prune`. The one that is given is not modified.
+    """Return a YOLO with a compact network, by :func:`depl0.prune`. The given one is not modified.
 
     ``val()``, ``predict()`` and ``export()`` of the result work as usual; train it with :func:`train`, save it with
-    :func:`save`. ``depl0.info(result.model)`` says what was cut.
+    :func:`save`. ``depl0.info(result.model)`` shows what was pruned.
 
     Args:
         yolo: a trained ``YOLO``, or one built from a yaml file.
@@ -77,14 +78,14 @@ def prune(
 
 @torch.no_grad()
 def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: int | None = None) -> list[Tensor]:
-    """Return batches of images as Ultralytics gives them to a network: resized, padded, with values in [0, 1].
+    """Return batches of images as Ultralytics passes them to a network: resized, padded, with values in [0, 1].
 
     Args:
-        yolo: whose preprocessing is used.
-        source: what ``YOLO.predict`` takes: a folder, a list of files, …
-        count: how many images, at most.
+        yolo: the YOLO whose preprocessing is used.
+        source: as for ``YOLO.predict``: a folder, a list of files, …
+        count: largest number of images.
         batch: images in a batch.
-        imgsz: their height and width; None: those that the network was trained at, which its file has, else 640.
+        imgsz: their height and width; None: the training size stored in the network's file, or else 640.
 
     Raises:
         InputError: the source has no images.
@@ -105,15 +106,15 @@ def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: 
 def train(yolo: YOLO, **arguments: Any) -> Any:
     """Train a compact network with Ultralytics' own trainer; return its metrics.
 
-    ``yolo.train()`` would build the dense network again, from its yaml, without a word. What is trained here is the
-    network that ``yolo`` has. Afterwards ``yolo`` has the best one, as after ``yolo.train()``.
+    ``yolo.train()`` would silently rebuild the dense network from its yaml. This function trains the network in
+    ``yolo``. Afterwards ``yolo`` holds the best network, as after ``yolo.train()``.
 
     Args:
-        yolo: what :func:`prune` returned, or a YOLO that was opened from a file of :func:`save`.
+        yolo: the result of :func:`prune`, or a YOLO opened from a file written by :func:`save`.
         arguments: for ``YOLO.train``: ``data``, ``epochs``, ``imgsz``, …
 
     Raises:
-        InputError: the data set has another number of classes than the network, several devices are asked for, or the
+        InputError: the data set has another number of classes than the network, several devices are requested, or the
             network's batch norms are folded.
     """
     network = _network_of(yolo)
@@ -137,19 +138,19 @@ def search(
 ) -> Any:
     """Train a network and learn which channels to keep, in Ultralytics' own trainer; return its metrics.
 
-    Afterwards ``yolo`` has the compact network, made from the averaged weights, and so has the file that the trainer
-    writes at the end (there is none before, so this training cannot be resumed).
+    Afterwards ``yolo`` and the file that the trainer writes at the end hold the compact network with the averaged
+    weights. There is no file before, so this training cannot be resumed.
 
     Args:
         yolo: a ``YOLO``, trained or built from a yaml file.
         budget: the share of the cost to keep.
         gates: how gates are attached; its own budget is not used.
-        settings: of the search. The network is cut at the end.
+        settings: settings of the search. The network is cut at the end.
         size: height and width of the image that the network is analysed on.
         arguments: for ``YOLO.train``: ``data``, ``epochs``, ``imgsz``, …
 
     Raises:
-        InputError: the data set has another number of classes than the network, or several devices are asked for.
+        InputError: the data set has another number of classes than the network, or several devices are requested.
     """
     if arguments.get("resume"):
         raise InputError("a search in Ultralytics' trainer cannot be resumed.", hint="leave resume out.")
@@ -157,18 +158,18 @@ def search(
     config = (gates or GateConfig()).changed(budget=budget)
     changed = (settings or SearchConfig()).changed(cut="never")
     trainer = _search_trainer(yolo, _for_ultralytics(network), _example(network, size), config, changed)
-    arguments = {"nbs": arguments.get("batch", 16), "patience": 0, **arguments}  # an optimizer step for every batch
+    arguments = {"nbs": arguments.get("batch", 16), "patience": 0, **arguments}  # one optimizer step for every batch
     return _trained(yolo, trainer, arguments, lambda done: done.record)
 
 
 def save(yolo: YOLO, path: str | os.PathLike[str]) -> None:
     """Write a file that ``YOLO(path)`` of an unmodified Ultralytics opens, by Ultralytics' own ``save``.
 
-    It is a pickle in half precision: open such files only from people you trust. depl0 itself writes and reads none;
-    ``depl0.save(yolo.model, folder)`` keeps a compact network, exactly, without one.
+    It is a pickle in half precision: open such files only from people you trust. depl0 itself neither writes nor reads
+    pickles; ``depl0.save(yolo.model, folder)`` stores a compact network exactly, without one.
 
     Raises:
-        InputError: the network has a module of depl0 in it, which Ultralytics alone could not open.
+        InputError: the network contains a module of depl0, which Ultralytics alone cannot open.
     """
     network = _network_of(yolo)
     _with_network(yolo, _for_ultralytics(network)).save(os.fspath(path))
@@ -188,15 +189,15 @@ def _network_of(yolo: YOLO) -> nn.Module:
 
 
 def _trainable_copy(network: nn.Module) -> nn.Module:
-    """Return a copy that can be trained: what a file holds needs no gradients."""
+    """Return a trainable copy, because the parameters of a loaded file do not require gradients."""
     copied = private_copy(network).float()
     for name, parameter in copied.named_parameters():
-        parameter.requires_grad_(".dfl" not in name)  # which counts distances, and is never trained
+        parameter.requires_grad_(".dfl" not in name)  # the weights of the distance bins, which are never trained
     return copied
 
 
 def _for_ultralytics(network: nn.Module) -> nn.Module:
-    """Return a copy that holds nothing of depl0."""
+    """Return a copy without any objects of depl0."""
     copied = private_copy(network)
     forget(copied)
     foreign = [name for name, module in copied.named_modules() if type(module).__module__.partition(".")[0] == "depl0"]
@@ -220,7 +221,7 @@ def _with_network(yolo: YOLO, network: nn.Module) -> YOLO:
 
 
 def _keeping_norms(base: Any) -> type:
-    """Return a YOLO whose ``val`` and ``predict`` work on a copy: they fold batch norms in place, for good."""
+    """Return a YOLO whose ``val`` and ``predict`` work on a copy, because they fold batch norms in place."""
 
     class CompactYOLO(base):  # type: ignore[misc]
         model: Any
@@ -253,7 +254,7 @@ def _example(network: nn.Module, size: int) -> Tensor:
 
 
 def _trained(yolo: YOLO, trainer: type, arguments: dict[str, Any], record: Any) -> Any:
-    """Let a YOLO train with this trainer, and keep with its network what was cut."""
+    """Train a YOLO with this trainer, and attach the record of the cut to its network."""
     device = arguments.get("device")
     if (isinstance(device, (list, tuple)) and len(device) > 1) or (isinstance(device, str) and "," in device):
         raise InputError(
@@ -268,7 +269,7 @@ def _trained(yolo: YOLO, trainer: type, arguments: dict[str, Any], record: Any) 
 
 
 def _trainer(yolo: YOLO, network: nn.Module) -> type:
-    """Return the task's trainer, but for the network that it trains."""
+    """Return the task's trainer, modified to train this network."""
     base: Any = yolo.task_map[yolo.task]["trainer"]
 
     class CompactTrainer(base):  # type: ignore[misc]
@@ -314,7 +315,7 @@ def _search_trainer(
             self.on_host(super().set_class_weights)
 
         def on_host(self, set_attributes: Any) -> None:
-            """Let the trainer give names and hyperparameters to the network itself, where its loss looks for them."""
+            """Set names and hyperparameters on the host itself, because its loss reads them there."""
             gated = self.model
             self.model = gated.host
             try:
@@ -340,7 +341,7 @@ def _search_trainer(
             self.depl0_gates.zero_grad()
 
         def save_model(self) -> bool:
-            """Write the compact network at the end; there is nothing for Ultralytics to open before."""
+            """Write the compact network at the end. Before that there is no network that Ultralytics could open."""
             if not self.stop:
                 return False
             compact = self.depl0_search.finish(self.ema.ema)

@@ -47,10 +47,8 @@ class Scored(Method):
     """
 
     scope: ClassVar[Literal["network", "group"]] = "network"
-    """scope in which scores are comparable:
-
-    the whole network, or each group, so that all groups lose the same fraction
-    """
+    """scope in which scores are comparable: the whole network, or each group, so that all groups lose the same
+    fraction"""
     trains: ClassVar[bool] = False
     """whether the method changes the training, so that it needs the search's epochs even for trained weights"""
     clip_norm: ClassVar[float | None] = None

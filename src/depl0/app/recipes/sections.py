@@ -288,11 +288,8 @@ class SearchSection(Section):
     """When closed channels are removed: progressive (during the search, whenever it pays) or never (after all
     training)."""
     first_scores: FirstScores = "taylor"
-    """Initial scores with a budget and a trained network:
-
-    taylor (first-order change of the loss), reconstruction (error that remains after refitting downstream layers) or
-    none.
-    """
+    """Initial scores with a budget and a trained network: taylor (first-order change of the loss), reconstruction
+    (error that remains after refitting downstream layers) or none."""
     compensate: Flag = False
     """Refit downstream layers by least squares after pruning."""
     renew_statistics: Flag = True
@@ -412,10 +409,8 @@ class FinetuneSection(Section):
     """Fine-tune the gated network and extract afterwards, as the paper does on ImageNet, instead of extracting
     first."""
     recover: Count = 0
-    """Steps of label-free recovery right after the cut, at most:
-
-    the compact network is distilled from the dense network, while that improves it. --quick sets 600.
-    """
+    """Steps of label-free recovery right after the cut, at most: the compact network is distilled from the dense
+    network, while that improves it. --quick sets 600."""
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:

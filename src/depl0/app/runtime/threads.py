@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 
 MACS_PER_THREAD = 250_000_000
-"""multiply-accumulates of one forward pass that occupy one thread; with fewer, synchronisation costs too much
-"""
+"""multiply-accumulates of one forward pass that occupy one thread; with fewer, synchronisation costs too much"""
 EXPLICIT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """environment variables by which users set the number themselves"""
 

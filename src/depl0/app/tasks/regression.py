@@ -18,9 +18,9 @@ from depl0.errors import InputError
 @final
 @dataclass(frozen=True)
 class Regression(Task):
-    """Numbers for every image:
+    """Numbers for every image.
 
-    outputs and targets have the same shape. One number per image may be (batch,) or (batch, 1).
+    Outputs and targets have the same shape. One number per image may be (batch,) or (batch, 1).
     """
 
     metric = Metric("rmse", higher_is_better=False)
