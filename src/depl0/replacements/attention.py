@@ -171,8 +171,7 @@ class PrunedAttention(nn.Module):
 
 
 def keep_padding(network: nn.Module, path: str) -> None:
-    """Make ``nn.TransformerEncoder`` pass padded batches to its layers, because only the fused form accepts packed
-    ones."""
+    """Make ``nn.TransformerEncoder`` pass padded batches to its layers: only the fused form accepts packed ones."""
     for name, module in network.named_modules():
         if isinstance(module, nn.TransformerEncoder) and path.startswith(f"{name}." if name else ""):
             module.use_nested_tensor = False
@@ -311,9 +310,7 @@ class AttentionReplacement(Replacement):
         ):
             sizes = (len(made), len(given), batch * length)
             state.layers.append(LayerUse(use, (axis, 0), (axis, 1), *sizes, graph.mode, by))
-        if (
-            graph.mode == "evaluation"
-        ):  # scores and the weighted sum: half of the rows of queries and keys, and those of the values
+        if graph.mode == "evaluation":  # scores use half of the rows of queries and keys, the weighted sum the values
             each = batch * length * length / 2
             state.products += [WeighedProduct(rows, each), WeighedProduct(read, each)]
         for added in biases:

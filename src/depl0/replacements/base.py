@@ -71,8 +71,7 @@ class Replacement(ABC):
 
     @classmethod
     def second_pass(cls, state: Propagation) -> set[str]:
-        """Return modules that this kind handles in a second pass, after the first one showed which channels they
-        block."""
+        """Return modules for a second pass of this kind, after the first one showed which channels they block."""
         return set()
 
     @property
@@ -96,8 +95,7 @@ class Replacement(ABC):
         return {}
 
     def dense_names(self, path: str, name: str) -> list[str] | None:
-        """Return the dense tensors from which a replacement's tensor was made, or None if it is a dense tensor
-        itself."""
+        """Return the dense tensors that a tensor was made from; None if it is a dense tensor itself."""
         return None
 
     # -- surgery -------------------------------------------------------------------------------------------------------
@@ -121,8 +119,7 @@ class Replacement(ABC):
     @classmethod
     @abstractmethod
     def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return plain data from which ``rebuild`` makes this module of a pruned model; None if it is of another
-        kind."""
+        """Return plain data from which ``rebuild`` makes this module; None if the module is of another kind."""
 
 
 @cache

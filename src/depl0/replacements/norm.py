@@ -33,9 +33,11 @@ class NormSpec:
     """The computation of a norm over all channels."""
 
     form: Literal["layer", "rms", "group", "response"]
-    """Mean and variance over channels; mean square over channels; mean and variance over all but the batch dimension;
-    the
-    global response norm of ConvNeXt V2."""
+    """Name of the computation.
+
+    Mean and variance over channels; mean square over channels; mean and variance over all but the batch dimension; the
+    global response norm of ConvNeXt V2.
+    """
     dim: int
     """The dimension of the channels; -1 if it is the last."""
     width: int
@@ -49,9 +51,10 @@ class NormSpec:
     single: bool = False
     """True if it normalises in float32, whatever the precision of its input."""
     offset: float = 0.0
-    """Constant that is added to the scale: Gemma's norms store the scale minus one, and multiply before they convert
-    back
-    to the input's precision."""
+    """Constant that is added to the scale.
+
+    Gemma's norms store the scale minus one, and multiply before they convert back to the input's precision.
+    """
 
     def __post_init__(self) -> None:
         if self.width < 1:

@@ -50,9 +50,7 @@ class StandardisedConv2d(nn.Conv2d):
             setattr(self, standardisation.gain, getattr(conv, standardisation.gain))
         self.total = conv.weight[0].numel()
         """Number of weights of a filter before any cut."""
-        self.register_buffer(
-            "removed", conv.weight.new_zeros(conv.out_channels, 2)
-        )  # their sum and their sum of squares
+        self.register_buffer("removed", conv.weight.new_zeros(conv.out_channels, 2))  # sum and sum of squares
         self.train(conv.training)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""What makes up for channels that were cut: refitted layers, statistics, distillation."""
+"""Recovery of a network after a cut: refitted layers, batch-norm statistics, distillation."""

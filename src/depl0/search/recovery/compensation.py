@@ -1,16 +1,16 @@
-"""Closing channels changes what the layers behind them read; fit those layers to it, in closed form.
+"""Least-squares refit of the consumer layers of closed channels.
 
-A layer with weight W gives Y = W·P in the network as it was. In the network that is about to be cut it sees other
-patches P', with closed channels at zero and the others changed by what was cut before. Its weight becomes
+A layer with weight W computes Y = W·P in the original network. In the network to be cut it reads other patches P', in
+which closed channels are zero and the other channels are changed by earlier cuts. Its weight becomes
 
     W' = argmin E|Y - W'·P' - c|² + λ|W' - W|²
 
-over the open columns, from calibration inputs alone; the constant c goes into its bias or into the running mean of the
-batch norm behind it. Layer after layer in order of execution, so that every layer is fitted to what really reaches it.
-A layer whose output is only added to a shortcut also makes up for what has gone wrong on the shortcut; a layer that
-reads tokens does not, because that overfits, and its errors are relative to the size of each token's sum.
+over the open columns, from calibration inputs alone. The constant c is added to its bias or to the running mean of the
+following batch norm. Layers are refitted in order of execution, so that every layer is fitted to its actual inputs. A
+layer whose output is only added to a shortcut also compensates for errors of the shortcut. A layer that reads tokens
+does not, because that overfits, and its errors are relative to the size of each token's sum.
 
-Only weights of the host change, so that what is extracted afterwards still computes what the gated network computes.
+Only weights of the host change, so that an extracted network still computes the outputs of the gated model.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from depl0.search.recovery.readers import (
 from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_patches, is_wide
 
 _CallPairs: TypeAlias = "list[tuple[LayerCall, LayerCall]]"
-"""of every batch: a layer's call in the network as it was, and in the one that is cut"""
+"""For every batch: a layer's call in the original network, and in the network to be cut."""
 _SumPairs: TypeAlias = "list[tuple[Sum, Sum]]"
 
 
 @final
 @dataclass(frozen=True)
 class Fitted:
-    """A layer that was fitted anew, and the error of its output relative to the output's variance."""
+    """A refitted layer, and the error of its output relative to the output's variance."""
 
     layer: str
     before: float
@@ -67,11 +67,11 @@ class Fitted:
 @final
 @dataclass(frozen=True)
 class Compensation:
-    """What was done at a cut."""
+    """The result of a refit."""
 
     fitted: tuple[Fitted, ...]
     refused: tuple[Refused, ...]
-    """layers of the network that cannot be fitted"""
+    """Layers of the network that cannot be refitted."""
 
     def __str__(self) -> str:
         lines = [f"{f.layer}: relative error {f.before:.3g} -> {f.after:.3g}" for f in self.fitted]
@@ -87,21 +87,20 @@ def compensate(
     after: Tensor | None = None,
     original: nn.Module | None = None,
 ) -> Compensation:
-    """Fit the layers of the host to the closing of gates, in place; then close the gates, and extract as usual.
+    """Refit the layers of the host for the closing of gates, in place; then close the gates, and extract as usual.
 
     Nothing is trained and no labels are needed. Two copies of the host run side by side, on as many examples at a time
-    as their activations allow (:mod:`.memory`). Do not measure the batch norms' statistics anew afterwards: the
-    constants are already in them, and a fit has less variance than what it is fitted to.
+    as fit into the memory limit (:mod:`.memory`). Do not re-estimate batch-norm statistics afterwards: the statistics
+    already contain the constants, and a refitted output has less variance than its target.
 
     Args:
-        gated: the network; its gates and modes are left as they are.
-        closed: True for every gate that is going to be closed.
-        batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts; 1,024 images are
-            plenty.
-        before: the gates of the network whose outputs are to be kept; by default every gate that is not gone is 1.
-        after: the gates of the network that is fitted, where more changes than that gates are closed.
-        original: the network whose outputs are to be kept, with all its channels, if the host was fitted before. The
-            host starts from its weights again: constants of an earlier fit would count twice.
+        gated: the gated model; its gates and modes are not changed.
+        closed: True for every gate that will be closed.
+        batches: calibration inputs for the host: tensors, tuples of arguments or dicts; 1,024 images are enough.
+        before: the gates of the network whose outputs are the target; by default 1 for every gate that is not removed.
+        after: the gates of the refitted network, if more changes than the closing of gates.
+        original: the network whose outputs are the target, with all its channels, if the host was refitted before. The
+            host starts from its weights again, because constants of an earlier refit would count twice.
     """
     plan, host = gated.engine.host_plan, gated.host
     before, without = _gates_around(gated, closed, before)
@@ -157,7 +156,7 @@ def folded(plan: Plan, host: nn.Module, gates: Tensor) -> nn.Module:
 
 @final
 class _Run:
-    """Two networks on all batches in lockstep, from layer to layer."""
+    """Runs two networks on all batches in lockstep, from layer to layer."""
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class _Run:
     ) -> None:
         self.plan, self.host, self.readers = plan, host, readers
         self.before, self.after = gates
-        is_whole = bool((self.before == 1).all())  # then nothing is folded, and no copy is needed
+        is_whole = bool((self.before == 1).all())  # then no gate is folded, and no copy is needed
         self.dense = host if is_whole else folded(plan, host, self.before)
         self.cut = folded(plan, host, self.after)
         self.order, added = order_and_added(self.dense, inputs[0])
@@ -182,7 +181,7 @@ class _Run:
         self.fitted: list[Fitted] = []
 
     def to_end(self) -> None:
-        """Run both networks from event to event, and fit every layer that has to be."""
+        """Run both networks from event to event, and refit every layer that needs it."""
         running: list[Any] = []
         count = len(self.profile.events)
         try:
@@ -207,7 +206,7 @@ class _Run:
         return Stepper(self.dense, piece, self.added), Stepper(self.cut, piece, self.added, renew=True)
 
     def _catch_up(self, pair: tuple[Stepper, Stepper], number: int) -> tuple[Event, Event]:
-        """Run a new piece to this event, past layers that have been fitted already."""
+        """Run a new piece to this event, past layers that have already been refitted."""
         for past in range(number):
             event = self._advance(pair, past)
             if isinstance(event[0], LayerCall) and isinstance(event[1], LayerCall) and event[0].weight in self.pending:
@@ -226,7 +225,7 @@ class _Run:
         return found[0], found[1]
 
     def _look(self, events: list[tuple[Event, Event]]) -> None:
-        """Fit a layer at its call, or at the sum that it goes into: only there it is known what it is added to."""
+        """Refit a layer at its call or at the sum that it is added to: only there the other summand is available."""
         weight = events[0][0].weight
         reader = self.readers.get(weight)
         if reader is None:
@@ -241,13 +240,13 @@ class _Run:
             self._fit(reader, self.pending.pop(weight), sums)
 
     def _fit(self, reader: Reader, calls: _CallPairs, sums: _SumPairs | None) -> None:
-        """Fit one layer, unless it reads what it always read."""
+        """Refit one layer, unless its inputs are unchanged."""
         is_open, was_open = _are_open(self.after, reader.gates), _are_open(self.before, reader.gates)
         read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
         if torch.equal(was_open, is_open) and (reader.tied or all(torch.equal(a, b) for a, b in read)):
             return
         weight = self.host.get_parameter(reader.weight).detach().double().cpu()
-        # What was closed until now is not known to the layer: it starts from nothing.
+        # Columns of gates that were closed until now start from zero.
         weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
         if is_wide(weight):
             seen = self._moments(reader, calls, None, weight, by_channel=True)
@@ -262,7 +261,7 @@ class _Run:
     def _moments(
         self, reader: Reader, calls: _CallPairs, sums: _SumPairs | None, weight: Tensor, *, by_channel: bool
     ) -> Moments:
-        """Return the moments of what the layer reads now, and of what is wanted: its former output, or channels."""
+        """Return the moments of the layer's current inputs and of the target: its former outputs, or channels."""
         moments = Moments(centred=reader.constant is not None)
         kernel = weight[0, 0].numel()
         was_factor, factor = (
@@ -288,13 +287,13 @@ class _Run:
         return moments
 
     def _inverse_scale(self, reader: Reader, norm_scale: Tensor | None) -> Tensor:
-        """Return what turns an error of the sum into one of the layer's output; 0 where a channel hardly reaches it."""
+        """Return the factors from an error of the sum to one of the layer's output; 0 for nearly unused channels."""
         scale = out_factors(self.plan, reader, self.after).double() * (1.0 if norm_scale is None else norm_scale)
         reaches = scale.abs() > 1e-2 * scale.abs().max()
         return torch.where(reaches, 1 / torch.where(reaches, scale, 1.0), 0.0)
 
     def _write(self, reader: Reader, fit: Fit, is_open: Tensor) -> None:
-        """Note the new weight and constant, and put them, with their gates, into the copy that runs."""
+        """Record the new weight and constant, and write them, multiplied by their gates, into the running copy."""
         old = self.host.get_parameter(reader.weight).detach()
         column = [1, -1, *[1] * (old.dim() - 2)]
         row = [-1, 1, *column[2:]]
@@ -324,7 +323,7 @@ def _close(pair: tuple[Stepper, Stepper]) -> None:
 
 
 def _are_open(gates: Tensor, places: Tensor) -> Tensor:
-    """Tell which places have an open gate, or none."""
+    """Return a mask of the positions with an open gate or without a gate."""
     return torch.cat([gates > 0, torch.ones(1, dtype=torch.bool)])[places]  # NO_GATE = -1 picks the last entry
 
 

@@ -1,4 +1,4 @@
-"""The training loop after a cut: SGD with a warm-up and half a cosine, judged by held-out inputs or not at all."""
+"""The training loop after a cut: SGD with warm-up and a half cosine, optionally evaluated on held-out inputs."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from depl0._util.progress import report_progress
 LR, CLIP_NORM = 0.01, 5.0
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
-"""Right after a cut was compensated for the gradient is long, and a full first step would undo the fit."""
+"""Right after a refit the gradient is large, and a full first step would undo the refit."""
 CHECK_EVERY = 20
-"""steps between two measurements of the held-out loss"""
+"""Number of steps between two evaluations of the held-out loss."""
 TRIAL, DIVERGED, LOWER = 60, 2.0, 0.1
-"""If the held-out loss after so many steps is so many times that of the cut, the rate is multiplied by this factor. In
-the first steps the loss rises a little with every useful rate."""
+"""Steps of the trial, ratio of a divergence, and factor: if the held-out loss after the trial exceeds the initial one
+by this ratio, the learning rate is multiplied by the factor. With every useful rate the loss rises a little at
+first."""
 NOTHING_LOST = 1e-6
 
 
 @final
 @dataclass(frozen=True)
 class Recovery:
-    """What a training after a cut did."""
+    """The result of a training after a cut."""
 
     steps: int
-    """that were taken; the best weights may be those of an earlier one"""
+    """Number of steps; the best weights may be those of an earlier one."""
     before: float | None = None
-    """held-out loss at the cut; None if there was no judge"""
+    """Held-out loss at the cut; None if there was no judge."""
     after: float | None = None
-    """held-out loss of the returned weights"""
+    """Held-out loss of the returned weights."""
     interrupted: bool = False
-    """by Ctrl-C"""
+    """True if it was interrupted by Ctrl-C."""
 
 
 @final
 @dataclass(frozen=True)
 class Judge:
-    """Held-out loss: decides which weights stay, and when the training ends.
+    """Held-out loss, which determines the weights to keep and the end of the training.
 
     Attributes:
-        loss: computes it for the network as it is.
-        patience: the training ends after so many steps without improvement; None: it takes all steps.
+        loss: computes the loss of the current network.
+        patience: the training ends after this many steps without improvement; None: it runs all steps.
     """
 
     loss: Callable[[], float]
@@ -64,19 +65,19 @@ def descend(
     judge: Judge | None = None,
     clip: float | None = None,
 ) -> Recovery:
-    """Train a network in place, at most so many steps; it is left in evaluation mode.
+    """Train a network in place, for at most ``steps`` steps; it is in evaluation mode afterwards.
 
-    With a judge the weights with the lowest held-out loss stay, those of the start among them; the rate is lowered if
-    that loss doubles, and after KeyboardInterrupt (Ctrl-C) the best weights so far stay.
+    With a judge the weights with the lowest held-out loss are kept, possibly the initial ones. The learning rate is
+    lowered if that loss doubles. After KeyboardInterrupt (Ctrl-C) the best weights so far are kept.
 
     Args:
-        network: parameters that need no gradient stay as they are.
+        network: the network; parameters that need no gradient are not changed.
         objective: the loss of a batch.
         batches: training batches.
-        steps: the number of steps, at most.
+        steps: the maximum number of steps.
         lr: the highest learning rate.
         trained: the modules that are in training mode.
-        judge: held-out loss; None: all steps are taken and the last weights stay.
+        judge: the held-out loss; None: all steps are run and the last weights are kept.
         clip: the largest norm of a gradient.
     """
     parameters = [p for p in network.parameters() if p.requires_grad and p.is_floating_point()]
@@ -93,7 +94,7 @@ def descend(
             set_modes(network, trained)
             loss = objective(next(batches))
             if not loss.requires_grad:
-                break  # neither outputs nor blocks can be compared: class indices, say
+                break  # neither outputs nor blocks can be compared, for example class indices
             loss.backward()
             if clip is not None:
                 nn.utils.clip_grad_norm_(parameters, clip)
@@ -121,7 +122,7 @@ def descend(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, lr: float, step: int, steps: int) -> None:
-    """Set the learning rate of a step: a warm-up, then half a cosine to 0."""
+    """Set the learning rate of a step: a warm-up, then a half cosine to 0."""
     warmup = min(WARMUP_STEPS, max(1, round(WARMUP_SHARE * steps)))
     curve = 0.5 * (1 + math.cos(math.pi * step / steps))
     for group in optimizer.param_groups:

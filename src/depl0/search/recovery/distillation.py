@@ -1,10 +1,10 @@
-"""Distillation: the pruned network also learns from what the dense one computes.
+"""Distillation of the original network into the pruned one.
 
     loss = (1 − w)·task + w·T²·KL(softmax(dense/T) ‖ softmax(pruned/T)) + b·error of block outputs
 
-(Hinton et al., 2015, arXiv:1503.02531.) Everything is a mean over all positions (batch, pixels, tokens), as the task's
-loss is. A block is a module that computes with layers of its own: a residual block, an inverted bottleneck, a
-transformer block. Its output is compared with the original one; if it lost channels, on the channels that were kept.
+(Hinton et al., 2015, arXiv:1503.02531.) All terms are means over all positions (batch, pixels, tokens), like the task's
+loss. A block is a module that computes with its own layers: a residual block, an inverted bottleneck, a transformer
+block. Its output is compared with the original one; if it lost channels, on the channels that were kept.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from depl0.surgery.record import record_of
 
 WEIGHT, TEMPERATURE = 0.9, 4.0
 BLOCKS = 80.0
-"""Relative errors are small numbers beside T² times a divergence, and say more of a network than a few class scores."""
+"""Relative errors are small compared to T² times a divergence, and more informative than a few class scores."""
 
 SoftLoss: TypeAlias = Callable[[Any, Any, float], Tensor]
-"""(outputs, the dense network's outputs, temperature) -> loss"""
+"""(outputs, the original network's outputs, temperature) -> loss."""
 
 KeptChannels: TypeAlias = "Mapping[str, tuple[int, Tensor]]"
-"""by the name of a block: the axis of channels in its output, and the positions of those that were kept"""
+"""By the name of a block: the axis of channels in its output, and the positions of the kept channels."""
 
 _SEQUENCES = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 @final
 class DistillationLoss:
-    """The loss of a network that learns from the dense one.
+    """The loss of a network that is distilled from the original one.
 
     ::
 
@@ -48,14 +48,15 @@ class DistillationLoss:
         loss = distillation(criterion(outputs, targets), outputs, inputs, blocks)
 
     Args:
-        dense: the trained network, put into evaluation mode and run once a step; never trained. Pass a copy.
-        weight: w, the share of the loss that comes from the dense network's answers, in (0, 1].
-        temperature: T, which softens the answers.
-        blocks: b, the weight of the error of block outputs; 0: they are not compared.
-        soft: how answers are compared, ``soft(outputs, dense_outputs, temperature)``; by default :func:`soft_loss`,
+        dense: the trained network; put into evaluation mode, run once per step and never trained. Pass a copy.
+        weight: w, the fraction of the loss that comes from the original network's predictions, in (0, 1].
+        temperature: T, which softens the predictions.
+        blocks: b, the weight of the error of block outputs; with 0 they are not compared.
+        soft: the loss for predictions, ``soft(outputs, dense_outputs, temperature)``; by default :func:`soft_loss`,
             for class scores.
-        kept: the channels that the network kept of those blocks whose output lost some (:func:`kept_channels`); without
-            it, such blocks are not compared.
+        kept: the kept channels of those blocks whose output lost some (:func:`kept_channels`); without it, such blocks
+        are
+            not compared.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class DistillationLoss:
         self._kept = kept or {}
 
     def watch(self, network: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
-        """Surround the network's forward pass; gives the outputs of its blocks."""
+        """Return a context manager for the network's forward pass that yields the outputs of its blocks."""
         return block_outputs(network.host if isinstance(network, GatedModel) else network, self._names)
 
     def __call__(self, task: Tensor, outputs: Any, inputs: Any, blocks: dict[str, Tensor]) -> Tensor:
@@ -83,9 +84,9 @@ class DistillationLoss:
 
         Args:
             task: the task's own loss.
-            outputs: what the network gave for ``inputs``.
-            inputs: what it was called with.
-            blocks: what :meth:`watch` gave.
+            outputs: the network's outputs for ``inputs``.
+            inputs: the network's inputs.
+            blocks: the outputs of the blocks, from :meth:`watch`.
         """
         with torch.no_grad(), block_outputs(self._dense, self._names) as wanted:
             answers = call(self._dense, inputs)
@@ -115,7 +116,7 @@ def soft_loss(scores: Tensor, wanted: Tensor, temperature: float) -> Tensor:
 
 
 def block_names(network: nn.Module) -> tuple[str, ...]:
-    """List the blocks of a network by name. Plain sequences are none: their last entry has the same output.
+    """List the blocks of a network by name. Plain sequences are excluded: their last entry has the same output.
 
     >>> block_names(nn.Sequential(nn.Linear(2, 2), nn.TransformerEncoderLayer(2, 1)))[0]
     '1'
@@ -129,9 +130,9 @@ def block_names(network: nn.Module) -> tuple[str, ...]:
 
 @contextmanager
 def block_outputs(network: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
-    """Keep the outputs of modules while the context lasts.
+    """Record the outputs of modules while the context is active.
 
-    Outputs that are not one tensor, or that come twice, are left out, and so are modules that were removed.
+    Outputs that are not one tensor, or that occur twice, are omitted, and so are modules that were removed.
     """
     outputs: dict[str, Tensor | None] = {}
     found: dict[str, Tensor] = {}
@@ -151,10 +152,10 @@ def block_outputs(network: nn.Module, names: Iterable[str]) -> Iterator[dict[str
 
 @torch.no_grad()
 def kept_channels(gated: GatedModel, pruned: nn.Module, inputs: Any) -> dict[str, tuple[int, Tensor]]:
-    """Return which channels a pruned network kept of the outputs of its blocks, where they lost some.
+    """Return the kept channels of the blocks of a pruned network whose outputs lost some.
 
-    The last tensor of the block that was cut from the same size to the same size says which; that it is the right one
-    is verified, because the gated network still has all channels and computes the same.
+    They are those of the last tensor of the block that was cut from the same size to the same size. This choice is
+    verified, because the gated model still has all channels and computes the same outputs.
     """
     record = record_of(pruned)
     if record is None:
@@ -181,12 +182,12 @@ def kept_channels(gated: GatedModel, pruned: nn.Module, inputs: Any) -> dict[str
 
 
 def relative_error(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> Tensor | None:
-    """Return the mean square error of all blocks of one shape, each relative to its own mean square; None: of none."""
+    """Return the mean of the relative squared errors of all blocks of the same shape; None if there are none."""
     errors = []
     for name, target in wanted.items():
         own = found.get(name)
         if own is None or own.shape != target.shape or not own.is_floating_point():
-            continue  # its channels are gated: there is nothing to compare with
+            continue  # its channels are gated and cannot be compared
         target = target.float()
         errors.append((own.float() - target).square().mean() / target.square().mean().clamp_min(1e-12))
     return torch.stack(errors).mean() if errors else None

@@ -1,4 +1,4 @@
-"""The inputs of a label-free recovery: which are held out, and how they are mixed and augmented."""
+"""The inputs of a label-free recovery: the held-out examples, and the mixing and augmentation of the others."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from depl0.search.calibration import examples_in, on_device
 from depl0.search.recovery.memory import BATCH
 
 BATCH_SIZE = BATCH
-"""at most, if examples can be mixed: twice as many steps of half the size recover more in the same time"""
+"""Largest batch if examples can be mixed: twice as many steps of half the size recover more in the same time."""
 HELD_OUT = 8
-"""every eighth example"""
+"""Every eighth example is held out."""
 
 Augment: TypeAlias = "bool | Callable[[Any], Any]"
 
 
 def hold_out(inputs: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Split batches into those to fit to and those to judge by: every eighth example, or batch if batches are small.
+    """Split batches into training and held-out inputs: every eighth example, or every eighth batch if they are small.
 
     >>> fit, held_out = hold_out([torch.arange(16)])
     >>> held_out
@@ -43,7 +43,7 @@ def hold_out(inputs: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def pick(batch: Any, mask: Tensor) -> Any:
-    """Return some examples of a batch of any structure."""
+    """Return the selected examples of a batch of any structure."""
 
     def picked(leaf: Any) -> Any:
         per_example = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == len(mask)
@@ -53,12 +53,12 @@ def pick(batch: Any, mask: Tensor) -> Any:
 
 
 def smallest_batch(inputs: Iterable[Any]) -> int:
-    """Return the examples of the smallest batch; of a stream, of its first."""
+    """Return the size of the smallest batch; for a stream, of its first batch."""
     return min(examples_in(batch) for batch in (inputs if isinstance(inputs, list) else islice(inputs, 1)))
 
 
 def endless(inputs: Iterable[Any], device: torch.device, most: int = BATCH_SIZE) -> Iterator[Any]:
-    """Yield batches for ever; those of a list are shuffled, and mixed if each is one tensor.
+    """Yield batches in an endless loop; those of a list are shuffled, and mixed if each is one tensor.
 
     Mixed batches have at most ``most`` examples.
     """
@@ -83,7 +83,7 @@ def endless(inputs: Iterable[Any], device: torch.device, most: int = BATCH_SIZE)
 
 
 def check_augment(augment: Augment, batch: Any) -> None:
-    """Raise InputError if flips and shifts are asked for inputs that are not images."""
+    """Raise InputError if flips and shifts are requested for inputs that are not images."""
     if augment is True and not is_image_batch(batch):
         raise InputError(
             "augment must be False, or a function, where inputs are not batches of images (batch, channels, h, w).",
@@ -97,14 +97,14 @@ def is_image_batch(batch: Any) -> bool:
 
 
 def augmented(batch: Any, augment: Augment) -> Any:
-    """Return a batch as ``augment`` changes it."""
+    """Return a batch after augmentation."""
     if callable(augment):
         return with_user_defaults(augment, batch)
     return flip_and_shift(batch) if augment else batch
 
 
 def flip_and_shift(images: Tensor) -> Tensor:
-    """Flip half of the images, and shift each by up to an eighth of its size; what comes in is zero."""
+    """Flip half of the images, and shift each by up to an eighth of its size, with zero padding."""
     height, width = images.shape[-2:]
     up, left = height // 8, width // 8
     flips = torch.rand(len(images)) < 0.5

@@ -1,8 +1,8 @@
 """The layers of a network as events of its forward pass, and networks that run in lockstep from event to event.
 
-An event is the call of a convolution or linear layer, or the addition that a layer's output goes into. Two networks, or
-one network on several batches, advance together (:class:`Stepper`), so that a layer can be changed before anything
-behind it runs.
+An event is the call of a convolution or linear layer, or the addition of a layer's output to another tensor. Two
+networks, or one network on several batches, advance together (:class:`Stepper`), so that a layer can be changed before
+any later layer runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LayerCall:
 
     @property
     def input(self) -> Tensor:
-        """What the layer reads."""
+        """The input of the layer."""
         tensor: Tensor = self.argument("input")
         return tensor
 
@@ -56,14 +56,14 @@ class LayerCall:
 @final
 @dataclass(frozen=True)
 class Sum:
-    """The addition that a layer's output, behind its batch norm if it has one, goes into and nothing else."""
+    """The addition that is the only use of a layer's output, or of the output of its batch norm."""
 
     weight: str
     branch: Tensor
     other: Tensor
-    """what it is added to"""
+    """The other summand."""
     scale: Tensor | None
-    """what the batch norm multiplies every channel by; None: there is none"""
+    """The factors of the batch norm for every channel; None without a batch norm."""
 
 
 Event: TypeAlias = "LayerCall | Sum"
@@ -76,9 +76,9 @@ def layer_events(
 
     Args:
         network: the network that will run.
-        on_event: called with every layer's call, and with the sums that the layers in ``added`` go into.
-        added: the weights of layers whose output goes into one sum (:func:`order_and_added`).
-        renew: compute a layer's output again before it is added: the layer may have been changed meanwhile.
+        on_event: called with every layer's call, and with the sums of the layers in ``added``.
+        added: the weights of layers whose output is only used in one sum (:func:`order_and_added`).
+        renew: if True, compute a layer's output again before it is added, because the layer may have been changed.
     """
     branches = _Branches(on_event, frozenset(added), renew)
     return CallRecorder(network, before=branches.before, after=branches.after)
@@ -86,7 +86,7 @@ def layer_events(
 
 @dataclass
 class _Branch:
-    """A layer's output up to now, and the calls that compute it."""
+    """A layer's current output, and the calls that compute it."""
 
     weight: str
     order: int
@@ -94,7 +94,7 @@ class _Branch:
     tensor: Tensor
 
     def scale(self) -> Tensor | None:
-        """Return what the batch norm multiplies every channel by, in evaluation mode."""
+        """Return the factors of the batch norm for every channel, in evaluation mode."""
         if len(self.calls) == 1:
             return None
         norm = self.calls[1].arguments
@@ -103,7 +103,7 @@ class _Branch:
         return gain if weight is None else gain * weight.detach().double().cpu()
 
     def again(self) -> Tensor:
-        """Make the calls again: the layer, or its norm, may have been changed."""
+        """Repeat the calls, because the layer or its norm may have been changed."""
         first, *rest = self.calls
         tensor: Tensor = first.function(*first.args, **first.kwargs)
         for call in rest:
@@ -113,7 +113,7 @@ class _Branch:
 
 @final
 class _Branches:
-    """Follows the outputs of layers through a batch norm to the sum that they go into."""
+    """Follows the outputs of layers through a batch norm to their sum."""
 
     def __init__(self, on_event: Callable[[Event], None], added: frozenset[str], renew: bool) -> None:
         self._on_event, self._added, self._renew = on_event, added, renew
@@ -148,9 +148,9 @@ class _Branches:
 
 @torch.no_grad()
 def order_and_added(network: nn.Module, inputs: ExampleInputs) -> tuple[list[str], dict[str, bool]]:
-    """Return the weights of all layers in the order of their calls, and those whose outputs only go into a sum.
+    """Return the weights of all layers in the order of their calls, and those whose outputs are only used in a sum.
 
-    For the latter, also whether a batch norm comes between the layer and the sum.
+    For the latter, the value is True if a batch norm comes between the layer and the sum.
     """
     uses = _Uses()
     with evaluation_mode(network), CallRecorder(network, after=uses.note):
@@ -160,7 +160,7 @@ def order_and_added(network: nn.Module, inputs: ExampleInputs) -> tuple[list[str
 
 @final
 class _Uses:
-    """Finds the layers whose output, behind a norm or not, is used once: by an addition to a tensor of its shape."""
+    """Finds the layers whose output, with or without a norm, is used once: in an addition to a tensor of its shape."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -173,7 +173,7 @@ class _Uses:
 
     @property
     def added(self) -> dict[str, bool]:
-        """The weights of those layers, and whether a norm comes before the sum."""
+        """The weights of those layers, and whether a norm precedes the sum."""
         return {
             name: name in self._normed
             for name, count in self._sums.items()
@@ -217,15 +217,15 @@ def _is_plain_sum(call: Call) -> bool:
 
 
 class _Stopped(BaseException):
-    """Unwinds a network that is not to run to its end."""
+    """Unwinds a network that does not run to its end."""
 
 
 @final
 class Stepper:
-    """Runs a network on one batch and stops at every event, until it is told to go on.
+    """Runs a network on one batch and pauses at every event until :meth:`advance` is called.
 
-    The network runs in a thread of its own, because a ``forward`` cannot be left in the middle otherwise; only one
-    thread runs at a time. Call :meth:`close` in any case.
+    The network runs in its own thread, because a ``forward`` cannot be suspended otherwise; only one thread runs at a
+    time. Always call :meth:`close`.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class Stepper:
         return self._event
 
     def close(self) -> None:
-        """Give up the run where it stands."""
+        """Stop the run at its current event."""
         self._stop = True
         if self._thread is not None:
             self._go.release()
@@ -265,7 +265,7 @@ class Stepper:
                 self._inputs.run(self._network)
         except _Stopped:
             return
-        except Exception as error:  # raised where it is waited for
+        except Exception as error:  # raised in the waiting thread
             self._error = error
         self._event = None
         self._stands.release()

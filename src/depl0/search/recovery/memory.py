@@ -1,8 +1,8 @@
-"""How much memory pruning needs: examples are taken in pieces, and as many at a time as their activations allow.
+"""Memory of pruning: examples are processed in pieces, and as many at a time as the memory limits allow.
 
-A profile of one example, taken once, has the bytes of all tensors that are alive at every event of the forward pass
-(:mod:`.lockstep`). Early layers of an image network have large feature maps and many rows in each, so few examples are
-enough for them; late ones have small maps, and take all examples in the same memory.
+A profile of one example, computed once, holds the bytes of all live tensors at every event of the forward pass
+(:mod:`.lockstep`). Early layers of an image network have large feature maps with many rows, so few examples are enough
+for them. Late layers have small feature maps, and process all examples in the same memory.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, layer_events
 
 ACTIVATIONS = 600_000_000
-"""bytes of activations that are held while layers are fitted, of both networks; as many as the weights have, if more"""
+"""Limit in bytes for the activations of both networks during a refit; the bytes of the weights, if larger."""
 GRAMS = 300_000_000
-"""bytes of Gram matrices held while channels are scored, unless one group needs more; those of the weights, if more"""
+"""Limit in bytes for Gram matrices during scoring, unless one group needs more; the bytes of the weights, if larger."""
 TRAINING = 1_100_000_000
-"""bytes that autograd saves at most for one step of a recovery"""
+"""Largest number of bytes that autograd saves for one step of a recovery."""
 MODELS = 5
-"""copies of the network at most: original, host, both with folded gates, and the pruned one or its certificate"""
+"""Largest number of copies: original, host, both with folded gates, and the pruned one or its certificate."""
 BATCH = 64
-"""examples in a step of a recovery at most"""
+"""Largest batch of a recovery."""
 PIECES = 4
-"""A piece of the examples is as large as a quarter of the activations allows."""
+"""A piece of examples uses at most a quarter of the limit for activations."""
 
 
 @final
@@ -44,18 +44,18 @@ class Profile:
     """The memory of one example in one forward pass, in bytes."""
 
     events: tuple[tuple[type, str], ...]
-    """kind and weight of every event"""
+    """Kind and weight of every event."""
     alive: tuple[int, ...]
-    """of the tensors that are alive at every event"""
+    """Bytes of the live tensors at every event."""
     peak: int
-    """of the tensors that are alive at any call"""
+    """Largest number of bytes of live tensors at any call."""
 
     def piece(self, limit: int = ACTIVATIONS) -> int:
-        """Return how many examples are run at a time."""
+        """Return the number of examples to run at a time."""
         return max(1, limit // (PIECES * max(self.peak, 1)))
 
     def held(self, event: int, pieces: list[ExampleInputs], limit: int = ACTIVATIONS) -> int:
-        """Return how many pieces can wait at an event in two networks."""
+        """Return the number of pieces that can wait at an event in two networks."""
         room = limit - self.peak * pieces[0].batch()
         count = 0
         for piece in pieces:
@@ -68,7 +68,7 @@ class Profile:
 
 @torch.no_grad()
 def profile(network: nn.Module, inputs: ExampleInputs, added: list[str]) -> Profile:
-    """Run one example and return its profile; events include the sums that the layers in ``added`` go into."""
+    """Run one example and return its profile; events include the sums of the layers in ``added``."""
     example = inputs.first()
     alive: list[weakref.ref[Tensor]] = []
     events: list[tuple[type, str]] = []
@@ -127,12 +127,12 @@ def _cut(inputs: ExampleInputs, size: int) -> Iterator[ExampleInputs]:
 
 
 def training_batch(network: nn.Module, inputs: ExampleInputs, limit: int = TRAINING) -> int:
-    """Return how many examples can be trained on at a time."""
+    """Return the number of examples that can be trained on at a time."""
     return max(1, limit // max(saved_bytes(network, inputs), 1))
 
 
 def saved_bytes(network: nn.Module, inputs: ExampleInputs) -> int:
-    """Return what autograd saves for one example, which is run."""
+    """Run one example and return the bytes that autograd saves for it."""
     saved: dict[int, int] = {}
     parameters = {parameter.data_ptr() for parameter in network.parameters()}
 
@@ -140,7 +140,7 @@ def saved_bytes(network: nn.Module, inputs: ExampleInputs) -> int:
         storage = _storage(tensor)
         if storage is not None and storage.data_ptr() not in parameters:
             saved[storage.data_ptr()] = storage.nbytes()
-            kept.append(tensor)  # so that no other tensor gets its place in memory
+            kept.append(tensor)  # so that its memory is not reused by another tensor
         return tensor
 
     kept: list[Tensor] = []
@@ -151,11 +151,11 @@ def saved_bytes(network: nn.Module, inputs: ExampleInputs) -> int:
     return sum(saved.values()) // example.batch()
 
 
-# -- before the work starts -----------------------------------------------------------------------------------------
+# -- checks before pruning ------------------------------------------------------------------------------------------
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Return the bytes that can still be allocated on a device; None if they are not known."""
+    """Return the bytes that can still be allocated on a device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     found = []
@@ -170,7 +170,7 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int:
-    """Estimate the bytes that pruning allocates beside the inputs and the given network, from one example."""
+    """Estimate the bytes that pruning allocates in addition to the inputs and the given network, from one example."""
     host, examples = gated.host, [ExampleInputs.of(batch) for batch in inputs]
     found, count = profile(host, examples[0], []), sum(example.batch() for example in examples)
     weights, piece = bytes_of(host), found.peak * min(found.piece(), examples[0].batch())
@@ -182,7 +182,7 @@ def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int
 
 
 def activations_for(network: nn.Module) -> int:
-    """Return the bytes of activations that are held while layers of this network are fitted."""
+    """Return the limit in bytes for activations during a refit of this network."""
     return max(ACTIVATIONS, bytes_of(network))
 
 
@@ -192,7 +192,7 @@ def bytes_of(network: nn.Module) -> int:
 
 
 def check_memory(needed: int, device: torch.device) -> None:
-    """Raise InputError if there is less memory than pruning needs."""
+    """Raise InputError if there is not enough memory for pruning."""
     available = available_memory(device)
     if available is not None and needed > available:
         raise InputError(

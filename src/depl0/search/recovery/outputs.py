@@ -1,4 +1,4 @@
-"""How the outputs of two networks are compared: class scores by KL, values by their relative squared error.
+"""Comparison of the outputs of two networks: class scores by KL, values by their relative squared error.
 
 A network may have several outputs: each has a name (its key, or its number) and its own axis of classes.
 """
@@ -22,11 +22,11 @@ from depl0.surgery.record import Agreement
 Axis: TypeAlias = "int | Literal['auto'] | None"
 ClassAxis: TypeAlias = "Axis | Sequence[Axis] | Mapping[str, Axis]"
 VALUES = 16.0
-"""weight of the relative error of outputs that are values, beside the KL of class scores"""
+"""Weight of the relative error of outputs that are values, relative to the KL of class scores."""
 FEW_CLASSES = 0.25
-"""of the classes that as many answers would have if all were equally likely"""
+"""Fraction of the number of distinct classes that would be expected if all classes were equally likely."""
 HOPELESS_ERROR, HOPELESS_EQUAL = 0.9, 0.3
-"""A network whose outputs differ so much from the original ones can hardly be used."""
+"""A network whose outputs differ this much from the original ones is hardly usable."""
 
 
 @final
@@ -36,7 +36,7 @@ class Comparison:
 
     Attributes:
         axes: for each floating-point output.
-        guessed: whether the axes were guessed; then the relative error counts beside the KL.
+        guessed: True if the axes were inferred; then the relative error counts as well as the KL.
     """
 
     axes: tuple[int | None, ...]
@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def has_classes(self) -> bool:
-        """Return whether any output holds class scores."""
+        """Return True if any output holds class scores."""
         return any(axis is not None for axis in self.axes)
 
     def loss(self) -> SoftLoss:
@@ -67,14 +67,14 @@ class Comparison:
 
 @torch.no_grad()
 def compare_by(network: nn.Module, batch: Any, class_axis: ClassAxis = "auto") -> Comparison:
-    """Return how a network's outputs are compared.
+    """Return the comparison for a network's outputs.
 
-    "auto" takes axis 1 of a matrix (batch, classes) whose values are not all in [0, 1]: those are probabilities, which
-    are compared as they are. It takes the last axis of (batch, tokens, scores) if there are as many scores as an
-    embedding of the network has entries, as in language models.
+    "auto" uses axis 1 of a matrix (batch, classes), unless all its values are in [0, 1]: such probabilities are
+    compared as values. It uses the last axis of (batch, tokens, scores) if the number of scores equals the number of
+    rows of an embedding of the network, as in language models.
 
     Raises:
-        InputError: an output has no such axis, or there are not as many outputs as axes.
+        InputError: an output has no such axis, or the number of outputs differs from the number of axes.
     """
     with evaluation_mode(network):
         outputs = named_outputs(call(network, batch))
@@ -124,7 +124,7 @@ def _checked(axis: Axis, name: str, output: Tensor) -> int | None:
 def measure_agreement(
     pruned: nn.Module, original: nn.Module, batches: list[Any], comparison: Comparison
 ) -> Agreement | None:
-    """Compare the outputs of two networks on held-out inputs; None if there is nothing to compare."""
+    """Compare the outputs of two networks on held-out inputs; None if no outputs can be compared."""
     count = sum(map(examples_in, batches))
     if not count or not comparison.axes:
         return None
@@ -151,7 +151,7 @@ def measure_agreement(
 
 
 def _figures(found: Tensor, wanted: Tensor, axis: int | None) -> Tensor:
-    """Return relative error, share of equal classes and KL; the last two are NaN for values."""
+    """Return relative error, fraction of equal classes and KL; the last two are NaN for values."""
     error = relative_error({"": found}, {"": wanted})
     assert error is not None, "both networks have the same outputs"
     figures = torch.tensor([float(error), torch.nan, torch.nan])
@@ -172,9 +172,9 @@ def is_hopeless(agreement: Agreement) -> bool:
 
 @torch.no_grad()
 def missing_classes(network: nn.Module, batches: list[Any], comparison: Comparison) -> str | None:
-    """Return a warning if a classifier answers with far fewer classes than it has; None otherwise.
+    """Return a warning if a classifier predicts far fewer classes than it has, else None.
 
-    A pruned network is only fitted to what the data show: photographs of ten classes do not keep the other 990.
+    A pruned network is only fitted to its data: photographs of ten classes do not preserve the other 990.
     """
     if comparison.axes != (1,):
         return None
@@ -194,7 +194,7 @@ def missing_classes(network: nn.Module, batches: list[Any], comparison: Comparis
 
 
 def named_outputs(outputs: Any) -> dict[str, Tensor]:
-    """Return the floating-point tensors that a network returned, by name: keys and positions, joined by dots.
+    """Return the floating-point tensors of a network's outputs, by name: keys and positions, joined by dots.
 
     >>> list(named_outputs({"scores": torch.zeros(1), "boxes": [torch.zeros(1), torch.zeros(1)]}))
     ['scores', 'boxes.0', 'boxes.1']
@@ -209,7 +209,7 @@ def named_outputs(outputs: Any) -> dict[str, Tensor]:
 
 
 def _paths(value: Any, path: str = "") -> dict[int, str]:
-    """Return the path of every leaf, which is a number; a list begins with the name of its type."""
+    """Return the path of every leaf, which is an integer; the path of a list begins with the name of its type."""
     if isinstance(value, Mapping):
         items = [(key, item) for key, item in value.items() if key]
     elif isinstance(value, list):
@@ -220,5 +220,5 @@ def _paths(value: Any, path: str = "") -> dict[int, str]:
 
 
 def floating(outputs: Any) -> list[Tensor]:
-    """Return the floating-point tensors that a network returned."""
+    """Return the floating-point tensors of a network's outputs."""
     return [tensor for tensor in output_tensors(outputs) if tensor.is_floating_point()]

@@ -1,4 +1,4 @@
-"""The layers that read channels: which of them can be refitted, and what they read, as rows of numbers."""
+"""Consumer layers: the selection of those that can be refitted, and their inputs as rows of a matrix."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from depl0.host.network import canonical_names
 from depl0.search.recovery.lockstep import LayerCall
 
 ROWS = 65_536
-"""rows that a layer's statistics are taken from at most, over all batches"""
+"""Largest number of rows for a layer's statistics, over all batches."""
 ELEMENTS = 20_000_000
-"""numbers in those rows, unless that would be too few rows to fit so many weights"""
+"""Number of elements in those rows, unless the rows would be too few to fit all weights."""
 
 
 @final
 @dataclass(frozen=True)
 class Reader:
-    """A convolution or linear layer that can be fitted anew: nothing else uses its weight."""
+    """A convolution or linear layer that can be refitted, because its weight is not used elsewhere."""
 
     layer: str
     weight: str
     gates: Tensor
-    """the gate of every input channel, -1 where there is none"""
+    """The gate of every input channel, -1 for none."""
     out_gates: Tensor
-    """the gate of every output channel"""
+    """The gate of every output channel."""
     constant: str | None
-    """the bias, or else the running mean of the batch norm behind it, that can take up a constant"""
+    """The bias, or else the running mean of the following batch norm, to which a constant can be added."""
     norm: str | None
-    """the batch norm that alone reads the layer's output"""
+    """The batch norm that is the only consumer of the layer's output."""
     tied: bool = False
-    """whether the weight is that of an embedding too"""
+    """True if the weight is also used in an embedding."""
 
 
 @final
 @dataclass(frozen=True)
 class Refused:
-    """A layer that is left as it is, and why."""
+    """A layer that cannot be refitted, with the reason."""
 
     layer: str
     reason: str
 
 
 def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[Refused]]:
-    """Return the layers that can be fitted anew, by the name of their weight, and those that cannot."""
+    """Return the layers that can be refitted, by the name of their weight, and those that cannot."""
     parameters = dict(host.named_parameters())
     shared = Counter(canonical_names(host).values())
     calls = Counter(use.out_axis[0] for use in plan.uses)
@@ -91,14 +91,14 @@ def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[R
 
 
 def _is_tied(host: nn.Module, weight: str) -> bool:
-    """Return True if all other modules with this weight are embeddings: it is that of a language model's last layer."""
+    """Return True if all other modules with this weight are embeddings, as in the last layer of language models."""
     shared = host.get_parameter(weight)
     owners = [module for module in host.modules() if any(shared is each for each in module.parameters(recurse=False))]
     return sum(not isinstance(module, nn.Embedding) for module in owners) == 1
 
 
 def _constant(host: nn.Module, weight: str, norm: str | None, shared: Mapping[str, int]) -> str | None:
-    """Name the tensor that a constant in the layer's output can go into."""
+    """Return the name of the tensor to which a constant in the layer's output can be added."""
     path, _, attribute = weight.rpartition(".")
     bias = f"{path}.bias" if path else "bias"
     if attribute == "weight" and shared.get(bias) == 1 and isinstance(host.get_submodule(path).bias, nn.Parameter):
@@ -111,7 +111,7 @@ def _constant(host: nn.Module, weight: str, norm: str | None, shared: Mapping[st
 
 
 def added_readers(host: nn.Module, readers: Mapping[str, Reader], added: Mapping[str, bool]) -> list[str]:
-    """Return the weights of readers whose output only goes into a sum, through nothing but a norm that is known."""
+    """Return the weights of layers whose output is only used in a sum, directly or through a recorded norm."""
 
     def is_known(reader: Reader, normed: bool) -> bool:
         if reader.norm is None:
@@ -123,7 +123,7 @@ def added_readers(host: nn.Module, readers: Mapping[str, Reader], added: Mapping
 
 
 def output_scale(host: nn.Module, reader: Reader) -> Tensor:
-    """Return what the norm behind a layer multiplies its outputs by, in evaluation mode; ones if there is none."""
+    """Return the factors of the following norm for the layer's outputs, in evaluation mode; ones without a norm."""
     norm = None if reader.norm is None else host.get_submodule(reader.norm)
     if not isinstance(norm, _BatchNorm) or norm.running_var is None:
         return torch.ones(len(reader.out_gates), dtype=torch.float64)
@@ -132,30 +132,30 @@ def output_scale(host: nn.Module, reader: Reader) -> Tensor:
 
 
 def in_factors(plan: Plan, reader: Reader, gates: Tensor) -> Tensor:
-    """Return what gates multiply the layer's own input weights by; ones, where they multiply something before it."""
+    """Return the factors of the gates in the layer's own input weights; 1 for gates that are applied before it."""
     if (reader.weight, 1) not in plan.sites:
         return torch.ones(len(reader.gates))
     return gate_values(reader.gates, gates)
 
 
 def out_factors(plan: Plan, reader: Reader, gates: Tensor) -> Tensor:
-    """Return what gates multiply the layer's own output rows by."""
+    """Return the factors of the gates in the layer's own output rows."""
     if (reader.weight, 0) not in plan.sites:
         return torch.ones(len(reader.out_gates))
     return gate_values(reader.out_gates, gates)
 
 
 def gate_values(places: Tensor, gates: Tensor) -> Tensor:
-    """Return the gate at every place; 1 where there is none."""
+    """Return the gate at every position; 1 for positions without a gate."""
     return torch.cat([gates.cpu().float(), torch.ones(1)])[places]  # NO_GATE = -1 picks the last entry
 
 
-# -- what a layer reads ---------------------------------------------------------------------------------------------
-# As rows: one for each position of its output, one column for each weight of a filter.
+# -- inputs of a layer ----------------------------------------------------------------------------------------------
+# As a matrix: one row for each position of its output, one column for each weight of a filter.
 
 
 def rows_for(columns: int) -> int:
-    """Return how many rows are looked at for so many columns: enough for each weight, and not much more.
+    """Return the number of rows to use for this number of columns: enough for each weight, and not much more.
 
     >>> rows_for(144), rows_for(576), rows_for(4608)
     (65536, 34722, 36864)
@@ -164,7 +164,7 @@ def rows_for(columns: int) -> int:
 
 
 def patches(call: LayerCall, places: Tensor) -> Tensor:
-    """Return (images · places, inputs · kernel positions): what each of these output places is computed from.
+    """Return the inputs of each of these output positions, as (images · positions, inputs · kernel positions).
 
     ``places`` are positions in the flattened output of one image; for a linear layer, rows of its input.
     """
@@ -179,12 +179,12 @@ def patches(call: LayerCall, places: Tensor) -> Tensor:
 
 
 def by_channels(rows: Tensor, kernel: int) -> Tensor:
-    """Return (rows · kernel positions, channels): every position of the kernel becomes a row of its own."""
+    """Return (rows · kernel positions, channels): every position of the kernel becomes a separate row."""
     return rows.reshape(len(rows), -1, kernel).transpose(1, 2).flatten(0, 1)
 
 
 def outputs_at(tensor: Tensor, call: LayerCall, places: Tensor) -> Tensor:
-    """Return (images · places, outputs) of a tensor that has the shape of the layer's output."""
+    """Return (images · positions, outputs) of a tensor that has the shape of the layer's output."""
     tensor = _precise(tensor.detach())
     if call.kind == "linear":
         return tensor.reshape(-1, tensor.shape[-1])[places.to(tensor.device)]
@@ -199,16 +199,16 @@ def reads_tokens(call: LayerCall) -> bool:
 
 
 def token_weights(total: Tensor, call: LayerCall, places: Tensor) -> Tensor:
-    """Return the weight of each of these tokens: one over the sum of squares of what the layer's output is part of.
+    """Return the weight of each of these tokens: one over the sum of squares of the sum with the layer's output.
 
-    Norms divide every token by its own size, so errors count relative to it. Without weights, the few tokens that
-    transformers give a size a hundred times that of all others would be the only ones that count.
+    Norms divide every token by its own size, so errors are counted relative to it. Without weights, the result would
+    depend only on the few tokens that are a hundred times as large as all others in transformers.
     """
     return 1 / outputs_at(total, call, places).square().sum(1).clamp_min(1e-12)
 
 
 def choose_places(call: LayerCall, rows: int, seed: int) -> Tensor:
-    """Choose output places at random, so that a batch gives about so many rows; the same ones for the same seed."""
+    """Choose random output positions, about ``rows`` for a batch; the same ones for the same seed."""
     rng = torch.Generator().manual_seed(seed)
     if call.kind == "linear":
         count, per_place = call.input[..., 0].numel(), 1
@@ -222,7 +222,7 @@ def choose_places(call: LayerCall, rows: int, seed: int) -> Tensor:
 
 
 def _precise(x: Tensor) -> Tensor:
-    """Return at least float32: squares of half precision are none."""
+    """Convert to at least float32, because squares underflow or overflow in half precision."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -257,7 +257,7 @@ def _output_sizes(call: LayerCall, sizes: Sequence[int], kernel: Sequence[int]) 
 
 
 def _padded_and_index(call: LayerCall, x: Tensor, kernel: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the padded input, and for each output place the flat positions that its kernel covers."""
+    """Return the padded input, and for each output position the flat positions under its kernel."""
     x = _batched(x, call)
     sizes = _output_sizes(call, x.shape[2:], kernel)
     strides, dilations = _setting(call, "stride", 1, len(kernel)), _setting(call, "dilation", 1, len(kernel))

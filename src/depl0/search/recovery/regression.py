@@ -1,4 +1,4 @@
-"""Linear least squares from moments that are added up batch by batch, and the fit of one layer by it."""
+"""Linear least squares from moments that are accumulated over batches, and the refit of one layer with it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from torch import Tensor
 from depl0.errors import InputError
 
 DAMPING = 1e-3
-"""λ, as a share of the mean diagonal of the Gram matrix"""
+"""λ, as a fraction of the mean diagonal of the Gram matrix."""
 WIDE = 1152
-"""columns beyond which a layer's channels are fitted instead of its patches"""
+"""Number of columns above which a layer's channels are fitted instead of its patches."""
 
 
 @final
 class Moments:
-    """First and second moments of rows P (what is there) and Y (what is wanted), in float64.
+    """First and second moments of inputs P and targets Y, in float64.
 
-    Rows are centred before they are multiplied: E[P²] − E[P]² would lose all digits where means are large.
+    Rows are centred before they are multiplied: E[P²] − E[P]² would lose all digits if means are large.
 
     Args:
-        centred: whether a constant may be fitted too; without one, moments are about zero.
+        centred: if True, a constant can be fitted too; otherwise, moments are about zero.
     """
 
     def __init__(self, centred: bool = True) -> None:
         self.centred = centred
         self.count = 0.0
-        """rows, or the sum of their weights"""
+        """Number of rows, or the sum of their weights."""
         self.mean, self.wanted_mean = torch.zeros(0), torch.zeros(0)
-        """E[P] and E[Y], or zeros where no constant may be fitted"""
+        """E[P] and E[Y], or zeros if no constant can be fitted."""
         self._pp, self._yp, self._yy = torch.zeros(0), torch.zeros(0), torch.zeros(0)
 
     def add(self, rows: Tensor, wanted: Tensor, weights: Tensor | None = None) -> None:
-        """Add rows (count, columns) and what is wanted for them (count, outputs), with a weight for each row."""
+        """Add inputs (count, columns) and their targets (count, outputs), with a weight for each row."""
         p, y = (part.cpu() if part.device.type == "mps" else part for part in (rows, wanted))
         each = None if weights is None else weights.to(p)[:, None]
         added = float(len(rows) if each is None else each.sum())
@@ -62,7 +62,7 @@ class Moments:
 
     @property
     def gram(self) -> Tensor:
-        """The Gram matrix of P, centred where a constant may be fitted."""
+        """The Gram matrix of P, centred if a constant can be fitted."""
         if not bool(self._pp.isfinite().all()):
             raise InputError(
                 "the network computes NaN or infinite values from the calibration data.",
@@ -72,12 +72,12 @@ class Moments:
 
     @property
     def cross(self) -> Tensor:
-        """E[Y Pᵀ], centred likewise."""
+        """E[Y Pᵀ], centred in the same way."""
         return self._yp / self.count
 
     @property
     def energy(self) -> Tensor:
-        """E[Y²] of every output, centred likewise."""
+        """E[Y²] of every output, centred in the same way."""
         return self._yy / self.count
 
     def error(self, weight: Tensor, constant: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Moments:
 
 
 def is_wide(weight: Tensor) -> bool:
-    """Tell whether a layer's patches have too many columns to fit each of them."""
+    """Return True if a layer's patches have too many columns to fit each of them."""
     return weight[0].numel() > WIDE and weight[0, 0].numel() > 1
 
 
@@ -100,7 +100,7 @@ def damping(gram: Tensor) -> float:
 def ridge(gram: Tensor, cross: Tensor, start: Tensor, strength: float | None = None) -> Tensor:
     """Return the weights W that minimise E|Y - W·P|² + λ|W - start|², λ being the strength or :func:`damping`.
 
-    Where the rows say little, the weights stay what they were.
+    The weights hardly change in directions in which the rows have little variance.
 
     >>> gram = torch.eye(2, dtype=torch.float64)
     >>> ridge(gram, torch.tensor([[2.0, 3.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64))
@@ -121,7 +121,7 @@ def ridge(gram: Tensor, cross: Tensor, start: Tensor, strength: float | None = N
 @final
 @dataclass(frozen=True)
 class Fit:
-    """A layer's new weight, the constant that goes with it, and its error relative to the output's variance."""
+    """A layer's new weight, its constant, and its error relative to the output's variance."""
 
     weight: Tensor
     constant: Tensor
@@ -130,15 +130,15 @@ class Fit:
 
 
 def fit_patches(weight: Tensor, seen: Moments, is_open: Tensor, counts: Tensor, *, keep_weight: bool = False) -> Fit:
-    """Fit every weight of the open input channels.
+    """Fit all weights of the open input channels.
 
     Args:
         weight: the layer's weight, (outputs, inputs, kernel …), float64.
-        seen: moments of patches, and of the outputs that are wanted.
-        is_open: which input channels there still are.
-        counts: which outputs' errors are to be reported.
-        keep_weight: whether relative changes of the weight count as much as relative errors of the outputs, because
-            the weight is used elsewhere too.
+        seen: moments of patches, and of the target outputs.
+        is_open: mask of the remaining input channels.
+        counts: mask of the outputs whose errors are reported.
+        keep_weight: if True, relative changes of the weight count as much as relative errors of the outputs, because
+            the weight is also used elsewhere.
     """
     old = weight.flatten(1)
     columns = is_open.repeat_interleave(weight[0, 0].numel())
@@ -150,10 +150,10 @@ def fit_patches(weight: Tensor, seen: Moments, is_open: Tensor, counts: Tensor, 
 
 
 def fit_channels(weight: Tensor, seen: Moments, is_open: Tensor) -> Fit:
-    """Express all former channels by the open ones, x ≈ B·x', and let the layer read that: W' = W·B.
+    """Express all former channels by the open ones, x ≈ B·x', and set the weight to W' = W·B.
 
-    ``seen`` are moments of channels, at all positions of the kernel. The errors are as if neighbouring pixels had
-    nothing to do with each other.
+    ``seen`` are moments of channels, at all positions of the kernel. The errors assume that neighbouring pixels are
+    independent.
     """
     same = torch.eye(weight.shape[1], dtype=torch.float64)
     by_open, constant = _solve(same, seen, is_open)

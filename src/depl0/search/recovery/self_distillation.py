@@ -1,11 +1,11 @@
-"""Label-free recovery: a pruned network learns from what the original one computes for the same inputs.
+"""Label-free recovery: the pruned network is distilled from the original one on the same inputs.
 
     loss = T²·KL(softmax(original/T) ‖ softmax(pruned/T)) + b·relative squared error of block outputs
 
 with T = 4 and b = 80 (:mod:`.distillation`), all means over positions. Outputs that are not class scores are compared
-by their relative squared error instead (:mod:`.outputs`). Gradients are clipped, because right after a cut they are
-long. Held-out inputs decide when the training ends, which weights stay, and whether the
-rate is too high (:mod:`.descent`).
+by their relative squared error instead (:mod:`.outputs`). Gradients are clipped, because they are large right after a
+cut. Held-out inputs determine the end of the training, the weights to keep, and whether the rate is too high
+(:mod:`.descent`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from depl0.search.recovery.memory import training_batch
 from depl0.search.recovery.outputs import Comparison, compare_by
 
 STEPS, PATIENCE = 600, 200
-"""at most; without improvement"""
+"""Largest number of steps, in total and without improvement."""
 VALUE_BLOCKS = 5.0
-"""weight of block outputs beside outputs that are values, whose error is a relative one too"""
+"""Weight of block outputs relative to outputs that are values, whose error is also relative."""
 FEW = 8
-"""examples in a batch, below which its own statistics say little"""
+"""Smallest batch whose own statistics are reliable enough for batch norms."""
 
 
 def distill(
@@ -51,23 +51,23 @@ def distill(
     fixed: Collection[str] | None = None,
     kept: KeptChannels | None = None,
 ) -> Recovery:
-    """Train a pruned network on the original network's outputs, in place; it is left in evaluation mode.
+    """Train a pruned network on the original network's outputs, in place; it is in evaluation mode afterwards.
 
-    The weights that are best on ``held_out`` stay, those of the cut among them. After KeyboardInterrupt (Ctrl-C) they
-    are the best so far, and the exception is not raised again. Parameters that need no gradient stay as they are.
-    Torch's random state is left as it was.
+    The weights with the lowest loss on ``held_out`` are kept, possibly those of the cut. After KeyboardInterrupt
+    (Ctrl-C) the best weights so far are kept, and the exception is not raised again. Parameters that need no gradient
+    are not changed. Torch's random state is restored.
 
     Args:
         pruned: the network.
         original: its teacher. Pass a copy: it is put into evaluation mode.
-        inputs: batches to train on, from the beginning again as often as needed; those of a list are shuffled.
-        held_out: batches to judge by; empty: the first of ``inputs``.
-        steps: the number of steps, at most.
-        patience: stop after so many steps without improvement; None: take all steps.
+        inputs: training batches, repeated as often as needed; those of a list are shuffled.
+        held_out: batches for evaluation; if empty, the first of ``inputs``.
+        steps: the maximum number of steps.
+        patience: stop after this many steps without improvement; None: run all steps.
         lr: the highest learning rate; lowered tenfold if the loss doubles.
-        comparison: how outputs are compared; None: by axes that are guessed.
+        comparison: the comparison of outputs; None: with inferred axes.
         soft: another loss for outputs (:class:`.DistillationLoss`).
-        blocks: the weight of the error of block outputs; None: 80 beside class scores, 5 beside values.
+        blocks: the weight of the error of block outputs; None: 80 for class scores, 5 for values.
         augment: True: random flips and shifts of images; or a function of a batch of inputs.
         fixed: modules that stay in evaluation mode, all others train; None: only batch norms train.
         kept: the channels that blocks kept (:func:`.kept_channels`).
@@ -110,9 +110,9 @@ def _held_out_loss(network: nn.Module, distillation: DistillationLoss, batches: 
 
 
 def training_modules(pruned: nn.Module, fixed: Collection[str] | None, examples: int) -> list[nn.Module]:
-    """Return the modules that are in training mode; norms only if batches are large enough for statistics.
+    """Return the modules to put in training mode; norms only if batches are large enough for statistics.
 
-    Recurrent layers are among them because some devices cannot differentiate them in evaluation mode.
+    Recurrent layers are included because some devices cannot differentiate them in evaluation mode.
     """
     found = []
     for name, module in pruned.named_modules():

@@ -1,4 +1,4 @@
-"""The statistics of batch norms, measured anew where closing gates has moved what they describe."""
+"""Re-estimation of batch-norm statistics after the closing of gates."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from depl0.host.network import evaluation_mode
 from depl0.search.calibration import Batches, Calibration, Loss, call
 
 _LEAST_SHARE = 1e-4
-"""of its former variance, below which a channel counts as constant"""
+"""Fraction of its former variance below which a channel counts as constant."""
 
 
 def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
-    """Measure batch norms' statistics anew for the gates as they are; tell whether the new ones are kept.
+    """Re-estimate batch-norm statistics for the current gates; return True if the new ones are kept.
 
-    Where there is a loss they are kept if it says so on other batches, and always where there is none.
+    With a loss they are kept if the loss on other batches falls; without a loss they are always kept.
     """
     before = statistics_of(gated.host)
     if not before:
@@ -43,7 +43,7 @@ def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
 
 
 def judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
-    """Return the mean loss on the batches that decide; None where there is no loss."""
+    """Return the mean loss on the batches for the decision; None without a loss."""
     if calibration.loss is None:
         return None
     return mean_loss(gated, calibration.pairs(calibration.judge), calibration.loss)
@@ -51,7 +51,7 @@ def judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
 
 @torch.no_grad()
 def reestimate(model: nn.Module, batches: Batches) -> None:
-    """Replace running means and variances by those over these batches. Modes and momenta are left as they were."""
+    """Replace running means and variances by those over these batches. Modes and momenta are not changed."""
     norms = _norms(model)
     if not norms:
         return
@@ -74,11 +74,11 @@ def reestimate(model: nn.Module, batches: Batches) -> None:
 
 @torch.no_grad()
 def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
-    """Measure running means and variances anew, and change scales and shifts so that the network computes the same.
+    """Re-estimate running means and variances, and change scales and shifts so that the outputs stay the same.
 
-    Layers that were fitted in closed form vary less than what their batch norms describe. Training normalises by the
-    batch's own statistics, so it would begin with another network than the one that was fitted. A norm that computes
-    something else with its scale and shift is left as it is, and so are all if the network's outputs would change.
+    The outputs of refitted layers vary less than the statistics of their batch norms. Training normalises by the
+    batch's own statistics, so it would start from another network than the refitted one. A norm that uses its scale
+    and shift in another way is not changed, and no norm is changed if the network's outputs would change.
     """
     norms = _rewritable_norms(model)
     seen = {norm: _Seen() for norm in norms}
@@ -108,7 +108,7 @@ def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
 
 @final
 class _Seen:
-    """What reaches a norm: an example, and the first two moments."""
+    """The inputs of a norm: an example, and the first two moments."""
 
     def __init__(self) -> None:
         self.example, self.count = torch.zeros(0), 0
@@ -131,7 +131,7 @@ class _Seen:
 
 
 def _rewritable_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """Return the batch norms that own all their tensors: stored, not computed, and no other module's."""
+    """Return the batch norms whose tensors are all stored (not computed) and not shared with other modules."""
     owners = Counter(
         id(tensor)
         for module in model.modules()
@@ -152,11 +152,11 @@ def _own_tensors(norm: nn.Module) -> list[Tensor]:
 
 
 def _take_up(norm: nn.modules.batchnorm._NormBase, mean: Tensor, variance: Tensor) -> None:
-    """Give a norm these statistics, and the scale and shift that let it compute what it did."""
+    """Set a norm's statistics, and adapt its scale and shift so that it computes the same outputs."""
     before_mean, before_variance = norm.running_mean, norm.running_var
     assert before_mean is not None and before_variance is not None
     mean, variance = mean.to(before_mean), variance.to(before_variance)
-    variance = torch.where(variance > _LEAST_SHARE * before_variance, variance, before_variance)  # a dead channel
+    variance = torch.where(variance > _LEAST_SHARE * before_variance, variance, before_variance)  # a constant channel
     factor = norm.weight / (before_variance + norm.eps).sqrt()
     norm.bias.add_(factor * (mean - before_mean))
     norm.weight.copy_(factor * (variance + norm.eps).sqrt())
@@ -170,7 +170,7 @@ def _put_back(norm: nn.Module, before: list[Tensor]) -> None:
 
 
 def _agree(found: Any, wanted: Any) -> bool:
-    """Tell whether outputs are equal but for rounding."""
+    """Return True if outputs are equal up to rounding."""
     for a, b in zip(output_tensors(found), output_tensors(wanted), strict=True):
         if b.is_floating_point() and b.numel():
             rounding = 1e-3 if b.dtype in (torch.float32, torch.float64) else 0.05
@@ -181,13 +181,13 @@ def _agree(found: Any, wanted: Any) -> bool:
 
 
 def statistics_of(model: nn.Module) -> list[Tensor]:
-    """Return copies of what :func:`reestimate` replaces."""
+    """Return copies of the tensors that :func:`reestimate` replaces."""
     return [buffer.clone() for norm in _norms(model) for buffer in norm.buffers(recurse=False)]
 
 
 @torch.no_grad()
 def restore(model: nn.Module, statistics: list[Tensor]) -> None:
-    """Put back what :func:`statistics_of` returned."""
+    """Restore the result of :func:`statistics_of`."""
     buffers = [buffer for norm in _norms(model) for buffer in norm.buffers(recurse=False)]
     for buffer, saved in zip(buffers, statistics, strict=True):
         buffer.copy_(saved)

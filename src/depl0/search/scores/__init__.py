@@ -1,1 +1,1 @@
-"""What a channel is worth before the search begins."""
+"""Initial channel importance, before the search begins."""

@@ -1,18 +1,18 @@
-"""What a channel is worth for what it costs: the first scores of the gates, from a trained network.
+"""Channel importance per cost by Taylor expansion: the initial scores of the gates, from a trained network.
 
-First-order Taylor expansion of the loss at open gates says that closing gate j changes the loss by about ∂L/∂z_j. The
-mean of its square over some batches, against what the gate costs, on a logarithmic scale,
+By a first-order Taylor expansion of the loss at open gates, closing gate j changes the loss by about ∂L/∂z_j. The mean
+of its square over some batches, relative to the cost of the gate, on a logarithmic scale,
 
     θ_j = log E[(∂L/∂z_j)²] − log(∂cost/∂z_j),
 
-orders the gates as a knapsack would. The batches are small: over many images of a trained network the gradients cancel,
-and only noise would be left. The scores are standardised, because only their order and distances matter.
+orders the gates as a knapsack would. The batches are small: over many images of a trained network the gradients
+cancel, and only noise would remain. The scores are standardised, because only their order and distances matter.
 
-Where there are no labels, L is a random projection of the outputs: the mean square is then how much the outputs
-themselves would change.
+Without labels, L is a random projection of the outputs: the mean square then measures the change of the outputs
+themselves.
 
-Each gate is judged alone, with all others open. That understates a layer whose channels stand in for each other:
-closing one costs nothing, closing all costs everything. So differences between groups count for a part only.
+Each gate is scored alone, with all others open. That underestimates a layer with redundant channels: closing one of
+them has no effect, but closing all of them does. Therefore differences between groups are only counted in part.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from depl0.host.network import evaluation_mode
 from depl0.search.calibration import Batches, Loss, split
 
 TRUST = 0.5
-"""the part of the differences between groups that counts"""
+"""Fraction of the differences between groups that is kept."""
 
 FEW = 16
-"""images that a gradient is averaged over"""
+"""Number of images that a gradient is averaged over."""
 
 
 def first_scores(gated: GatedModel, batches: Batches, loss: Loss | None, of: BudgetKind) -> Tensor:
-    """Return a standardised score for every gate. Modes, weights, gates and statistics are left as they are."""
+    """Return a standardised score for every gate. Modes, weights, gates and statistics are not changed."""
     worth = squared_gradients(gated, batches, random_projection() if loss is None else loss)
     _, price = gated.engine.expected.value_and_gradient(torch.ones_like(worth), counted(of))
     worth = worth.clamp_min(torch.finfo(torch.float32).tiny)
@@ -54,8 +54,8 @@ def first_scores(gated: GatedModel, batches: Batches, loss: Loss | None, of: Bud
 def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor:
     """Return E[(∂L/∂z_j)²] of every gate z_j at open gates, over few images at a time.
 
-    Over many images of a trained network the gradients cancel, and only noise would be left. Modes, weights, gates and
-    statistics are left as they are.
+    Over many images of a trained network the gradients cancel, and only noise would remain. Modes, weights, gates and
+    statistics are not changed.
     """
     total, count = torch.zeros(gated.plan.num_gates, device=gated.engine.device), 0
     for gradient in gate_gradients(gated, batches, loss):
@@ -64,7 +64,7 @@ def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor
 
 
 def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[Tensor]:
-    """Give ∂L/∂z of all gates z at open gates, for few images at a time."""
+    """Yield ∂L/∂z of all gates z at open gates, for few images at a time."""
     gates = torch.ones(gated.plan.num_gates, device=gated.engine.device)
     with evaluation_mode(gated):
         for batch in batches:
@@ -76,7 +76,7 @@ def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[
 
 
 def random_projection() -> Loss:
-    """Return a loss without targets: the outputs along random directions, always the same ones in the same order."""
+    """Return a loss without targets: the outputs along random directions, which are the same for every call."""
     rng = torch.Generator().manual_seed(0)
 
     def along(output: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def random_projection() -> Loss:
 
 
 def draw_together(scores: Tensor, sizes: list[int], trust: float) -> Tensor:
-    """Move the mean of every group towards the mean of all gates, so that ``trust`` of the distance is left.
+    """Move the mean of every group towards the mean of all gates, so that ``trust`` of the distance remains.
 
     >>> draw_together(torch.tensor([0.0, 2.0, 10.0]), [2, 1], trust=0.0).tolist()
     [3.0, 5.0, 4.0]
@@ -106,6 +106,6 @@ def draw_together(scores: Tensor, sizes: list[int], trust: float) -> Tensor:
 
 
 def standardise(scores: Tensor) -> Tensor:
-    """Give scores mean 0 and standard deviation 1, and cut what lies further out than 4."""
+    """Standardise scores to mean 0 and standard deviation 1, clipped to ±4."""
     spread = scores.std().nan_to_num() if scores.numel() > 1 else scores.new_zeros(())
     return ((scores - scores.mean()) / spread.clamp_min(1e-6)).clamp(-4, 4)

@@ -1,16 +1,16 @@
-"""What a channel is worth for what it costs, when the layers that read it may make up for its loss.
+"""Channel importance per cost by reconstruction error, if consumer layers are refitted without the channel.
 
-A layer with weight W reads patches with Gram matrix G. Without channel c, and with all its other weights free to make
-up for it, the error of its output is
+A layer with weight W reads patches with Gram matrix G. Without channel c, and with all its other weights refitted, the
+error of its output is
 
     e_c = tr(W_c ([G⁻¹]_cc)⁻¹ W_cᵀ)
 
-(optimal brain surgeon, by channels). The channel with the least error, over all readers of its group, is removed, W and
-G⁻¹ are brought up to date (Schur complement), and so on to the last one: so channels that stand in for each other are
-not all judged worthless. The errors compare layers when each is taken relative to the variance of what the layer's
-output becomes part of: the sum with a shortcut where it is added to one, its own output elsewhere. Of tokens, each
-error is relative to the size of its own sum. The score of a gate is the logarithm of its error against that of what it
-costs in the network that is left. No labels are needed.
+(optimal brain surgeon, by channels). The channel with the smallest error, over all consumer layers of its group, is
+removed, W and G⁻¹ are updated (Schur complement), and so on to the last channel. Therefore redundant channels are not
+all scored as unimportant. To be comparable between layers, each error is taken relative to the variance of the sum that
+the layer's output is added to, or else of the output itself. For tokens, each error is relative to the size of its own
+sum. The score of a gate is the logarithm of its error relative to its cost in the remaining network. No labels are
+needed.
 """
 
 from __future__ import annotations
@@ -51,35 +51,34 @@ from depl0.search.scores.importance import random_projection, squared_gradients,
 from depl0.select.gates import select_gates
 
 FIRST_ORDER_BATCHES = 4
-"""calibration batches for gates that are estimated to first order"""
+"""Number of calibration batches for gates that are estimated to first order."""
 EXPONENT = 0.8
-"""of relative errors; below 1, differences in error count less against differences in cost"""
+"""Exponent of relative errors; below 1, differences in error count less than differences in cost."""
 PRICE_ROUNDS = 4
-"""times that costs are determined in the network that they choose"""
+"""Number of times that costs are updated in the network that they select."""
 
 
 @torch.no_grad()
 def reconstruction_scores(
     gated: GatedModel, batches: Iterable[Any], of: BudgetKind, config: GateConfig | None = None
 ) -> Tensor:
-    """Return a standardised score for every gate; high is worth keeping. The network is left as it is.
+    """Return a standardised score for every gate; high scores are important. The network is not changed.
 
     Args:
-        gated: the network to judge.
-        batches: calibration inputs as the host takes them: tensors, tuples of arguments or dicts, without labels.
-        of: the cost that a gate's error is set against: "macs", "params" or "latency".
-        config: the budget and rules of the network that is wanted in the end; None: costs are those of the network as
-            it is.
+        gated: the gated model to score.
+        batches: calibration inputs for the host: tensors, tuples of arguments or dicts, without labels.
+        of: the cost that a gate's error is divided by: "macs", "params" or "latency".
+        config: the budget and rules of the final network; None: costs are those of the current network.
     """
     return scores_of_errors(gated, reconstruction_errors(gated, batches), of, config)
 
 
 def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: GateConfig | None = None) -> Tensor:
-    """Return a standardised score for every gate: its error against what it costs, both as logarithms.
+    """Return a standardised score for every gate: its error relative to its cost, both as logarithms.
 
-    A channel costs less the narrower its neighbours are, and a channel of a residual stream, all of whose neighbours
-    are cut, loses most of its cost. So with a budget, costs are those in the network that is left: the channels that
-    the scores choose are determined again with the costs among them, some times.
+    A channel costs less if its neighbours are narrower, and a channel of a residual stream, all of whose neighbours are
+    cut, loses most of its cost. So with a budget, costs are those in the remaining network: the costs are updated
+    several times in the network that the scores select.
     """
     present = ~gated.engine.removed
     gates, price = present.float(), None
@@ -97,9 +96,9 @@ def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: 
 
 @torch.no_grad()
 def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
-    """Return the relative error that is left when a gate is closed after all that are less worth in its group.
+    """Return the relative error of closing each gate after all less important gates of its group.
 
-    Within a group it rises in the order in which its channels should go.
+    Within a group it rises in the order of removal.
     """
     inputs = [ExampleInputs.of(batch).on_device_of(gated.host) for batch in batches]
     look = Look(gated, inputs)
@@ -116,16 +115,16 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
             report_progress(done, steps)
             if order:
                 rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
-                ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # equal errors keep their order
+                ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # ties keep their order
                 errors[torch.tensor(order)] = rising * ties
     return _completed(gated, errors, look, inputs[:FIRST_ORDER_BATCHES])
 
 
 def _completed(gated: GatedModel, errors: Tensor, look: Look, inputs: list[ExampleInputs]) -> Tensor:
-    """Estimate to first order the errors of gates that are read by layers without a matrix of their own: fused experts.
+    """Estimate to first order the errors of gates whose consumers have no separate matrix, such as fused experts.
 
-    They follow E[(∂L/∂z)²] of random projections of the outputs, on the scale of the errors that are known. Gates
-    without any such layer get the mean error.
+    They follow E[(∂L/∂z)²] of random projections of the outputs, on the scale of the other errors. Gates without any
+    such layer get the mean error.
     """
     known, unseen = errors.isfinite(), look.unseen_gates()
     mean = errors[known].log().mean().exp() if bool(known.any()) else torch.tensor(1.0, dtype=torch.float64)
@@ -149,21 +148,21 @@ def _device(gated: GatedModel) -> torch.device:
 @final
 @dataclass
 class View:
-    """A consumer layer while channels are taken from it; its matrices shrink with every removed channel."""
+    """A consumer layer while channels are removed from it; its matrices shrink with every removed channel."""
 
     gates: Tensor
-    """(columns,) the gate of every column, -1 for none"""
+    """(columns,) the gate of every column, -1 for none."""
     weight: Tensor
-    """(rows, columns), scaled so that its error is relative"""
+    """(rows, columns), scaled so that its error is relative."""
     inverse: Tensor
-    """(columns, columns), of the damped Gram matrix"""
+    """(columns, columns), of the damped Gram matrix."""
 
     def columns(self, gates: Tensor) -> Tensor:
         """Return the columns that these gates close."""
         return torch.isin(self.gates, gates).nonzero().flatten()
 
     def without(self, columns: Tensor) -> View:
-        """Return the view without some columns; the other weights make up for them (Schur complement)."""
+        """Return the view without some columns; the other weights compensate for them (Schur complement)."""
         stays = torch.ones(len(self.gates), dtype=torch.bool)
         stays[columns] = False
         block, cross = self.inverse[columns][:, columns], self.inverse[columns][:, stays]
@@ -173,7 +172,7 @@ class View:
         return View(self.gates[stays], weight, inverse)
 
     def errors(self, gates: Tensor) -> Tensor:
-        """Return e_c of every one of these gates; 0 for those that the layer does not read."""
+        """Return e_c of every one of these gates; 0 for those that are not inputs of the layer."""
         errors = torch.zeros(len(gates), dtype=torch.float64)
         place_of = torch.full((int(max(gates.max(), self.gates.max())) + 2,), -1)
         place_of[gates] = torch.arange(len(gates))
@@ -198,11 +197,11 @@ class View:
 
 @final
 class Look:
-    """A network with its open gates, and what its consumer layers see of calibration inputs.
+    """A network with its open gates, and the inputs of its consumer layers for calibration inputs.
 
     Args:
-        gated: the network; its host is left as it is.
-        inputs: batches where the host is.
+        gated: the gated model; its host is not changed.
+        inputs: batches on the host's device.
     """
 
     def __init__(self, gated: GatedModel, inputs: list[ExampleInputs]) -> None:
@@ -219,7 +218,7 @@ class Look:
         self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece(room))
 
     def parts(self, limit: int | None = None) -> list[tuple[list[Group], list[str]]]:
-        """Return groups with the layers that read them, in parts whose matrices are held in memory together."""
+        """Return groups with their consumer layers, in parts whose matrices are held in memory together."""
         limit = max(GRAMS, bytes_of(self._host)) if limit is None else limit
         found: list[tuple[list[Group], list[str]]] = []
         for group in self._groups:
@@ -233,7 +232,7 @@ class Look:
         return found
 
     def unseen_gates(self) -> Tensor:
-        """Return the gates that are read by layers which were never called as plain convolutions or linear layers."""
+        """Return the gates whose consumer layers were never called as plain convolutions or linear layers."""
         unseen = torch.zeros(len(self._gates) + 1, dtype=torch.bool)
         for weight, reader in self._readers.items():
             if weight not in self._order:
@@ -248,7 +247,7 @@ class Look:
 
     @torch.no_grad()
     def views(self, weights: Iterable[str] | None = None, done: int = 0, steps: int = 0) -> list[View]:
-        """Run the network over all inputs, and return these layers, or all, with what they see."""
+        """Run the network over all inputs, and return the views of these layers, or of all layers."""
         readers = self._readers if weights is None else {weight: self._readers[weight] for weight in weights}
         observer = _Observer(self._plan, self._host, readers, self._gates, len(self.pieces), self._added)
         for number, piece in enumerate(self.pieces):
@@ -265,7 +264,7 @@ class Look:
 
 @final
 class _Observer:
-    """Adds up what readers see, and the variance of the sums that their outputs go into."""
+    """Accumulates the inputs of consumer layers, and the variance of the sums of their outputs."""
 
     def __init__(
         self,
@@ -278,9 +277,9 @@ class _Observer:
     ) -> None:
         self.seen = {weight: Moments(reader.constant is not None) for weight, reader in readers.items()}
         self.spread: dict[str, list[float]] = {}
-        """of every batch, the variance of the sum"""
+        """For every batch, the variance of the sum."""
         self.tokens = dict.fromkeys(readers, 0)
-        """of every layer whose tokens have weights, their number"""
+        """For every layer whose tokens have weights, their number."""
         self._held: dict[str, tuple[LayerCall, Tensor, Tensor]] = {}
         self.batch, self._batches, self.gates = 0, batches, gates
         self._readers, self._added = readers, added
@@ -288,7 +287,7 @@ class _Observer:
         self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
 
     def __call__(self, event: Event) -> None:
-        """Look at a layer's call, or at the sum behind it."""
+        """Process a layer's call, or the sum after it."""
         if event.weight not in self._readers:
             return
         weight = self._weights[event.weight]
@@ -314,14 +313,14 @@ class _Observer:
 
 
 def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) -> View:
-    """Scale a reader's weight so that its errors are relative, and invert its Gram matrix."""
+    """Scale a layer's weight so that its errors are relative, and invert its Gram matrix."""
     kernel, gram = weight[0, 0].numel(), observer.seen[reader.weight].gram
     scaled = weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1))
     flat, block = scaled.flatten(1), kernel
     if is_wide(weight):
         flat, block = scaled.flatten(2).transpose(1, 2).flatten(0, 1), 1  # (outputs · kernel, channels)
     spread = observer.spread.get(reader.weight)
-    if observer.tokens[reader.weight]:  # weights are one over the energy of every token
+    if observer.tokens[reader.weight]:  # weights are the inverse energy of every token
         energy = observer.tokens[reader.weight] / observer.seen[reader.weight].count
     else:
         energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
@@ -341,9 +340,9 @@ def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) ->
 def removal_order(
     group: Group, views: list[View], is_there: Tensor, *, update: bool = True
 ) -> tuple[list[int], list[float]]:
-    """Return the gates of a group in the order in which they go, and the error that each adds.
+    """Return the gates of a group in the order of their removal, and the error that each adds.
 
-    Without the update every channel is judged as the first to go, as if channels did not depend on each other.
+    Without the update every channel is scored as the first to be removed, as if channels were independent.
     """
     members = torch.arange(group.offset, group.offset + group.size)
     members = members[is_there[members]]
@@ -353,7 +352,7 @@ def removal_order(
     increments: list[float] = []
     while len(left):
         errors = torch.stack([view.errors(left) for view in reading]).sum(0)
-        at_once = max(1, len(left) // 64) if update else len(left)  # wide groups lose several between two updates
+        at_once = max(1, len(left) // 64) if update else len(left)  # several between two updates in wide groups
         lowest = errors.argsort(stable=True)[:at_once]
         order += left[lowest].tolist()
         increments += errors[lowest].tolist()
