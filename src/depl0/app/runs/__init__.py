@@ -1,1 +1,1 @@
-"""What is kept of a run: its folder, its checkpoints, its lock, and what people see of it."""
+"""Run folders: their files, checkpoints and locks, and the progress display of a run."""

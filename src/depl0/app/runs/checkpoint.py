@@ -1,9 +1,9 @@
-"""Checkpoints without pickle: a tree of numbers in JSON, its tensors in safetensors, each checkpoint a folder.
+"""Checkpoints without pickle. Each is a folder with a tree of numbers in JSON and its tensors in safetensors.
 
-A checkpoint is written aside, flushed to disk and renamed, so that a folder with a final name is whole; then the
-pointer ``newest`` is moved to it, and only then older ones go. Nothing that counts is ever changed in place: whenever a
-save is cut short, the checkpoint before it is still there. A checksum covers both files; what does not match it is
-skipped.
+A checkpoint is written to a temporary folder, flushed to disk and renamed, so that a folder with a final name is
+complete. Then the pointer ``newest`` is moved to it, and only then are older checkpoints removed. No valid file is ever
+changed in place, so an interrupted save leaves the previous checkpoint intact. A checksum covers both files;
+checkpoints that do not match it are skipped.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
     atomic_write(folder / POINTER, f"{target.name}\n".encode())
     kept = [path for path in _checkpoints(folder) if _order(path) <= _order(target)][-keep:]
     for path in _checkpoints(folder):
-        if path not in kept:  # too old; or newer, and then no use, since the run would have gone on from there
+        if path not in kept:  # too old; or newer than this one and unusable, because the run would have resumed from it
             _remove(path)
     return target
 
 
 def load_newest(folder: Path, note: Callable[[str], None] | None = None) -> tuple[int, dict[str, Any]] | None:
-    """Return step and state of the newest whole checkpoint, or None if none was ever made.
+    """Return step and state of the newest valid checkpoint, or None if none was ever made.
 
-    Those that are passed over go to ``note``.
-    Where checkpoints were made and none is whole, that is an error: to begin again is the user's decision.
+    Skipped checkpoints are reported to ``note``. If checkpoints exist and none is valid, an error is raised, because
+    starting again is the user's decision.
     """
     wrong: dict[Path, str] = {}
     for path in reversed(_checkpoints(folder)):
@@ -86,13 +86,15 @@ def load_newest(folder: Path, note: Callable[[str], None] | None = None) -> tupl
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Tell whether there is any checkpoint, whole or not."""
+    """Return True if there is any checkpoint, valid or not."""
     return bool(_checkpoints(folder))
 
 
 @contextmanager
 def fitting(folder: Path, step: int) -> Iterator[None]:
-    """Say so where a whole checkpoint does not hold what this run needs: it is of another version, or made by hand."""
+    """Raise an explanation if a valid checkpoint lacks entries of this run, because it is of another version or
+    handmade.
+    """
     try:
         yield
     except Depl0Error:
@@ -106,7 +108,7 @@ def fitting(folder: Path, step: int) -> Iterator[None]:
 
 
 class _Damaged(Exception):
-    """A checkpoint is not whole; the reason is the message."""
+    """Raised if a checkpoint is damaged; the message is the reason."""
 
 
 def _read(path: Path) -> tuple[int, dict[str, Any]]:
@@ -152,13 +154,16 @@ def _order(path: Path) -> tuple[int, int]:
 
 
 def _free_name(folder: Path, step: int) -> str:
-    """Name a checkpoint after its step. A step that is saved again gets a number: the first one is not touched."""
+    """Name a checkpoint after its step.
+
+    If a step is saved again, a number is appended and the first one is unchanged.
+    """
     taken = [number for found, number in map(_order, _checkpoints(folder)) if found == step]
     return f"step-{step:09d}" + (f"-{max(taken) + 1}" if taken else "")
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint: its name goes first, so that half of one is never taken for a whole one."""
+    """Remove a checkpoint. It is renamed first, so that a partly removed one is never taken for a valid one."""
     aside = path.with_name(f"{_ASIDE}{path.name}")
     path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
@@ -173,7 +178,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Replace tensors by the numbers they are kept under, and dicts by lists of pairs (keys may be numbers)."""
+    """Replace tensors by their numbers in the file, and dicts by lists of pairs (keys may be numbers)."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()

@@ -31,13 +31,13 @@ PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "tor
 
 
 class Lines:
-    """A file of JSON lines that grows during a run, and is restored where a resumed run continues."""
+    """A file of JSON lines that grows during a run, and is restored when a run is resumed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, line: dict[str, Any]) -> None:
-        """Append one line; a checkpoint counts on it, so it goes to disk at once."""
+        """Append one line and flush it to disk, because checkpoints rely on it."""
         try:
             io.append(self.path, (json.dumps(line) + "\n").encode())
         except IsADirectoryError as error:
@@ -57,14 +57,14 @@ class Lines:
         return found
 
     def text(self) -> str:
-        """Return the whole file, for a checkpoint; nothing where there is no file."""
+        """Return the whole file, for a checkpoint; an empty string if there is no file."""
         try:
             return self._bytes().decode()
         except UnicodeDecodeError as error:
             raise self._damaged(f"byte {error.start:,} is not UTF-8") from error
 
     def restore(self, text: str) -> None:
-        """Make the file what it was when :meth:`text` was asked for."""
+        """Restore the file to an earlier result of :meth:`text`."""
         if text:
             atomic_write(self.path, text.encode())
         elif self.path.is_dir():
@@ -90,7 +90,7 @@ class Lines:
 
 
 class RunFolder:
-    """Reads and writes the files of a run. Whole files are written aside and renamed."""
+    """Reads and writes the files of a run. Whole files are written atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,11 +106,11 @@ class RunFolder:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there is any checkpoint, whole or not."""
+        """Whether there is any checkpoint, valid or not."""
         return has_checkpoints(self.checkpoints)
 
     def begin(self, recipe: Recipe) -> None:
-        """Make the folder and say what is going to happen in it."""
+        """Create the folder with the recipe and the environment."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._write("recipe.toml", write_recipe(recipe))
         self._write("environment.json", _json({**environment(), **started_in(self.path)}))
@@ -118,25 +118,30 @@ class RunFolder:
         self.gates.restore("")
 
     def restore(self, recipe: str, metrics: str, gates: str) -> None:
-        """Put files back to what they were at a checkpoint: later lines come from steps that are done again."""
+        """Restore files to their state at a checkpoint. Later lines belong to steps that are repeated."""
         self._write("recipe.toml", recipe)
         self._write("metrics.jsonl", metrics)
         self.gates.restore(gates)
 
     def keep_answers(self, answers: dict[str, Any]) -> None:
-        """Write ``answers.json``: right answers class by class, and images whose answer changed."""
+        """Write ``answers.json``: correct predictions by class, and images with a changed prediction."""
         self._write("answers.json", _json(answers))
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Write ``summary.json``: the run is done."""
+        """Write ``summary.json``, which marks the run as finished."""
         self._write("summary.json", _json(summary))
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary of a finished run, whatever has become of its other files since."""
+        """Return the summary of a finished run, even if its other files have been removed."""
         path = self.path / "summary.json"
         try:
             return dict(io.read_json(path))
-        except (FileNotFoundError, ValueError, TypeError, RecursionError):  # half a summary is none: it is made again
+        except (
+            FileNotFoundError,
+            ValueError,
+            TypeError,
+            RecursionError,
+        ):  # a truncated summary is ignored and written again
             return None
         except OSError as error:
             raise FormatError(
@@ -145,10 +150,10 @@ class RunFolder:
             ) from error
 
     def finished(self, note: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
-        """Return the summary of a run that is finished and whole: its compact network has the right checksum.
+        """Return the summary of a run that is finished and whose compact network has the right checksum.
 
-        Where one of the two is missing or damaged, ``note`` is told so and None is returned: the run goes on from its
-        last checkpoint, and makes both again. Where there is no checkpoint any more, that is an error.
+        If one of the two is missing or damaged, this is reported to ``note`` and None is returned. The run then resumes
+        from its last checkpoint and writes both again. If there is no checkpoint any more, an error is raised.
         """
         summary = self.summary()
         if summary is None or "compact" not in summary:  # dense training leaves no compact network
@@ -172,7 +177,7 @@ class RunFolder:
 
 
 def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, bool]:
-    """Return the folder of a new run, or of one that goes on; and whether it goes on."""
+    """Return the folder of a new or resumed run, and whether it is resumed."""
     path = Path(out) if out else _default_folder(recipe.name, resume)
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
@@ -215,7 +220,7 @@ def _check_summary(summary: dict[str, Any], path: Path) -> None:
 
 
 def _default_folder(name: str, resume: bool) -> Path:
-    """Return the first free of runs/NAME, runs/NAME-2, …; to resume, the last one taken."""
+    """Return the first free folder of runs/NAME, runs/NAME-2, …; to resume, the last existing one."""
     taken, number = None, 1
     while True:
         path = Path("runs") / (name if number == 1 else f"{name}-{number}")
@@ -225,7 +230,7 @@ def _default_folder(name: str, resume: bool) -> Path:
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether a file is what a run leaves that was killed while it began."""
+    """Return True if a file was left by a run that was killed during its start."""
     return name.endswith(".part") or name in (LOCK, HOLDER)
 
 
@@ -247,7 +252,7 @@ def _differences(left: Recipe, right: Recipe) -> Iterator[tuple[str, object, obj
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, commit and machine, so that a reader can repeat the run."""
+    """Return versions, commit and machine, so that the run can be reproduced."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -270,7 +275,10 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Return the commit of depl0's own source tree, if it runs from one; an environment may lie in another's."""
+    """Return the commit of depl0's own source tree, if it runs from one.
+
+    An environment may be inside another repository.
+    """
     package = Path(__file__).resolve().parents[2]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a run writes down of its gates: their state in ``metrics.jsonl``, how likely each is open in ``gates.jsonl``."""
+"""Records of the gates of a run: their state in ``metrics.jsonl``, and open probabilities in ``gates.jsonl``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from depl0.search.convergence import settled_since
 from depl0.surgery.record import record_of
 
 SCALE = 1000
-"""open probabilities are written as whole thousandths: a tenth of the bytes, and more than an eye can tell"""
+"""open probabilities are written in thousandths, which takes a tenth of the bytes and is precise enough for figures"""
 
 
 def gates_line(gated: GatedModel) -> dict[str, Any]:
-    """Return open probabilities by group; with ``kept``, where the host was cut before, the gates' dense channels."""
+    """Return open probabilities by group.
+
+    If the host was cut before, ``kept`` has the gates' channels in the dense network.
+    """
     scaled = (gated.open_probability().detach() * SCALE).round().int().tolist()
     line: dict[str, Any] = {"open": {group.name: scaled[group.gates] for group in gated.plan.groups}}
     kept = _dense_channels(gated.host, {group.name: group.size for group in gated.plan.groups})
@@ -28,8 +31,8 @@ def gates_line(gated: GatedModel) -> dict[str, Any]:
 def settled_epoch(lines: Sequence[Mapping[str, Any]], final: Sequence[float], rule: str) -> float | None:
     """Return the first epoch after which hardly any gate differs from the final set, from the lines of ``gates.jsonl``.
 
-    ``final`` are the frozen gates, ``rule`` the one for evaluation gates. Where freezing itself changed more than that,
-    it is the last epoch; None: there are no such lines.
+    ``final`` are the frozen gates, ``rule`` the one for evaluation gates. If freezing itself changed more than that, it
+    is the last epoch; None if there are no such lines.
     """
     least = SCALE * float(open_probability(torch.tensor(closing_log_alpha(rule))))
     opened = [
@@ -45,7 +48,7 @@ def settled_epoch(lines: Sequence[Mapping[str, Any]], final: Sequence[float], ru
 
 
 def _dense_channels(host: nn.Module, sizes: dict[str, int]) -> dict[str, list[int]]:
-    """Return, for groups of a host that is itself compact, which channels of the dense network their gates are."""
+    """Return the channels of the dense network that the gates of each group in a compact host belong to."""
     record = record_of(host)
     if record is None:
         return {}
@@ -78,6 +81,6 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
 
 
 def _price(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
-    """Return what closes gates: the threshold that scores compete for, or the weight λ of the penalty."""
+    """Return the quantity that closes gates: the threshold of the scores, or the weight λ of the penalty."""
     threshold = gated.engine.threshold
     return {"lambda": penalty_weight} if threshold is None else {"threshold": float(threshold.shift)}

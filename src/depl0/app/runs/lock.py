@@ -1,7 +1,7 @@
-"""One run folder, one run: a lock that no dead process can hold, and a file that says who works there.
+"""Lock of a run folder: a file lock that dead processes cannot hold, and a file that names the current holder.
 
 The system locks the empty file ``.lock`` for as long as the process lives (``filelock``); it stays in the folder. The
-file ``lock`` names process and host for people, and is there only while a run is; alone it keeps nobody out.
+file ``lock`` names process and host for people. It exists only during a run, and has no effect on its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Holder:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep everybody else out of a run folder, which is made if need be."""
+    """Lock a run folder, which is created if necessary."""
     lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,13 +80,13 @@ def _refusal(folder: Path) -> InputError:
     else:
         who, host = f"process {holder.pid} on {holder.host}, since {holder.since}", holder.host
     hint = "wait for it, stop it, or choose another --out."
-    if host != socket.gethostname():  # some network disks keep the lock of a host that is gone
+    if host != socket.gethostname():  # some network disks keep the lock of a dead host
         hint = f"whether it still runs can only be seen on {host}. If it does not, delete {folder / LOCK}."
     return InputError(f"another run works in {folder}: {who}.", hint=hint)
 
 
 def _read(path: Path) -> Holder | None:
-    """Return who works in a folder, where the file says so."""
+    """Return the holder of a folder's lock, if the file names one."""
     try:
         content: dict[str, Any] = read_json(path)
         return Holder(int(content["pid"]), str(content["host"]), str(content["since"]))

@@ -1,6 +1,6 @@
-"""Where the files of a run are, for somebody who looks from another folder than it was started in.
+"""Resolve the paths of a run from another folder than the one in which it was started.
 
-Code that only the run's own files name may be a stranger's: it runs if :mod:`depl0._util.user_code` trusts it.
+Code that only the run's own files name may be untrusted. It runs only if :mod:`depl0._util.user_code` trusts it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe
 
 STARTED_IN = "started_in"
-"""key of environment.json: the folder in which a run was started, as seen from its own"""
+"""key of environment.json: the folder in which a run was started, relative to the run's folder"""
 
 
 def started_in(run: Path) -> dict[str, str]:
-    """Return what environment.json says of the folder in which a run is being started."""
+    """Return the entry of environment.json for the folder in which a run is started."""
     try:
         return {STARTED_IN: os.path.relpath(os.getcwd(), run)}
     except ValueError:  # another drive
@@ -30,10 +30,12 @@ def started_in(run: Path) -> dict[str, str]:
 
 
 def resolve_paths(recipe: Recipe, run: Path) -> Recipe:
-    """Return a run's recipe as seen from here: files that are not here are looked for where the run was started.
+    """Return a run's recipe with paths resolved.
+
+    Files not found here are searched in the folder where the run was started.
 
     Raises:
-        InputError: code is found there that this user has not let run.
+        InputError: this user has not trusted the code that is found there.
     """
     found, before = _resolved(recipe, run), code_of(recipe)
     _check({field: file for field, file in code_of(found).items() if file != before.get(field)}, run)
@@ -56,14 +58,14 @@ def _resolved(recipe: Recipe, run: Path) -> Recipe:
 
 
 def recipe_of_run(file: Path, given: Collection[str] = ()) -> Recipe:
-    """Read the recipe of a run, as seen from here; code that is not ``given`` by the user must be trusted."""
+    """Read the recipe of a run with paths resolved. Code that is not ``given`` by the user must be trusted."""
     recipe = _resolved(read_recipe(file), file.parent)
     _check({field: code for field, code in code_of(recipe).items() if field not in given}, file)
     return recipe
 
 
 def find_recipe(name_or_file: str) -> Recipe:
-    """Return a recipe by its name, or of a file; code that the file of a run names must be trusted."""
+    """Return a recipe by its name, or from a file. Code that the file of a run names must be trusted."""
     recipe = catalog.find(name_or_file)
     if Path(name_or_file).with_name("environment.json").is_file() and Path(name_or_file).is_file():
         _check(code_of(recipe), Path(name_or_file))
@@ -71,7 +73,7 @@ def find_recipe(name_or_file: str) -> Recipe:
 
 
 def code_of(recipe: Recipe) -> dict[str, str]:
-    """Return the files with code of the user's own that a recipe's fields name."""
+    """Return the files with user code that a recipe's fields name."""
     fields = {
         "model.spec": None if recipe.model.spec.startswith(("torchvision:", "timm:")) else recipe.model.spec,
         "data.spec": None if recipe.data.spec.partition(":")[0] in NAMES else recipe.data.spec,
@@ -84,7 +86,7 @@ def code_of(recipe: Recipe) -> dict[str, str]:
 
 
 def trust_code(recipe: Recipe) -> None:
-    """Let the code of a run that this user has started run in later commands."""
+    """Trust the code of a run that this user has started in later commands."""
     for file in code_of(recipe).values():
         trust_from_now_on(f"code {file}")
 
@@ -95,7 +97,7 @@ def _check(code: dict[str, str], place: Path) -> None:
 
 
 def _code(spec: str, base: Path) -> str:
-    """Find the file of ``file.py:make``."""
+    """Return the file of ``file.py:make``."""
     file, colon, name = spec.rpartition(":")
     return f"{_file(file, base)}:{name}" if colon and file.endswith(".py") else spec
 

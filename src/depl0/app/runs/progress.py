@@ -1,6 +1,6 @@
-"""What people see while a run goes on: a live display on a terminal, plain lines elsewhere, nothing if they say so.
+"""Progress display of a run: a live display on a terminal, plain lines elsewhere, or nothing if quiet.
 
-Everything here goes to stderr. stdout is for the result.
+All of it is written to stderr. stdout is for the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from depl0.app.table import printable
 from depl0.app.tasks import ACCURACY, Metric
 
 EVERY_SECONDS = 30.0
-"""between two lines inside an epoch"""
+"""minimum interval between two lines within an epoch"""
 
 
 class Reporter(abc.ABC):
@@ -30,26 +30,26 @@ class Reporter(abc.ABC):
 
     @abc.abstractmethod
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Show a message once."""
 
     @abc.abstractmethod
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """A phase begins, ``done`` of its steps having been done before; ``metric`` is what its epochs report."""
+        """Start a phase, ``done`` of whose steps were done before; ``metric`` is the metric of its epochs."""
 
     @abc.abstractmethod
     def step(self) -> None:
-        """One training step is done."""
+        """Record one finished training step."""
 
     def progress(self, line: dict[str, Any]) -> None:  # noqa: B027 - most reporters need not listen
-        """Inside an epoch: where training is, its rate, and loss and metric on the training images so far."""
+        """Report the position within an epoch, the learning rate, and loss and metric on the training images so far."""
 
     @abc.abstractmethod
     def epoch(self, line: dict[str, Any]) -> None:
-        """An epoch is done; ``line`` is what went into metrics.jsonl."""
+        """Report a finished epoch; ``line`` is its entry in metrics.jsonl."""
 
     @abc.abstractmethod
     def end(self) -> None:
-        """The phase is done, or was broken off."""
+        """End the phase, finished or interrupted."""
 
 
 def make_reporter(quiet: bool = False) -> Reporter:
@@ -61,7 +61,9 @@ def make_reporter(quiet: bool = False) -> Reporter:
 
 @contextmanager
 def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
-    """Show progress that the library reports inside (:func:`depl0._util.progress.report_progress`) as one phase."""
+    """Show progress that the library reports in the context (:func:`depl0._util.progress.report_progress`) as one
+    phase.
+    """
 
     def listen(done: int, steps: int) -> None:
         if done == 1:
@@ -77,27 +79,27 @@ def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
 
 @final
 class Quiet(Reporter):
-    """Says nothing."""
+    """Shows nothing."""
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def step(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def epoch(self, line: dict[str, Any]) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @final
 class Plain(Reporter):
-    """One line an epoch, and one every so often inside long ones."""
+    """Prints one line per epoch, and further lines at intervals within long epochs."""
 
     def __init__(self) -> None:
         self._phase, self._epochs, self._start = "", 0, 0.0
@@ -111,15 +113,15 @@ class Plain(Reporter):
         print(printable(text), file=sys.stderr, flush=True)
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """Remember when the phase began."""
+        """Record the start time of the phase."""
         self._metric = metric
         self._phase, self._epochs, self._start, self._first_epoch = phase, epochs, time.monotonic(), None
 
     def step(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def progress(self, line: dict[str, Any]) -> None:
-        """Print a line if the last one is a while ago."""
+        """Print a line if enough time has passed since the last one."""
         if time.monotonic() - self._last >= EVERY_SECONDS:
             self.note(f"{self._phase} {describe_step(line, self._metric)}")
 
@@ -132,7 +134,7 @@ class Plain(Reporter):
         self.note(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}  {_clock(left)} left")
 
     def end(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @final
@@ -166,7 +168,7 @@ class Live(Reporter):
             self._progress.advance(self._task)
 
     def progress(self, line: dict[str, Any]) -> None:
-        """Show where the epoch is."""
+        """Show the position within the epoch."""
         if self._progress is not None:
             self._progress.update(self._task, numbers=describe_step(line, self._metric))
 
@@ -176,7 +178,7 @@ class Live(Reporter):
             self._progress.update(self._task, numbers=f"epoch {line['epoch']}  {describe(line, self._metric)}")
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -184,7 +186,9 @@ class Live(Reporter):
 
 @final
 class Logged(Reporter):
-    """Writes ``log.txt``, with the time, beside another reporter: notes, epochs, and a line now and then in between."""
+    """Writes ``log.txt`` with timestamps, in addition to another reporter: notes, epochs, and occasional lines in
+    between.
+    """
 
     def __init__(self, shown: Reporter, path: Path) -> None:
         self._shown, self._path = shown, path
@@ -192,23 +196,23 @@ class Logged(Reporter):
         self._last = time.monotonic()
 
     def note(self, text: str) -> None:
-        """Write and say something."""
+        """Write a message and pass it on."""
         self._write(text)
         self._shown.note(text)
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """Write that a phase begins."""
+        """Write the start of a phase."""
         self._phase, self._epochs, self._metric = phase, epochs, metric
         if epochs:
             self._write(f"{phase}: {epochs} epochs of {steps:,} steps" + (f", {done:,} of them done" if done else ""))
         self._shown.begin(phase, epochs, steps, done, metric)
 
     def step(self) -> None:
-        """Pass a step on."""
+        """Pass on a step."""
         self._shown.step()
 
     def progress(self, line: dict[str, Any]) -> None:
-        """Write a line inside an epoch, every so often."""
+        """Write a line within an epoch, at intervals."""
         if time.monotonic() - self._last >= EVERY_SECONDS:
             self._write(f"{self._phase} {describe_step(line, self._metric)}")
         self._shown.progress(line)
@@ -219,7 +223,7 @@ class Logged(Reporter):
         self._shown.epoch(line)
 
     def end(self) -> None:
-        """Pass the end of a phase on."""
+        """Pass on the end of a phase."""
         self._shown.end()
 
     def _write(self, text: str) -> None:
@@ -229,7 +233,7 @@ class Logged(Reporter):
 
 
 def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
-    """Put the most important numbers of an epoch in one line."""
+    """Format the most important numbers of an epoch in one line."""
     held_out = f"validation_{metric.name}"
     shown = f"validation {metric.label}" if held_out in line else metric.label
     value = line[held_out if held_out in line else f"test_{metric.name}"]
@@ -240,7 +244,7 @@ def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
 
 
 def describe_step(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
-    """Put where an epoch is in one line.
+    """Format the position within an epoch in one line.
 
     >>> describe_step({"epoch": 2, "step": 40, "steps": 390, "lr": 0.05, "loss": 1.2, "train_accuracy": 55.0})
     'epoch 2 step 40/390  loss 1.200  accuracy 55.00 % (training)  lr 0.05'
@@ -251,7 +255,7 @@ def describe_step(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Say how long something takes, as roughly as one can know.
+    """Format an estimated duration, rounded to its likely precision.
 
     >>> [duration(seconds) for seconds in (3, 45, 150, 5400, 100_000)]
     ['a few seconds', 'about 45 s', 'about 2 min', 'about 1.5 h', 'about 28 h']

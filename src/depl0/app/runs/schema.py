@@ -1,6 +1,6 @@
-"""The fields that are used from the files of a run, validated by pydantic when a file is read.
+"""The fields used from the files of a run, validated by pydantic when a file is read.
 
-A field that is missing or null is fine unless it is required. Other fields are ignored.
+Fields may be missing or null unless they are required. Other fields are ignored.
 """
 
 from __future__ import annotations

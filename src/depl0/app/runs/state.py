@@ -1,4 +1,4 @@
-"""What a run has found out so far: typed, part of every checkpoint, and read by whatever comes next in the run."""
+"""Typed intermediate results of a run, which are part of every checkpoint and used by later phases."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pydantic import TypeAdapter
 
 @dataclass(frozen=True)
 class FreezingRecord:
-    """What freezing the gates did to the network."""
+    """Effect of freezing the gates on the network."""
 
     before: float
-    """the metric with the gates that the search had"""
+    """the metric with the gates of the search"""
     after: float
     gates_closed: int
     """gates that the budget closed although the evaluation rule had them open"""
     statistics: str
     """"renewed" or "kept\""""
     split: str
-    """the images that the metric is of: "validation" or "test\""""
+    """the images used for the metric: "validation" or "test\""""
     fitted: list[dict[str, Any]] = field(default_factory=list)
-    """layers that were fitted to the cut: the relative error of their outputs before the fit, and after it"""
+    """layers that were refitted after the cut: the relative error of their outputs before and after the fit"""
 
     def to_dict(self, metric: str) -> dict[str, Any]:
-        """Return what ``summary.json`` says of it."""
+        """Return the entry for ``summary.json``."""
         return {
             f"{metric}_before": self.before,
             f"{metric}_after": self.after,
@@ -50,18 +50,18 @@ class CompactionRecord:
 @final
 @dataclass
 class RunState:
-    """Results of what is done already."""
+    """Results of finished phases."""
 
     has_dense_score: bool = False
     dense_score: float | None = None
     dense_validation: float | None = None
-    """the same on the images that are held out, if any"""
+    """the same on the held-out images, if any"""
     dense_right: list[int] | None = None
-    """correct predictions of the dense network in each class, where it was trained beside the search"""
+    """correct predictions of the dense network in each class, if it was trained beside the search"""
     channels_last: bool | None = None
-    """how weights lie in memory; None: not decided yet"""
+    """memory layout of the weights; None: not decided yet"""
     search: dict[str, Any] | None = None
-    """what :meth:`depl0.Search.state_dict` gave"""
+    """result of :meth:`depl0.Search.state_dict`"""
     frozen_gates: list[float] | None = None
     freezing: FreezingRecord | None = None
     latency: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""``summary.json``: what a finished run came to, typed, and enough to make a report from the run's folder alone."""
+"""``summary.json``: the typed results of a finished run, from which a report can be made without other data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from depl0.surgery.record import Agreement, CompactRecord
 BATCH = 32
 """images of the larger of the two batches that are timed; the other is one"""
 ROUNDS = 31
-"""in which both networks are timed, as long as a second is enough for them"""
+"""rounds in which both networks are timed, fewer if they take more than a second"""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One network in figures."""
+    """Figures of one network."""
 
     score: float | None
     """the task's metric on the test images; None: the network was never trained"""
@@ -35,7 +35,7 @@ class Figures:
     measured: dict[str, Any]
     """latency, memory and file size"""
     validation: float | None = None
-    """the task's metric on the images that are held out for choices, if any"""
+    """the task's metric on the images held out for choices, if any"""
 
     def to_dict(self, metric: Metric) -> dict[str, Any]:
         """Return the figures with the score under the metric's name."""
@@ -44,7 +44,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class BudgetFigures:
-    """What was asked for, and what became of it."""
+    """The requested budget and the achieved cost."""
 
     asked: float | None
     of: str
@@ -52,13 +52,13 @@ class BudgetFigures:
     round_to: int
     penalty_weight: float | None
     latency: dict[str, Any] | None
-    """where the budget is a latency: what was foretold and measured"""
+    """for a budget of latency: the predicted and the measured values"""
 
 
 @final
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to."""
+    """Results of a run."""
 
     name: str
     model: str
@@ -76,13 +76,13 @@ class Summary:
     budget: BudgetFigures
     freezing: FreezingRecord
     convergence: dict[str, Any] | None
-    """when the search noticed that its open gates had come to rest"""
+    """when the search detected that its open gates had settled"""
     settled_epoch: float | None
-    """the first epoch after which hardly any gate differs from the final set, seen from the end"""
+    """the first epoch after which hardly any gate differs from the final set, computed at the end"""
     compactions: list[CompactionRecord]
     certificate: Certificate
     agreement: Agreement | None
-    """with the dense network, on images that were not trained on; None: not measured"""
+    """agreement with the dense network on images that were not used in training; None: not measured"""
     removed: list[str]
     input: dict[str, Any]
     groups: dict[str, dict[str, int]]
@@ -93,7 +93,7 @@ class Summary:
     seed: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``summary.json`` holds."""
+        """Return the content of ``summary.json``."""
         dense, compact, budget = self.dense.cost, self.compact.cost, self.budget
         return {
             "name": self.name,
@@ -132,7 +132,7 @@ class Summary:
         }
 
     def _validation(self) -> dict[str, Any] | None:
-        """Return the metric of both networks on the images that were held out, and how many those are."""
+        """Return the metric of both networks on the held-out images, and the number of these."""
         if self.validation_images is None:
             return None
         networks = {"dense": self.dense, "compact": self.compact}
@@ -145,7 +145,7 @@ class Summary:
 def measured(
     dense: nn.Module, compact: nn.Module, example: Any
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Speedup]]:
-    """Return latency, memory and file size of both networks, and how much faster one is; ``example`` is one example."""
+    """Return latency, memory and file size of both networks, and the speed-up; ``example`` is one example."""
     networks = {"dense": dense, "compact": compact}
     single = ExampleInputs.of(example)
     batch = single.map_tensors(lambda tensor: tensor.expand(BATCH, *tensor.shape[1:]).contiguous())
@@ -165,7 +165,7 @@ def measured(
 
 
 def layer_table(plan: Plan, record: CompactRecord, dense: Cost, compact: Cost) -> list[dict[str, Any]]:
-    """Return every layer in order of execution: channels, those that are left, cost, and why others are unprunable."""
+    """Return every layer in order of execution: channels, kept channels, cost, and why others are unprunable."""
     output = {use.layer: use.out_axis for use in plan.uses}
     group_of = {layer: group.name for group in plan.groups for layer in group.layers}
     nothing = LayerCost(0, 0)
