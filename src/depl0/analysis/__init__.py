@@ -1,1 +1,1 @@
-"""Which channels of a network belong together, which of them can be pruned, and where their gates go."""
+"""Analysis of coupled channels: groups, prunable channels, and the sites of their gates."""

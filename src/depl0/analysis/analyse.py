@@ -1,4 +1,4 @@
-"""From a network to a plan: record it, carry labels through it, place the gates, number them."""
+"""From a network to a plan: record the network, propagate labels, place the gates, number them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Analysis:
-    """Labels and gate sites of one network. More channels can be found unprunable later, and a new plan made."""
+    """Labels and gate sites of one network. A new plan can be made after more channels were marked unprunable."""
 
     def __init__(self, model: nn.Module, graphs: list[Graph], kinds: Sequence[type[Replacement]]) -> None:
         """``kinds`` are the kinds of modules that are analysed as a whole (:func:`depl0.replacements.base.kinds`)."""
@@ -51,10 +51,10 @@ class Analysis:
         self._known: dict[str, None] = {}
         self.kinds = kinds
         self.guesses: dict[str, Callable[[], object]] = {}
-        """what was guessed after failed trials -> how it is taken back"""
+        """Assumptions made after failed trials, each with a function that reverts it."""
 
     def _mark_unread(self) -> None:
-        """Channels on which no gate would have any effect are unprunable."""
+        """Mark channels as unprunable if a gate on them would have no effect."""
         labels, axes = self.state.labels, self.state.axes
         gated = {root for axis in self.sites for root in labels.roots(axes[axis]).tolist()}
         for axis_labels in axes.values():
@@ -67,7 +67,7 @@ class Analysis:
 
 
 def _walk(state: Propagation, graph: Graph, kinds: Sequence[type[Replacement]]) -> None:
-    """Visit the operators in order of execution. What goes into one that is not understood is unprunable."""
+    """Visit the operators in order of execution. The inputs of unsupported operators are unprunable."""
     shares_memory: dict[fx.Node, fx.Node] = {}
     position = {node: index for index, node in enumerate(graph.nodes)}
     modules = [(kind, {call[1][0]: call for call in kind.calls(state, graph)}) for kind in kinds]
@@ -104,9 +104,9 @@ def _placeholder(graph: Graph, node: fx.Node) -> Value:
 def _mark_written_views(
     state: Propagation, node: fx.Node, base: dict[fx.Node, fx.Node], position: dict[fx.Node, int]
 ) -> None:
-    """Channels of tensors that share memory with one that is written to, and are read afterwards, are unprunable.
+    """Mark channels as unprunable if their tensor is written to through a view and read afterwards.
 
-    A write to a whole tensor needs no care (the recorder follows it); a write through a view does.
+    A write to a whole tensor needs no special treatment, because the recorder tracks it.
     """
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node):
@@ -140,7 +140,7 @@ def _number(
     by_owner: dict[str, list[int]] = {}
     for root in sorted({r for axis in outputs.values() for r in roots[axis].tolist() if labels.reason(r) is None}):
         by_owner.setdefault(labels.owner(root), []).append(root)
-    for owner in [owner for owner, members in by_owner.items() if len(members) == 1]:  # one channel has to stay
+    for owner in [owner for owner, members in by_owner.items() if len(members) == 1]:  # one channel must remain
         labels.mark_unprunable(torch.tensor(by_owner.pop(owner)), Reason("all channels are mutually coupled", owner))
     shared = {labels.find(label) for added in state.added_to_shortcut for label in added.tolist()}
     all_groups = _make_groups(by_owner, roots, outputs, shared)
@@ -178,7 +178,7 @@ def _number(
 
 
 def _replacements(state: Propagation, axes: dict[Axis, Tensor], gated: set[int]) -> dict[str, Replacement]:
-    """Return the modules that need another in their place because they may lose channels."""
+    """Return the modules that need a replacement because they may lose channels."""
     return {
         path: found.replacement
         for path, found in state.replaced.items()
@@ -188,7 +188,7 @@ def _replacements(state: Propagation, axes: dict[Axis, Tensor], gated: set[int])
 
 
 def _output_axes(state: Propagation) -> dict[str, Axis]:
-    """Return every layer's output axis, in order of execution; a layer that is called twice counts once."""
+    """Return every layer's output axis, in order of execution; a layer that is called twice is listed once."""
     outputs: dict[str, Axis] = {}
     for use in state.layers:
         outputs.setdefault(use.layer, use.out_axis)
@@ -196,7 +196,7 @@ def _output_axes(state: Propagation) -> dict[str, Axis]:
 
 
 def _norms_after_layers(graphs: list[Graph]) -> dict[str, str]:
-    """Return the batch norm that alone reads a layer's output, for layers where that is so in every graph."""
+    """Return the batch norm that is the only consumer of a layer's output in every graph, for layers with one."""
     found: dict[str, set[str]] = {}
     for graph in graphs:
         for node in graph.nodes:
@@ -230,7 +230,7 @@ def _report(layer: str, roots: Tensor, gate_of: dict[int, int], why: Callable[[i
 
 
 def _reports(state: Propagation, sliceable: dict[str, LayerReport]) -> tuple[LayerReport, ...]:
-    """Put the reports of all layers in order of execution, those that cannot be sliced at all included."""
+    """Return the reports of all layers in order of execution, including those that cannot be sliced."""
     place: dict[str, int] = {}
     for index, use in enumerate(state.layers):
         place.setdefault(use.layer, index)

@@ -1,4 +1,4 @@
-"""Find the channels at fault where a trial cut fails, and mark them as unprunable."""
+"""Find the channels that make a trial cut fail, and mark them as unprunable."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from depl0.analysis.rules.parts import follow_sizes
 from depl0.analysis.trial import Failure
 
 Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
-"""tries the same plan again, with these groups whole"""
+"""Tries the same plan again, without cutting these groups."""
 
 
 def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) -> None:
-    """Let a size follow its channels if it can; else mark those at fault, as near to the failure as possible.
+    """Bind a size to its channels if possible; otherwise mark the channels at fault, close to the failure.
 
-    All layers before the failure have run and agreed, so the fault is most likely between them and it. Where only
-    values differ, that is a guess: it is tried, and if it is wrong, the groups at fault are found by bisection.
+    All layers before the failure have run and agreed, so the fault is most likely between them and the failure. If only
+    values differ, this is an assumption: it is tried, and if it is wrong, the groups at fault are found by bisection.
     """
     if _follow_attributes(analysis, failure) or _tie_sizes(analysis, failure):
         return
@@ -41,23 +41,23 @@ def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) ->
 
 
 def _follow_attributes(analysis: Analysis, failure: Failure) -> bool:
-    """Let the attributes that give tensors their sizes follow the channels, in every module with the line that failed.
+    """Bind attributes that size tensors to the channels, in every module that contains the failed line.
 
-    All sizes of such a module are looked at: with a -1 among them, a reshape that uses the same number need not fail.
+    All sizes of such a module are checked: with a -1 among them, a reshape that uses the same number need not fail.
     """
     modules = {graph.layer[node] for graph, node in _on_line(analysis, failure)}
-    if failure.line and not modules:  # the line is in a function that forward calls
+    if failure.line and not modules:  # the line is in a function called by forward
         modules = _like_failed(analysis, failure)
     sized = [(graph, node) for graph, node in analysis.state.sized_by_code if graph.layer[node] in modules]
     return sum(follow_sizes(analysis.state, graph, node) for graph, node in sized) > 0
 
 
 def _tie_sizes(analysis: Analysis, failure: Failure) -> bool:
-    """Let tensors that modules like the one that failed reshape to equal widths lose the same channels.
+    """Couple tensors that modules like the failed one reshape to equal widths, so that they lose the same channels.
 
-    The code may take the width of one for that of another (``v.view(b, -1, heads, k.shape[-1] // heads)``), or for that
-    of what goes into the module (``y.reshape(x.shape)``). These are guesses: each is taken back if the same line is the
-    next to fail.
+    The code may use the width of one tensor for another (``v.view(b, -1, heads, k.shape[-1] // heads)``), or for the
+    module's input (``y.reshape(x.shape)``). These are assumptions: each is reverted if the same line is the next to
+    fail.
     """
     labels = analysis.state.labels
     for sources in (_reshaped, _reshaped_or_read) if failure.line else ():
@@ -76,7 +76,7 @@ def _tie_sizes(analysis: Analysis, failure: Failure) -> bool:
 
 
 def _reshaped(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channels]]:
-    """Give what these modules reshape."""
+    """Yield the tensors that these modules reshape."""
     for graph, node in analysis.state.sized_by_code:
         value = analysis.state.values.get(node)
         if graph.layer[node] in paths and operator_name(node) in RESHAPES and isinstance(value, Channels):
@@ -84,7 +84,7 @@ def _reshaped(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channe
 
 
 def _reshaped_or_read(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channels]]:
-    """Give what these modules reshape, and what goes into them."""
+    """Yield the tensors that these modules reshape, and their inputs."""
     yield from _reshaped(analysis, paths)
     for graph in analysis.graphs:
         for node in graph.nodes:
@@ -96,7 +96,7 @@ def _reshaped_or_read(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str
 
 
 def _like_failed(analysis: Analysis, failure: Failure) -> set[str]:
-    """Return the modules of the same class as the one that failed, or as the next around it that reshapes anything."""
+    """Return the modules of the same class as the failed one, or as the next one around it with a reshape."""
     modules, path = analysis.state.modules, failure.layer
     sized = {graph.layer[node] for graph, node in analysis.state.sized_by_code}
     while path and path not in sized:
@@ -105,7 +105,7 @@ def _like_failed(analysis: Analysis, failure: Failure) -> set[str]:
 
 
 def _was_guessed(analysis: Analysis, guess: str) -> bool:
-    """Tell whether something was guessed already; if it was the last guess, it is taken back."""
+    """Return True if an assumption has already been made; if it was the last one, it is reverted."""
     if guess in analysis.guesses and next(reversed(analysis.guesses)) == guess:
         analysis.guesses[guess]()
         analysis.guesses[guess] = int
@@ -113,7 +113,7 @@ def _was_guessed(analysis: Analysis, guess: str) -> bool:
 
 
 def _on_line(analysis: Analysis, failure: Failure) -> list[tuple[Graph, fx.Node]]:
-    """Return what the line that failed sizes by a number, in all blocks."""
+    """Return the nodes that the failed line sizes by a number, in all blocks."""
     lines = [(graph, node, node.meta.get("stack_trace") or "") for graph, node in analysis.state.sized_by_code]
     return [(graph, node) for graph, node, trace in lines if failure.line and failure.line in trace]
 
@@ -123,7 +123,7 @@ def _fails_there(again: Failure | None, failure: Failure) -> bool:
 
 
 def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple[list[Channels], fx.Node, Graph]]:
-    """Give channels that may be at fault, the most likely ones first."""
+    """Yield channels that may be at fault, the most likely ones first."""
     graph = next(g for g in analysis.graphs if g.mode == mode)
     at_failure = [node for node in graph.nodes if graph.layer[node] == failure.layer]
     at_failure = at_failure or _first_inside(graph, failure.layer)
@@ -135,7 +135,7 @@ def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple
     before = graph.nodes[last::-1]
     scores = {node for node, call in analysis.state.score_calls.items() if call.summed and not failure.line}
     for candidates in (
-        [node for node in before if node in scores and node in nearby],  # scaled by the number of channels, perhaps
+        [node for node in before if node in scores and node in nearby],  # possibly scaled by the number of channels
         [node for node in before if node in sized and node in nearby],
         [node for node in at_failure if failure.layer],
         [node for node in before if node in sized],
@@ -147,7 +147,7 @@ def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple
 
 
 def _at_fault(analysis: Analysis, retry: Retry) -> list[str]:
-    """Return the groups whose cut alone makes a trial fail; several where it takes them together."""
+    """Return the groups whose cut alone makes a trial fail; several if they only fail together."""
     labels = analysis.state.labels
     roots = {root for axis in analysis.state.axes.values() for root in labels.roots(axis).tolist()}
     groups = list(dict.fromkeys(labels.owner(root) for root in sorted(roots) if labels.reason(root) is None))
@@ -171,20 +171,20 @@ def _mark_groups(analysis: Analysis, names: Collection[str], failure: Failure) -
 
 
 def _first_inside(graph: Graph, layer: str) -> list[fx.Node]:
-    """Return the first operator in the parts of a module that fails before it does anything itself (an assert)."""
+    """Return the first operator inside a module that fails before it runs any operator itself (an assert)."""
     inside = [node for node in graph.nodes if layer and graph.layer[node].startswith(f"{layer}.")]
     return inside[:1]
 
 
 def _mark_same_line(analysis: Analysis, failure: Failure) -> None:
-    """Mark what the same line sizes by a number in other blocks: else every block would need a trial of its own."""
+    """Mark channels that the same line sizes by a number in other blocks, to avoid a trial for every block."""
     for graph, node in _on_line(analysis, failure):
         for value in _free_inputs(analysis, node):
             analysis.state.labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
 
 
 def _back_to_layers(analysis: Analysis, nodes: list[fx.Node]) -> set[fx.Node]:
-    """Return the nodes and all that goes into them, back to the layers before."""
+    """Return the nodes and all nodes before them, back to the previous layers."""
     products = analysis.state.score_calls
     found: set[fx.Node] = set()
     stack = list(nodes)
@@ -198,7 +198,7 @@ def _back_to_layers(analysis: Analysis, nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 def _free_inputs(analysis: Analysis, node: fx.Node) -> list[Channels]:
-    """Return the channels that go into a node and are not marked yet, or else its own."""
+    """Return the unmarked channels of a node's inputs, or else its own."""
     labels = analysis.state.labels
     for nodes in (node.all_input_nodes, [node]):
         values = [value for n in nodes if isinstance(value := analysis.state.values.get(n), Channels)]

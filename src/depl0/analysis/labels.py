@@ -1,7 +1,7 @@
-"""Labels of channels, and what the analysis knows of a tensor.
+"""Labels of channels, and the values that the analysis assigns to tensors.
 
-Every channel of every tensor carries an integer label. A union-find joins labels: "these two channels can only be
-removed together". A label may be unprunable: "this channel can never be removed", with the reason.
+Every channel of every tensor has an integer label. A union-find joins the labels of channels that can only be removed
+together. A label may be unprunable: its channel can never be removed, for a recorded reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a channel is unprunable: what happens to it, and at which layer."""
+    """The reason why a channel is unprunable: the operation on it, and its layer."""
 
     text: str
     layer: str = ""
@@ -26,7 +26,10 @@ class Reason:
 
 
 class Labels:
-    """Labels in a union-find. The root of a class is its earliest label, so classes sort by order of execution."""
+    """Labels in a union-find.
+
+    The root of a class is its earliest label, so classes are sorted by order of execution.
+    """
 
     def __init__(self) -> None:
         self._parent: list[int] = []
@@ -61,7 +64,7 @@ class Labels:
         return torch.tensor([self.find(label) for label in labels.tolist()], dtype=torch.long)
 
     def join(self, left: Tensor, right: Tensor) -> None:
-        """Say that ``left[i]`` and ``right[i]`` are one channel, for every i."""
+        """Join ``left[i]`` and ``right[i]``, which are one channel, for every i."""
         if left is right:
             return
         for a, b in zip(left.tolist(), right.tolist(), strict=True):
@@ -75,25 +78,25 @@ class Labels:
                 self._unprunable.setdefault(root, reason)
 
     def join_rows(self, rows: Tensor) -> None:
-        """Say that the channels in one column of a matrix of labels are one channel, for every column."""
+        """Join the channels in each column of a matrix of labels."""
         for row in rows[1:]:
             self.join(rows[0], row)
 
     def mark_unprunable(self, labels: Tensor, reason: Reason) -> None:
-        """Say that these channels can never be removed. The first reason given stays."""
+        """Mark channels that can never be removed. If there are several reasons, the first one is kept."""
         for label in set(labels.tolist()):
             self._unprunable.setdefault(self.find(label), reason)
 
     def snapshot(self) -> tuple[list[int], dict[int, Reason]]:
-        """Return what is joined and unprunable now."""
+        """Return the current state of the union-find and of the unprunable labels."""
         return list(self._parent), dict(self._unprunable)
 
     def restore(self, snapshot: tuple[list[int], dict[int, Reason]]) -> None:
-        """Take back all that was joined or marked since; no label may have been minted."""
+        """Revert to a snapshot; no label may have been minted since."""
         self._parent, self._unprunable = snapshot
 
     def reason(self, label: int) -> Reason | None:
-        """Return why a label is unprunable, or None when it is not."""
+        """Return the reason why a label is unprunable, or None if it is prunable."""
         return self._unprunable.get(self.find(label))
 
     def owner(self, label: int) -> str:
@@ -106,13 +109,13 @@ class Labels:
 
 @dataclass(frozen=True)
 class Channels:
-    """A tensor with one channel dimension, of at least two channels, each with its label."""
+    """A tensor with one channel dimension, of at least two channels, each with a label."""
 
     dim: int
     labels: Tensor  # (channels,)
 
     def full(self, shape: tuple[int, ...]) -> Tensor:
-        """Return the labels as a tensor of the value's shape, so that operators that move data can move them."""
+        """Return the labels as a tensor of the value's shape, to which operators that move data can be applied."""
         view = [1] * len(shape)
         view[self.dim] = len(self.labels)
         return self.labels.view(view).expand(shape)
@@ -120,7 +123,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A tensor without removable channels, and why."""
+    """A tensor without removable channels, with the reason."""
 
     reason: Reason
 
@@ -134,25 +137,25 @@ class Stored:
 
 @dataclass(frozen=True)
 class Derived:
-    """A vector computed from stored vectors, position by position: the scale of a norm that is written by hand."""
+    """A vector computed from stored vectors, position by position, such as the scale of a custom norm."""
 
     axes: tuple[tuple[str, int, int], ...]
-    """(name, dimension, number of dimensions) of each stored tensor that goes into it"""
+    """(name, dimension, number of dimensions) of each stored tensor it is computed from."""
 
 
 @dataclass(frozen=True)
 class Normed:
-    """A stored weight at a length of its own: g·v/‖v‖, the length taken over all dimensions but one (weight norm).
+    """A stored weight with a separate length: g·v/‖v‖, with the length taken over all dimensions but one (weight norm).
 
-    A standardised weight is of the same kind.
+    A standardised weight is represented in the same way.
     """
 
     name: str
-    """of v"""
+    """Name of v."""
     length: str | None
-    """of g, the lengths; None where they are all one"""
+    """Name of g, the lengths; None if all lengths are one."""
     dim: int
-    """the dimension along which there are several lengths"""
+    """The dimension along which the lengths vary."""
 
 
 Value: TypeAlias = "Channels | Opaque | Stored | Derived | Normed | list[Channels | Opaque] | None"

@@ -1,8 +1,8 @@
-"""Record the path that one pass of a network takes, and which of its inputs are indices into tables.
+"""Record the path of one pass of a network, and which of its inputs are indices into tables.
 
 Two passes take the same path if they call the same torch functions in the same order on each other's results. The path
-of a training pass is compared with that of an evaluation pass, and the paths on other inputs with that on the example:
-only different ones have to be recorded by ``torch.export``.
+of a training pass is compared with that of an evaluation pass, and the paths on other inputs with that on the example.
+Only passes with different paths must be recorded by ``torch.export``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from depl0.host.inputs import ExampleInputs, output_tensors
 
 
 class PathRecorder(TorchFunctionMode):
-    """Records the path of the passes that run while the context is active, in this thread alone."""
+    """Records the path of the passes that run in this thread while the context is active."""
 
     def __init__(self) -> None:
         super().__init__()
         self.path: list[tuple[Any, ...]] = []
-        """the torch functions that are called, in order, and whose results or parameters each receives; sizes, indices
-        and batch counters are left out, and the flags that switch norms and dropout between modes"""
+        """Called torch functions in order, each with the origins of its arguments (earlier results or parameters).
+
+        Sizes, indices and batch counters are omitted, and so are the flags that switch norms and dropout between modes.
+        """
         self.limits: dict[int, int] = {}
-        """number of an input -> the size of the smallest table that it is an index into"""
+        """Number of an input -> the size of the smallest table that it indexes."""
         self._origins: MutableMapping[Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
         self._inputs: dict[int, int] = {}
         self._alive: list[Tensor] = []
@@ -50,7 +52,7 @@ class PathRecorder(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in _READS:
-            if isinstance(result, Tensor):  # x.T, say
+            if isinstance(result, Tensor):  # for example x.T
                 self._step(name, args[:1], result)
         elif name not in _IGNORED:
             named = {key: value for key, value in (kwargs or {}).items() if key != "training"}
@@ -70,7 +72,7 @@ class PathRecorder(TorchFunctionMode):
                 self._origins[tensor] = len(self.path), place
 
     def _argument(self, leaf: Any) -> Any:
-        """Return what identifies an argument of a call: its origin, its value, or its type if it may be a size."""
+        """Return a key for an argument of a call: its origin, its value, or its type if it may be a size."""
         if isinstance(leaf, Tensor):
             return leaf.dim(), self._origins.get(leaf) or (id(leaf) if isinstance(leaf, nn.Parameter) else None)
         return leaf if isinstance(leaf, (float, str, bool)) or leaf is None else type(leaf).__name__
@@ -121,5 +123,5 @@ def _indices(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Itera
 
 
 def _is_counter(leaf: Any) -> bool:
-    """Return True for a number or a tensor of one integer: a counter of batches, say."""
+    """Return True for a number or a tensor of one integer, such as a counter of batches."""
     return leaf.dim() == 0 and not leaf.is_floating_point() if isinstance(leaf, Tensor) else isinstance(leaf, int)

@@ -1,7 +1,8 @@
-"""The result of the analysis: plain data, without any graph.
+"""The result of the analysis: plain data, without a graph.
 
-A :class:`Plan` says which gates there are, which axes of which tensors they govern, where they multiply, and which
-channels are unprunable for which reason. Gates are numbered in plan order: by group in order of execution, by channel
+A :class:`Plan` lists the gates, the axes of the tensors that they control, their sites, and the unprunable channels
+with
+their reasons. Gates are numbered in plan order: by group in order of execution, by channel
 within a group.
 """
 
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
     from depl0.replacements.base import Replacement
 
 NO_GATE = -1
-"""The gate number of a position that has no gate."""
+"""The gate number of a position without a gate."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Gates of one layer's channels, together with every layer whose channels are coupled to them.
 
-    A residual block: ``stem`` and ``two`` are added, so their channels go together; ``one`` has its own::
+    In this residual block, ``stem`` and ``two`` are added, so their channels are coupled; ``one`` has a separate
+    group::
 
                   ┌────────────── + ── norm ── relu ── head ──
         x ── stem ┤               │
@@ -41,53 +43,53 @@ class Group:
     """
 
     name: str
-    """the layer that runs first"""
+    """The layer that runs first."""
     size: int
-    """number of gates"""
+    """Number of gates."""
     offset: int
-    """number of the first gate in the flat vector"""
+    """Number of the first gate in the flat vector."""
     layers: tuple[str, ...]
-    """all layers that give these channels, in order of execution"""
+    """All layers that output these channels, in order of execution."""
     shared: bool
-    """whether the channels are added to a shortcut (the paper leaves such groups alone)"""
+    """True if the channels are added to a shortcut (the paper does not prune such groups)."""
 
     @property
     def gates(self) -> slice:
-        """This group's place in the flat vector of gates."""
+        """The slice of this group in the flat vector of gates."""
         return slice(self.offset, self.offset + self.size)
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """How many of one layer's output channels are prunable, and why the rest is not."""
+    """The number of prunable output channels of one layer, and the reasons for the others."""
 
     layer: str
     channels: int
     prunable: int
     reasons: tuple[tuple[str, int], ...]
-    """(reason, channels), most frequent first"""
+    """(reason, channels), most frequent first."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """Multiply-accumulates of activations with each other, the same for every one of some channels."""
+    """Multiply-accumulates between activations, with the same number for every one of some channels."""
 
     gates: Tensor
-    """gate number of every channel, -1 where there is none"""
+    """Gate number of every channel, -1 for none."""
     macs: float
-    """for one channel"""
+    """MACs for one channel."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which channels of a network can be pruned, and why the others cannot.
+    """The prunable channels of a network, and the reasons why the others are not prunable.
 
     For the residual block drawn at :class:`Group`, with gates 0 to 15 and 16 to 47::
 
         axes   ("stem.weight", 0) -> 0 … 15     ("one.weight", 1) -> 0 … 15     ("norm.weight", 0) -> 0 … 15
                ("one.weight", 0)  -> 16 … 47    ("bn1.weight", 0) -> 16 … 47    ("two.weight", 1)  -> 16 … 47   …
-        sites  ("bn1.weight", 0), ("bn1.bias", 0), …: where a gate multiplies, so that a closed channel is zero where
-               it is read
+        sites  ("bn1.weight", 0), ("bn1.bias", 0), …: where a gate multiplies, so that a closed channel is zero for its
+               consumers
 
     Example:
         >>> import torch, depl0
@@ -100,42 +102,42 @@ class Plan:
     groups: tuple[Group, ...]
     layers: tuple[LayerReport, ...]
     axes: Mapping[Axis, Tensor]
-    """(parameter or buffer, dimension) -> gate number of every position, -1 where there is none"""
+    """(parameter or buffer, dimension) -> gate number of every position, -1 for none."""
     sites: Mapping[Axis, str]
-    """axes that gates multiply -> layer"""
+    """Axes that gates multiply -> layer."""
     uses: tuple[LayerUse, ...]
-    """calls of convolutions and linear layers in the evaluation pass"""
+    """Calls of convolutions and linear layers in the evaluation pass."""
     norm_after: Mapping[str, str]
-    """layer -> the batch norm that alone reads its output"""
+    """Layer -> the batch norm that is the only consumer of its output."""
     filters: tuple[Axis, ...]
-    """output axes of convolution and linear weights: the paper's groups of weights g_k"""
+    """Output axes of convolution and linear weights: the paper's groups of weights g_k."""
     uncut_sites: Mapping[Axis, Tensor] = field(default_factory=dict)
-    """sites whose gates multiply and cut nothing (:mod:`depl0.analysis.selection`) -> gate number of every position"""
+    """Sites of gates that multiply without a cut (:mod:`depl0.analysis.selection`) -> gate number of every position."""
     uncut_filters: Mapping[Axis, Tensor] = field(default_factory=dict)
-    """output axes of the layers that such gates belong to -> gate number of every position"""
+    """Output axes of the layers with such gates -> gate number of every position."""
     replacements: Mapping[str, Replacement] = field(default_factory=dict)
-    """modules that need another in their place where channels are cut"""
+    """Modules that need a replacement if channels are cut."""
     products: tuple[Product, ...] = ()
-    """what the attention scores and their use cost"""
+    """Products of activations: attention scores and their weighted sums."""
     covered: tuple[str, ...] = ()
-    """the inputs and modes in which a trial cut was verified"""
+    """The inputs and modes in which a trial cut was verified."""
     refused: tuple[str, ...] = ()
-    """what was not verified, because the network does not run so or cannot be recorded so"""
+    """The inputs and modes that were not verified, because the network does not run on them or cannot be recorded."""
     index_limits: tuple[int | None, ...] = ()
-    """for each tensor of the example: the size of the table that it is an index into, or None"""
+    """For each tensor of the example: the size of the table that it indexes, or None."""
     checkpointing: bool = False
-    """whether the network was seen to use activation checkpointing"""
+    """True if the network was observed to use activation checkpointing."""
     same_in_training: bool = False
-    """whether it was seen to take the same path in training mode, without statistics of the batch"""
+    """True if it was observed to take the same path in training mode, without statistics of the batch."""
     dense_cost: tuple[int, int] | None = None
-    """parameters and MACs of the network"""
+    """Parameters and MACs of the network."""
     least_cost: tuple[int, int] | None = None
-    """parameters and MACs with all gates closed, as far as one channel of every layer allows"""
+    """Parameters and MACs with all gates closed; every layer keeps at least one channel."""
     dense_layers: Mapping[str, tuple[int, int]] | None = None
-    """parameters and MACs of every module, as `depl0.cost` counts them"""
+    """Parameters and MACs of every module, as counted by `depl0.cost`."""
 
     def least(self, of: str = "macs") -> float:
-        """Return the smallest share of the MACs or parameters that pruning can reach."""
+        """Return the smallest fraction of the MACs or parameters that pruning can reach."""
         if self.dense_cost is None or self.least_cost is None:
             return 0.0
         place = 1 if of == "macs" else 0
@@ -158,18 +160,18 @@ class Plan:
 
     @property
     def works_in_float32(self) -> bool:
-        """Whether modules go down to float32 by themselves, so that float64 would show their rounding."""
+        """True if modules always compute in float32, so that float64 would reveal their rounding."""
         return any(replacement.in_float32 for replacement in self.replacements.values())
 
     def replaced(self) -> dict[type[Replacement], list[str]]:
-        """Return the modules that need another in their place, by the kind of it."""
+        """Return the modules that need a replacement, by its kind."""
         found: dict[type[Replacement], list[str]] = {}
         for path, replacement in self.replacements.items():
             found.setdefault(type(replacement), []).append(path)
         return dict(sorted(found.items(), key=lambda entry: entry[0].kind))
 
     def unprunable(self) -> dict[str, int]:
-        """Return why channels cannot be pruned, and how many channels for each reason, most first."""
+        """Return the reasons why channels cannot be pruned, with the number of channels for each, largest first."""
         counter: Counter[str] = Counter()
         for report in self.layers:
             for reason, channels in report.reasons:

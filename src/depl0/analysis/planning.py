@@ -1,8 +1,8 @@
-"""Make a plan and try it: cut random channels out of a copy, and see that the copy still runs and agrees.
+"""Make a plan and try it: cut random channels out of a copy, which must still run and agree.
 
-The recorded graph holds sizes as numbers. It cannot tell ``x.view(n, -1)``, which follows a smaller network, from
-``x.view(-1, 400)``, which does not. The trial can: where it fails, the channels at fault are marked as
-unprunable, with the reason, and a new plan is made. So a user learns before training, not after, what cannot be cut.
+The recorded graph contains sizes as numbers. It cannot distinguish ``x.view(n, -1)``, which adapts to a smaller
+network, from ``x.view(-1, 400)``, which does not. The trial can: if it fails, the channels at fault are marked as
+unprunable, with the reason, and a new plan is made. So a user learns before the training which channels cannot be cut.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
 
     Args:
         model: the network.
-        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; or a list of such examples, for
-            a network that takes other paths for other arguments.
-        groups: "all" groups, "inner" ones (not added to a shortcut), names of groups, or a function that chooses.
-        alone: layers that get gates of their own, which multiply and cut nothing (:mod:`depl0.analysis.selection`).
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; or a list of such examples, if
+        the
+            network takes other paths for other arguments.
+        groups: "all" groups, "inner" ones (not added to a shortcut), names of groups, or a function that selects some.
+        alone: layers with separate gates, which multiply without a cut (:mod:`depl0.analysis.selection`).
 
     Raises:
         InputError: if the network cannot be analysed: it does not run on the example, or copies of it are not
@@ -84,10 +85,10 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
 
 
 def _uses_of_one(plan: Plan, dense: Cost) -> Iterator[LayerUse]:
-    """Give every call of a layer with what it costs for one image.
+    """Yield every call of a layer with its cost for one image.
 
-    It is what was counted, divided among a layer's calls: what is recorded inside of vmap is for one image already, and
-    a complex convolution takes three real ones.
+    The counted cost is divided among a layer's calls. Shapes recorded inside vmap are already those of one image, and a
+    complex convolution consists of three real ones.
     """
     recorded = Counter[str]()
     for use in plan.uses:
@@ -101,7 +102,7 @@ def _uses_of_one(plan: Plan, dense: Cost) -> Iterator[LayerUse]:
 
 
 def _with_costs(plan: Plan, model: nn.Module, dense: Cost) -> Plan:
-    """Add what one input costs, dense and with all gates closed: prunable channels may cost little or much."""
+    """Add the cost of one input, dense and with all gates closed: prunable channels may be a small or large part."""
     uses = tuple(_uses_of_one(plan, dense))
     products = tuple(replace(product, macs=product.macs / dense.images) for product in plan.products)
     plan = replace(plan, uses=uses, products=products)

@@ -1,4 +1,4 @@
-"""The state of the analysis while labels are carried through the graphs, and what every rule may do to it."""
+"""The state of the analysis while labels are propagated through the graphs, and the operations of rules on it."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ Axis: TypeAlias = tuple[str, int]
 
 
 def channel_axis(path: str) -> Axis:
-    """Name the channels that go into a module, like an axis of a parameter."""
+    """Return a name for the input channels of a module, like an axis of a parameter."""
     return f"{path}.(channels)", 0
 
 
 def is_channel_axis(name: str) -> bool:
-    """Whether a name is one that :func:`channel_axis` gives, and not that of a tensor."""
+    """Return True if a name comes from :func:`channel_axis` and is not that of a tensor."""
     return name.endswith(".(channels)")
 
 
 @dataclass(frozen=True)
 class LayerUse:
-    """One call of a convolution or linear layer: the axes it binds, and what it costs."""
+    """One call of a convolution or linear layer: its axes, and its cost."""
 
     layer: str
     out_axis: Axis
     in_axis: Axis | None
-    """None for grouped convolutions that lose whole groups: their inputs live and die with their outputs."""
+    """None for grouped convolutions that lose whole groups: their inputs are removed with their outputs."""
     out_size: int
     in_size: int
     macs_per_pair: int
-    """multiply-accumulates for one output channel and one input channel (grouped: for one output channel)"""
+    """Multiply-accumulates for one output channel and one input channel (grouped: for one output channel)."""
     mode: str
     path: str
-    """the module that makes the call; not the layer itself where its weight is used by other code"""
+    """The module that makes the call; not the layer itself if other code uses its weight."""
     groups: int = 1
-    """of a grouped convolution that loses the same places of every group: how many there are"""
+    """Number of groups of a grouped convolution that loses the same positions of every group."""
 
 
 @dataclass(frozen=True)
 class WeighedProduct:
-    """Multiply-accumulates of activations with each other, for every one of some channels."""
+    """Multiply-accumulates between activations, for every one of some channels."""
 
     labels: Tensor
     macs: float
@@ -70,24 +70,24 @@ class WeighedProduct:
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of a module that is analysed as a whole, and where gates go so that a closed channel is zero."""
+    """One call of a module that is analysed as a whole, and the sites of gates that make closed channels zero."""
 
     path: str
     source: fx.Node
-    """what goes in; closed channels must be zero there"""
+    """The input; closed channels must be zero there."""
     otherwise: Axis | Reason
-    """where they cannot be made zero: the input axis to gate instead, or why they are unprunable"""
+    """Fallback if they cannot be made zero: the input axis to gate instead, or the reason why they are unprunable."""
     zero_sources: tuple[fx.Node, ...] | None
-    """what must be zero for closed channels of the result to be zero; None: they cannot be made zero"""
+    """Nodes that must be zero so that closed channels of the result are zero; None if they cannot be made zero."""
     out_axes: tuple[Axis, ...] = ()
-    """what gates of the result multiply"""
+    """Axes that gates of the result multiply."""
     inner_axes: tuple[Axis, ...] = ()
-    """what gates of channels inside the module multiply"""
+    """Axes that gates of channels inside the module multiply."""
 
 
 @dataclass(frozen=True)
 class ReplacedModule:
-    """A module that needs another in its place if any of these axes or labels loses channels."""
+    """A module that needs a replacement if any of these axes or labels loses channels."""
 
     replacement: Replacement
     axes: tuple[Axis, ...] = ()
@@ -95,10 +95,10 @@ class ReplacedModule:
 
 
 class Propagation:
-    """Labels of all tensors of all graphs of one network; parameters tie the graphs together."""
+    """Labels of all tensors in all graphs of one network; shared parameters connect the graphs."""
 
     def __init__(self, model: nn.Module, before: Propagation | None = None) -> None:
-        """``before`` is the state after a first pass: modules are recognised once."""
+        """``before`` is the state after a first pass, so that modules are recognised only once."""
         self.labels = Labels()
         self.modules = dict(model.named_modules())
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -108,29 +108,29 @@ class Propagation:
         self.fixed: dict[Axis, Reason] = {}
         self.layers: list[LayerUse] = []
         self.refused: dict[str, tuple[int, int, Reason]] = {}
-        """layer that cannot be sliced -> (its place among the layers, its channels, why)"""
+        """Layer that cannot be sliced -> (its index among the layers, its channels, the reason)."""
         self.added_to_shortcut: list[Tensor] = []
         self.sized_by_code: list[tuple[Graph, fx.Node]] = []
-        """nodes whose sizes may be literals in the user's code; only a trial run can tell"""
+        """Nodes whose sizes may be literals in the user's code; only a trial run can decide this."""
         self.replaced: dict[str, ReplacedModule] = {}
-        """modules that were analysed as a whole"""
+        """Modules that were analysed as a whole."""
         self.module_calls: dict[fx.Node, ModuleCall] = {}
-        """result of a call of such a module -> the call"""
+        """Result of a call of such a module -> the call."""
         self.second_pass: dict[str, set[str]] = {}
-        """kind of replacement -> the modules that it takes in a second pass"""
+        """Kind of replacement -> the modules that it handles in a second pass."""
         self._recognised: dict[tuple[str, str], Any] = {} if before is None else before._recognised
         self.products: list[WeighedProduct] = []
         self.score_calls: dict[fx.Node, ScoreCall] = {}
-        """products of activations that have channels"""
+        """Products of activations that have channels."""
         self.blocking: dict[str, set[str]] = {}
-        """modules that make channels unprunable by what they do to them -> the layers that gave the channels"""
+        """Modules whose operators make channels unprunable -> the layers that output the channels."""
 
     def name_of(self, parameter: nn.Parameter) -> str:
         """Return the first name of a parameter."""
         return self._names[id(parameter)]
 
     def recognised(self, kind: str, path: str, recognise: Callable[[nn.Module], Any]) -> Any:
-        """Return what ``recognise`` says of a module; every module is asked about once."""
+        """Return the result of ``recognise`` for a module; it is computed once for every module."""
         if path not in self.modules:
             return None
         if (kind, path) not in self._recognised:
@@ -149,19 +149,19 @@ class Propagation:
             self.labels.join(known, dims[dim])
 
     def mark_unprunable(self, value: Value, reason: Reason) -> None:
-        """Say that whatever channels a value has can never be removed."""
+        """Mark all channels of a value as unprunable."""
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, Channels):
                 self.labels.mark_unprunable(part.labels, reason)
 
     def note_blocking(self, value: Value, path: str) -> None:
-        """Remember that what a module does to channels makes them unprunable."""
+        """Record that an operator in a module makes channels unprunable."""
         if isinstance(value, Channels):
             owners = {self.labels.owner(root) for root in set(self.labels.roots(value.labels).tolist())}
             self.blocking.setdefault(path, set()).update(owners)
 
     def channels_at(self, node: fx.Node, dim: int, layer: str) -> Tensor:
-        """Return the labels of a tensor along ``dim``; unprunable ones if its channels lie elsewhere or nowhere."""
+        """Return the labels of a tensor along ``dim``; unprunable ones if its channels are not along ``dim``."""
         value, size = self.values[node], shape_of(node)[dim]
         if isinstance(value, Channels) and value.dim == dim:
             return value.labels
@@ -205,7 +205,7 @@ class Propagation:
         return self.labels.mint_unprunable(1, reason).reshape([1] * len(shape)).expand(shape)
 
     def fix_stored(self, node: fx.Node, layer: str) -> None:
-        """Say that a stored tensor is used in a way that leaves no dimension free."""
+        """Mark a stored tensor as used in a way that fixes all of its dimensions."""
         value, reason = self.values[node], Reason("a parameter is used in another way too", layer)
         if isinstance(value, (Stored, Normed)):
             for dim in range(len(shape_of(node))):
@@ -228,5 +228,5 @@ def tensor_inputs(node: fx.Node) -> list[fx.Node]:
 
 
 def positions(shape: tuple[int, ...], skip: int) -> int:
-    """Return the product of all sizes but that of dimension ``skip``."""
+    """Return the product of all sizes except that of dimension ``skip``."""
     return math.prod(size for dim, size in enumerate(shape) if dim != skip % len(shape))

@@ -34,16 +34,16 @@ class Graph:
     mode: str
     nodes: list[fx.Node]
     tensors: dict[fx.Node, str]
-    """placeholder -> canonical name of the parameter or buffer it stands for"""
+    """Placeholder -> canonical name of its parameter or buffer."""
     inputs: set[fx.Node]
     layer: dict[fx.Node, str] = field(default_factory=dict)
-    """node -> path of the innermost module it was called in"""
+    """Node -> path of the innermost module that called it."""
 
 
 def operator_name(node: fx.Node) -> str:
     """Return the aten name of a node's operator, without the underscore of in-place forms.
 
-    A node that is no aten operator gives the name of its Python function, or "".
+    For a node that is not an aten operator, this is the name of its Python function, or "".
     """
     if node.op != "call_function":
         return ""
@@ -55,7 +55,7 @@ def operator_name(node: fx.Node) -> str:
 
 
 def is_in_place(node: fx.Node) -> bool:
-    """Tell whether a node writes into its first argument."""
+    """Return True if a node writes into its first argument."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.arguments:
         return False
@@ -64,7 +64,7 @@ def is_in_place(node: fx.Node) -> bool:
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
-    """Return a node's arguments by the names of its operator's schema, defaults filled in."""
+    """Return a node's arguments by the names of its operator's schema, including defaults."""
     schema = node.target._schema  # type: ignore[union-attr]
     values: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
@@ -83,23 +83,23 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
 
 
 def has_known_size(node: fx.Node) -> bool:
-    """Tell whether the sizes of a node's tensor are numbers; those behind a boolean mask depend on values."""
+    """Return True if the sizes of a node's tensor are numbers; after a boolean mask they depend on values."""
     value = node.meta.get("val")
     return not isinstance(value, torch.Tensor) or all(isinstance(size, int) for size in value.shape)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch.export's own logs and warnings away from the user: what matters of them is in our errors."""
+    """Suppress the logs and warnings of torch.export, because our errors contain the relevant information."""
     with ignored_logs("torch"), ignored_warnings():
         yield
 
 
 def record(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
-    """Record one pass of a private copy of the host: the training pass if the mode is "training", else an evaluation.
+    """Record one pass of a private copy of the host: the training pass for the mode "training", else an evaluation.
 
-    Both are needed: auxiliary heads, stochastic depth and the like exist in training only, and slicing a layer that
-    feeds them must slice them too.
+    Both are needed: auxiliary heads, stochastic depth and the like only exist in training, and if one of their input
+    layers is sliced, they must be sliced too.
     """
     model.train(mode == "training")
     return _export(model, example, mode)
@@ -107,7 +107,7 @@ def record(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
 
 @contextmanager
 def _tensors_only(model: nn.Module) -> Iterator[None]:
-    """Let a network return a plain tuple of the tensors in its outputs: the recorder does not know every class."""
+    """Make a network return a plain tuple of its output tensors, because the recorder does not support every class."""
     handle = model.register_forward_hook(lambda _, __, outputs: tuple(output_tensors(outputs)))
     try:
         yield
@@ -143,7 +143,7 @@ def _export(model: nn.Module, example: ExampleInputs, mode: str) -> Graph:
 
 
 def _inline_regions(module: fx.GraphModule) -> None:
-    """Put the operators of no_grad, autocast and checkpoint regions where the regions are: channels do not see them."""
+    """Inline the operators of no_grad, autocast and checkpoint regions, which do not affect channels."""
     for node in list(module.graph.nodes):
         if node.op != "call_function" or node.target not in _REGIONS:
             continue
@@ -167,7 +167,7 @@ def _inline_regions(module: fx.GraphModule) -> None:
 
 
 def stack_of(node: fx.Node) -> list[tuple[str, str]]:
-    """Return the modules that a node was called in, outermost first: a key for each call, and the module's path."""
+    """Return the modules that called a node, outermost first: a key for each call, and the module's path."""
     stack = node.meta.get("nn_module_stack") or {}
     return [
         (str(key), str(name).removeprefix("L['self']").removeprefix(".").split("@")[0])
@@ -176,13 +176,13 @@ def stack_of(node: fx.Node) -> list[tuple[str, str]]:
 
 
 def module_path(node: fx.Node) -> str:
-    """Return the path of the innermost module that a node was called in."""
+    """Return the path of the innermost module that called a node."""
     stack = stack_of(node)
     return stack[-1][1] if stack else ""
 
 
 def user_frame(error: BaseException) -> str:
-    """Name the last line of the user's own code in a traceback."""
+    """Return the last line of the user's own code in a traceback, with its file."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not Path(frame.filename).is_relative_to(_TORCH) and not Path(frame.filename).is_relative_to(_DEPL0):
             return f" (in {frame.name}, {frame.filename}:{frame.lineno}: {frame.line})"
@@ -190,7 +190,7 @@ def user_frame(error: BaseException) -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """Return the line of forward that raised, in the form in which recorded nodes remember theirs."""
+    """Return the line of forward that raised, in the form in which recorded nodes store theirs."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not Path(f.filename).is_relative_to(_DEPL0)]
     inner = next((f for f in reversed(frames) if f.name == "forward"), None)
     frame = next((f for f in reversed(frames) if not Path(f.filename).is_relative_to(_TORCH)), inner)

@@ -1,8 +1,8 @@
-"""Which groups get gates: ``groups="all" | "inner" | names | a function``, and layers named in ``alone``.
+"""Selection of the groups with gates: ``groups="all" | "inner" | names | a function``, and the layers in ``alone``.
 
-A channel that is added to a shortcut is written by several layers, so it cannot be cut out for the sake of one of them.
-A gate may still close what one layer ``alone`` writes into it: it multiplies, and nothing is cut. The paper's ResNet-56
-has such gates on its first convolution, which makes 28 gated layers of 27 that can be cut.
+A channel that is added to a shortcut is written by several layers, so it cannot be removed for only one of them. A gate
+may still close the output of one layer in ``alone``: it multiplies, and no channel is cut. The paper's ResNet-56 has
+such gates on its first convolution, so it has 28 gated layers, of which 27 can be cut.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ GroupChoice: TypeAlias = "str | Iterable[str] | Callable[[Group], bool]"
 
 
 def select(groups: list[Group], choice: GroupChoice, known: Collection[str] = ()) -> dict[str, str]:
-    """Return the names of the groups that are left out, each with the reason.
+    """Return the names of the groups that are excluded, each with the reason.
 
-    ``known`` are the names of groups that there were before a trial cut showed that they cannot be pruned: to name one
-    of them is no mistake.
+    ``known`` are the names of groups that existed before a trial cut showed that they cannot be pruned. Naming one of
+    them
+    is not an error.
     """
     if choice == "all":
         return {}
@@ -44,7 +45,7 @@ def select(groups: list[Group], choice: GroupChoice, known: Collection[str] = ()
 
 
 def _by_name(names: list[str], patterns: list[str], known: Collection[str]) -> dict[str, str]:
-    """Names or shell patterns choose groups; with a leading '-' they leave groups out."""
+    """Return the groups that names or shell patterns exclude; patterns with a leading '-' exclude their matches."""
     if not patterns or not all(isinstance(p, str) and p.strip("-") for p in patterns):
         raise InputError(f"groups must name at least one group, got {patterns!r} instead.")
     wanted = [p for p in patterns if not p.startswith("-")]

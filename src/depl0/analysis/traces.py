@@ -1,4 +1,4 @@
-"""Run a copy of the host in every way that it accepts, and record every path that it takes."""
+"""Run a copy of the host on all accepted inputs and in all modes, and record every distinct path."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from depl0.host.network import run_checked
 
 @dataclass(frozen=True)
 class Traces:
-    """What was recorded of a network, and on what."""
+    """The recorded passes of a network, and their inputs."""
 
     graphs: tuple[Graph, ...]
     cases: tuple[Case, ...]
-    """inputs that the network accepts, the example first"""
+    """Inputs that the network accepts, the example first."""
     refused: tuple[str, ...]
     index_limits: tuple[int | None, ...]
     modes: Mapping[str, str]
-    """case -> the graph that holds its path"""
+    """Case -> the graph with its path."""
     checkpointing: bool
-    """whether it uses activation checkpointing in training mode"""
+    """True if it uses activation checkpointing in training mode."""
     same_in_training: bool
-    """whether a training pass does what an evaluation pass does, dropout apart"""
+    """True if a training pass does the same as an evaluation pass, except for dropout."""
     cost: Cost | None
-    """of the network, if it was counted"""
+    """Cost of the network, if it was counted."""
 
     def mode_of(self, failure: Failure) -> str:
-        """Return the mode of the graph in which to look for the cause of a failure."""
+        """Return the mode of the graph to search for the cause of a failure."""
         wanted = "training" if failure.training else self.modes[failure.case]
         return wanted if any(graph.mode == wanted for graph in self.graphs) else "evaluation"
 
 
 def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Traces:
-    """Record the evaluation pass, and the training pass and those on other inputs where they take another path."""
+    """Record the evaluation pass, and the training pass and passes on other inputs if their paths are different."""
     runs = _Runs(host, copy, example)
     found, recorded = runs.found, runs.tried
     refused = [*found.refused]
     first = found.cases[0].inputs
-    has_run = runs.cost is not None and first.batch() == 1  # else the last pass was on one image
+    has_run = runs.cost is not None and first.batch() == 1  # otherwise the last pass was on one image
     graphs = [_record(host, recorded, first, "evaluation", has_run)]
 
     def record_if_possible(inputs: ExampleInputs, mode: str, what: str) -> None:
@@ -83,7 +83,7 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
 
 
 class _Runs:
-    """The passes of a copy of the host: the inputs that it accepts, its outputs, and the path that it takes on each."""
+    """The passes of a copy of the host: its accepted inputs, its outputs, and its path on each of them."""
 
     def __init__(self, host: nn.Module, copy: nn.Module, example: ExampleInputs) -> None:
         self.tried, self.recorders = private_copy(copy), dict[int, PathRecorder]()
@@ -110,7 +110,7 @@ class _Runs:
         return run_checked(self.tried, case, run) if len(self.recorders) <= self._must_run else case.call(run)
 
     def _check_copy(self, copy: nn.Module) -> None:
-        """Refuse a network that is random, or whose copy gives something else."""
+        """Raise an error for a network that is random, or whose copy computes other outputs."""
         last, output = self.found.cases[-1].inputs, self.found.outputs[-1]
         if stands_for(self._host, last, output):
             return
@@ -122,7 +122,7 @@ class _Runs:
         raise InputError("a copy of the network gives other outputs than the network itself.", hint=NOT_INDEPENDENT)
 
     def trains_alike(self) -> bool:
-        """Return True if a training pass takes the path of an evaluation pass, norms and dropout apart."""
+        """Return True if a training pass takes the path of an evaluation pass, except for norms and dropout."""
         batches = [case.inputs for case in self.found.cases if case.inputs.batch() > 1]
         if not batches or self.cost is None:
             return False
@@ -133,13 +133,13 @@ class _Runs:
                 inputs.call(partial(training.run, self.tried.train()))
         except Depl0Error:
             raise
-        except Exception:  # the recorder will say what is wrong
+        except Exception:  # the recorder will report the problem
             return False
         return training.path == self.recorders[id(inputs)].path
 
 
 def _cost_if_still_itself(tried: nn.Module, found: Accepted) -> Cost | None:
-    """Count the cost of a network, if it gives on the example what it gave before it was run on other inputs."""
+    """Count the cost of a network, if its outputs on the example did not change after runs on other inputs."""
     try:
         cost, again = counted_run(tried, found.cases[0].inputs)
     except Depl0Error:
@@ -150,7 +150,7 @@ def _cost_if_still_itself(tried: nn.Module, found: Accepted) -> Cost | None:
 
 
 def _check_outputs(host: nn.Module, found: Accepted) -> None:
-    """Refuse a network whose outputs hold nothing that could be compared."""
+    """Raise an error for a network without comparable outputs."""
     for case, output in zip(found.cases, found.outputs, strict=True):
         if not output_tensors(output):
             raise InputError(
@@ -161,10 +161,10 @@ def _check_outputs(host: nn.Module, found: Accepted) -> None:
 
 
 def evaluation_copy(host: nn.Module) -> nn.Module:
-    """Return a copy of the host in evaluation mode; refuse a host whose parameters are not the same in both modes.
+    """Return a copy of the host in evaluation mode; raise an error if its parameters differ between both modes.
 
-    A gate multiplies a parameter. If an adapter is added to it in evaluation mode and taken out for training, as LoRA
-    layers do, the gate would not be on what is left.
+    A gate multiplies a parameter. If an adapter is added to the parameter in evaluation mode and removed for training,
+    as in LoRA layers, the gate would not multiply the parameter without the adapter.
     """
     copy = private_copy(host)
     kinds = {type(module) for module in copy.modules()}
@@ -183,7 +183,7 @@ def evaluation_copy(host: nn.Module) -> nn.Module:
 
 
 def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str, has_run: bool = False) -> Graph:
-    """Record a pass, after a real one: what the network keeps in caches outside of itself is then of real tensors."""
+    """Record a pass, after a real one, so that caches outside the network contain real tensors."""
     copy.train(mode == "training")
     try:
         with untouched(host), torch.no_grad():
@@ -191,6 +191,6 @@ def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str,
                 example.call(copy)
     except Depl0Error:
         raise
-    except Exception:  # the recorder will say what is wrong
+    except Exception:  # the recorder will report the problem
         pass
     return record(copy, example, mode)

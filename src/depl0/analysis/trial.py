@@ -1,4 +1,4 @@
-"""The trial of a plan: a third to two thirds of every group are cut out of a copy, which must still run and agree."""
+"""The trial of a plan: cut a third to two thirds of every group out of a copy, which must still run and agree."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ NOT_DETERMINISTIC = "a pruned network can be compared only if randomness is for 
 
 @dataclass(frozen=True)
 class Failure:
-    """Where a trial cut goes wrong: it cannot be run there, or gives other values there."""
+    """The position at which a trial cut fails: the cut network cannot be run there, or computes other values."""
 
     case: str
     layer: str
     line: str = ""
-    """the line of forward that raised, as a traceback prints it; "" where only values differ"""
+    """The line of forward that raised, as printed in a traceback; "" if only values differ."""
     training: bool = False
 
     @property
     def reason(self) -> str:
-        """Say why the channels at fault cannot be pruned."""
+        """Return the reason why the channels at fault cannot be pruned."""
         return "its size is fixed in the code of forward" if self.line else "its number of channels changes the values"
 
 
 class Trial:
-    """Tries plans on a copy of the host whose weights are such that nothing hides behind a zero."""
+    """Tries plans on a copy of the host whose weights are changed so that zeros cannot hide errors."""
 
     def __init__(self, model: nn.Module, cases: Sequence[Case]) -> None:
         self._plain = model
         self._model, self._cases = _in_full_precision(_livened(model), cases)
         self.guessed = False
-        """whether something was guessed after a failure; then the example is compared in float64 as well"""
+        """True if an assumption was made after a failure; then the example is compared in float64 as well."""
         self.covered: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
 
     def run(self, plan: Plan, spared: Collection[str] = ()) -> Failure | None:
-        """Cut and compare, in evaluation mode on every input, and in training mode; ``spared`` groups stay whole."""
+        """Cut and compare, in evaluation mode on every input, and in training mode; ``spared`` groups are not cut."""
         try:
             return self._run(plan, spared)
-        except _UnlivelyError:  # the network's weights have to be what they are
+        except _UnlivelyError:  # the network does not run with other weights
             self._model, self._cases = _in_full_precision(self._plain, self._cases)
             return self._run(plan, spared)
 
@@ -89,11 +89,12 @@ class Trial:
         positions: Mapping[Axis, Tensor],
         exact: Mapping[str, Tensor] | None,
     ) -> tuple[Accepted, Failure | None]:
-        """Compare in evaluation mode, the smallest case in float64 as the certificate will, the others in float32.
+        """Compare in evaluation mode, the smallest case in float64 like the certificate, the others in float32.
 
-        Small weights may hide what is wrong behind the rounding of float32, and a single token the scale of attention:
-        what was guessed is seen on the example too. ``exact`` are tensors of the smaller network before they were
-        rounded; None if there is nothing but rounding to be seen in float64. Returns the larger network's outputs, too.
+        Small weights may hide errors below the rounding of float32, and a single token may hide the scale of attention.
+        Therefore, after an assumption the example is compared as well. ``exact`` are tensors of the smaller network
+        before they were rounded; None if only rounding would differ in float64. Also returns the larger network's
+        outputs.
         """
         cases, given = self._cases, dict[int, Any]()
         if exact is not None:
@@ -122,7 +123,7 @@ class Trial:
         positions: Mapping[Axis, Tensor],
         exact: Mapping[str, Tensor],
     ) -> tuple[Accepted, Failure | None]:
-        """Return the cases that were compared, none if the network insists on another precision somewhere inside."""
+        """Return the cases that were compared; none if the network requires another precision inside."""
         smallest = min(self._cases[1:] or self._cases, key=lambda case: case.inputs.numbers())
         chosen = tuple(case for case in self._cases if case is smallest or (self.guessed and case is self._cases[0]))
         precise = _in_float64(self._model, scaled)
@@ -163,7 +164,7 @@ def _in_float64(model: nn.Module, tensors: Mapping[str, Tensor]) -> Subject:
 def _difference(
     wanted: Accepted, reference: Subject, candidate: Subject, positions: Mapping[Axis, Tensor], allowed: float
 ) -> Failure | None:
-    """Return where a smaller network differs from what is wanted."""
+    """Return the first difference of a smaller network from the wanted outputs."""
     result = compare(wanted, candidate, allowed)
     if result.failure is not None:
         return Failure(result.case.what, result.layer, user_line(result.failure))
@@ -179,11 +180,11 @@ def _difference(
 
 
 def trial_gates(plan: Plan) -> Tensor:
-    """Return random gates of which every group has a third to two thirds closed, no two neighbours the same share.
+    """Return random gates that close a third to two thirds of every group, with distinct fractions for neighbours.
 
-    Code that takes the width of one group for that of another (``v.reshape(x.shape)``) fails unless both keep the same
-    share. Equal shares would hide it, and so would chance; steps of the golden ratio keep groups apart that are close
-    to each other.
+    Code that uses the width of one group for another (``v.reshape(x.shape)``) fails unless both keep the same fraction.
+    Equal fractions would hide the failure, and random ones might be equal by chance. Steps of the golden ratio separate
+    the fractions of groups that are close to each other.
     """
     gates = torch.rand(plan.num_gates, generator=torch.Generator().manual_seed(0)).clamp_min(1e-3)
     for number, group in enumerate(plan.groups):
@@ -199,7 +200,7 @@ class _UnlivelyError(Exception):
 
 
 def _livened(model: nn.Module) -> nn.Module:
-    """Return a copy in which no parameter is all zeros or all ones: a head that starts at zero hides everything."""
+    """Return a copy in which no parameter is all zeros or all ones, because a head of zeros hides every error."""
     lively = private_copy(model).eval()
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -221,7 +222,7 @@ def _livened(model: nn.Module) -> nn.Module:
 
 
 def _in_full_precision(model: nn.Module, cases: Sequence[Case]) -> tuple[nn.Module, list[Case]]:
-    """Return a float32 form of a half-precision network, whose rounding would hide what the trial looks for."""
+    """Return a float32 form of a half-precision network, whose rounding would hide errors in the trial."""
     if not is_half_precision(model):
         return model, list(cases)
     full = private_copy(model).float().eval()
@@ -232,6 +233,6 @@ def _in_full_precision(model: nn.Module, cases: Sequence[Case]) -> tuple[nn.Modu
                 case.inputs.call(full)
     except Depl0Error:
         raise
-    except Exception:  # it insists on half precision somewhere inside
+    except Exception:  # it requires half precision inside
         return model, list(cases)
     return full, full_cases

@@ -1,9 +1,9 @@
-"""Where a gate must multiply so that a closed channel is exactly zero wherever it is read.
+"""Sites of gates: the parameters that a gate must multiply so that a closed channel is exactly zero for its consumers.
 
-Slicing an input channel out of a convolution is exact only if that channel is zero there. From every dense reader we
-walk back to the last affine operator (batch norm, else the convolution or linear layer itself) through operators with
-f(0) = 0, and put the gate on that affine. Where no such way exists (a sigmoid in between), the gate goes on the
-reader's own input weights, which is always exact.
+Slicing an input channel out of a convolution is exact only if that channel is zero there. From every dense consumer we
+follow the graph backwards to the last affine operator (batch norm, else the convolution or linear layer itself) through
+operators with f(0) = 0, and put the gate on that affine operator. If no such path exists (for example because of a
+sigmoid), the gate multiplies the consumer's own input weights, which is always exact.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEEPS_ZEROS = (
 
 
 def place_sites(state: Propagation, graphs: list[Graph]) -> dict[Axis, str]:
-    """Return the axes that gates multiply, each with its layer, in the order in which they are found."""
+    """Return the axes that gates multiply, each with its layer, in the order of their discovery."""
     sites: dict[Axis, str] = {}
     for graph in graphs:
         _Silencer(state, graph, sites).run()
@@ -49,7 +49,7 @@ def place_sites(state: Propagation, graphs: list[Graph]) -> dict[Axis, str]:
 
 
 class _Silencer:
-    """Finds, for every dense reader of one graph, the affines that can silence its closed channels."""
+    """Finds, for every dense consumer in one graph, the affine operators that can set its closed channels to zero."""
 
     def __init__(self, state: Propagation, graph: Graph, sites: dict[Axis, str]) -> None:
         self.state, self.graph, self.sites = state, graph, sites
@@ -61,7 +61,7 @@ class _Silencer:
             self.silenceable[node] = found is not None and all(self.silenceable[source] for source in found)
 
     def run(self) -> None:
-        """Place the sites of layers, of modules that are analysed as a whole, and of all affines on the way to them."""
+        """Place the sites of layers, of modules analysed as a whole, and of all affine operators before them."""
         for node in self.graph.nodes:
             if operator_name(node) in RECURRENT:
                 self._recurrent(node)
@@ -78,7 +78,7 @@ class _Silencer:
                     self.sites.setdefault(axis, self.graph.layer[node])
 
     def _silence(self, start: fx.Node) -> bool:
-        """Mark every affine on the way back from a tensor, each once; tell whether that silences it."""
+        """Mark every affine operator on the way back from a tensor, each once; return True if that makes it zero."""
         if not self.silenceable[start]:
             return False
         stack = [start]
@@ -90,7 +90,7 @@ class _Silencer:
         return True
 
     def _layer(self, node: fx.Node) -> None:
-        """Silence what a layer reads, at its own input weights where nothing before it can."""
+        """Make a layer's inputs zero, at its own input weights if no operator before it can."""
         parts = layer_parts(node)
         if parts is None or parts.in_dim is None:
             return
@@ -106,7 +106,7 @@ class _Silencer:
             self.state.labels.mark_unprunable(value.labels, reason)
 
     def _recurrent(self, node: fx.Node) -> None:
-        """Silence what a recurrent layer reads, its own units at the weights that read them."""
+        """Make a recurrent layer's inputs zero, and its own units at the weights of their consumers."""
         calls = recurrent_calls(self.state, node)
         if not calls:
             return
@@ -120,7 +120,7 @@ class _Silencer:
                 self.sites.setdefault((call.inputs, 1), layer)
 
     def _module(self, call: ModuleCall) -> None:
-        """Silence what a module reads that is analysed as a whole."""
+        """Make the inputs of a module that is analysed as a whole zero."""
         for axis in call.inner_axes:
             self.sites.setdefault(axis, call.path)
         given = self.state.values[call.source]
@@ -132,7 +132,7 @@ class _Silencer:
             self.sites.setdefault(call.otherwise, call.path)
 
     def _one_of(self, tensors: tuple[fx.Node, ...]) -> None:
-        """Silence one of several tensors that are multiplied and then summed over channels."""
+        """Make one of several tensors that are multiplied and then summed over channels zero."""
         if any(self._silence(tensor) for tensor in tensors):
             return
         for tensor in tensors:
@@ -141,16 +141,16 @@ class _Silencer:
 
 
 def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
-    """Return the axes that a gate multiplies to silence a node's output; none if the node is no affine."""
+    """Return the axes that a gate multiplies to set a node's output to zero; none if the node is not affine."""
     name = operator_name(node)
     if not isinstance(state.values[node], Channels):
         return []
     if node in state.module_calls:
         return list(state.module_calls[node].out_axes)
-    if name in {"expand", "repeat"}:  # of a parameter, which then is all there is to silence
+    if name in {"expand", "repeat"}:  # of a parameter, which is then the only tensor to gate
         return [_own_axis(state, n) for n in tensor_inputs(node) if isinstance(state.values[n], Stored)]
     if name == "embedding":
-        weight = state.values[arguments(node)["weight"]]  # positions that it looks up may be stored as well
+        weight = state.values[arguments(node)["weight"]]  # looked-up positions may be stored as well
         return [(weight.name, 1)] if isinstance(weight, Stored) else []
     parts = layer_parts(node)
     if parts is not None:
@@ -165,16 +165,16 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
 
 
 def _own_axis(state: Propagation, node: fx.Node) -> Axis:
-    """Return the long axis of a stored vector: its own where it is used as it is, else the only one that it has."""
+    """Return the long axis of a stored vector: its own if it is used unchanged, else its only one."""
     value, vector = state.values[node], state.vector_dim(node)
     assert isinstance(value, Stored) and vector is not None
     return value.name, vector if node.op == "placeholder" else 0
 
 
 def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, bool]) -> list[fx.Node] | None:
-    """Return the inputs that must be zero for the node's channels to be zero; None if that cannot be said.
+    """Return the inputs that must be zero for the node's channels to be zero; None if that is unknown.
 
-    An affine needs none: it is where the gate goes.
+    An affine operator needs none, because it is the site of the gate.
     """
     name = operator_name(node)
     value = state.values.get(node)
@@ -187,7 +187,7 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
     if isinstance(value, list):
         return _channel_inputs(state, node) if name in _KEEPS_ZEROS else None
     if not isinstance(value, Channels):
-        return []  # no removable channels: nothing to silence
+        return []  # no removable channels: no tensor must be zero
     if name == "embedding":
         return []
     if name in LAYERS | PRODUCTS | _AFFINE_NORMS:
@@ -204,7 +204,7 @@ def _zero_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, 
 
 
 def _is_trainable_affine(state: Propagation, node: fx.Node) -> bool:
-    """Tell whether a gate can be put on a node: it has a weight, and its weight and bias are parameters."""
+    """Return True if a gate can be put on a node: it has a weight, and its weight and bias are parameters."""
     parts = layer_parts(node)
     if parts is None and operator_name(node) not in _AFFINE_NORMS:
         return False
@@ -226,20 +226,20 @@ def _channel_inputs(state: Propagation, node: fx.Node) -> list[fx.Node]:
 def _pointwise_sources(state: Propagation, node: fx.Node, silenceable: dict[fx.Node, bool]) -> list[fx.Node] | None:
     name, tensors = operator_name(node), tensor_inputs(node)
     labelled = [n for n in tensors if isinstance(state.values[n], Channels)]
-    if name == "mul":  # one zero factor is enough: the one with a clear way back to an affine, not the sigmoid's
+    if name == "mul":  # one zero factor is enough: the one with a path to an affine operator, not the sigmoid
         return [n for n in labelled if silenceable[n]][:1] or None
-    if name == "div":  # 0/0 is no zero, so no channel may be closed that is divided by something made of itself
+    if name == "div":  # 0/0 is not zero, so no channel may be closed that is divided by a function of itself
         numerator = arguments(node)["self"]
         return [numerator] if labelled == [numerator] else None
-    if name in {"add", "sub"} and stored_axes(state, node):  # a parameter is added, which a gate can silence as well
+    if name in {"add", "sub"} and stored_axes(state, node):  # the gate can multiply an added parameter as well
         return labelled
-    if len(labelled) != len(tensors):  # meets a constant or a broadcast value that may not be zero
+    if len(labelled) != len(tensors):  # combined with a constant or a broadcast value that may not be zero
         return None
     return labelled if _is_zero_at_zero(node) else None
 
 
 def _is_zero_at_zero(node: fx.Node) -> bool:
-    """Evaluate the operator at zero."""
+    """Return True if the operator maps zero to zero."""
 
     def zero(source: fx.Node) -> Tensor:
         return torch.zeros([1] * len(shape_of(source)), dtype=torch.float64)
