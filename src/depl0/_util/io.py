@@ -140,8 +140,7 @@ FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md")
 
 
 def local_folder(source: str | os.PathLike[str]) -> Path:
-    """Return a local folder unchanged, or download ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION`` to the Hub's
-    cache.
+    """Return a local folder, or download ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION`` to the Hub's cache.
 
     Raises:
         InputError: no repository can have that name.

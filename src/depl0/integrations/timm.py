@@ -22,8 +22,7 @@ CONFIG = "config.json"
 
 
 def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], name: str, **arguments: Any) -> Path:
-    """Write a compact network of timm to a folder: the files of :func:`depl0.save`, and the arguments that build the
-    dense network.
+    """Write a compact network of timm to a folder: the files of :func:`depl0.save`, and how the dense network is built.
 
     Args:
         compact: the network.

@@ -92,9 +92,7 @@ def has_checkpoints(folder: Path) -> bool:
 
 @contextmanager
 def fitting(folder: Path, step: int) -> Iterator[None]:
-    """Raise an explanation if a valid checkpoint lacks entries of this run, because it is of another version or
-    handmade.
-    """
+    """Explain errors from a valid checkpoint that does not fit this run (handmade or of another version)."""
     try:
         yield
     except Depl0Error:

@@ -61,9 +61,7 @@ def make_reporter(quiet: bool = False) -> Reporter:
 
 @contextmanager
 def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
-    """Show progress that the library reports in the context (:func:`depl0._util.progress.report_progress`) as one
-    phase.
-    """
+    """Show progress of the library (:func:`depl0._util.progress.report_progress`) within the context as one phase."""
 
     def listen(done: int, steps: int) -> None:
         if done == 1:
@@ -186,9 +184,7 @@ class Live(Reporter):
 
 @final
 class Logged(Reporter):
-    """Writes ``log.txt`` with timestamps, in addition to another reporter: notes, epochs, and occasional lines in
-    between.
-    """
+    """Writes ``log.txt`` with timestamps beside another reporter: notes, epochs, and occasional lines in between."""
 
     def __init__(self, shown: Reporter, path: Path) -> None:
         self._shown, self._path = shown, path

@@ -1,4 +1,4 @@
-"""Many runs in one folder, and what they say together: comparisons of methods and budgets."""
+"""Studies: many runs in one folder and their joint results, such as comparisons of methods and budgets."""
 
 from depl0._util.optional import check_installed
 

@@ -1,7 +1,7 @@
-"""Choosing one recipe field for each method of a comparison, on images that are held out from training.
+"""Choose one recipe field for each method of a comparison, on images held out from training.
 
 One run for each value, with the recipe's own seed; the value whose compact network is best on the validation images is
-taken. Test images decide nothing.
+chosen. Test images are not used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from depl0.app.tasks import Metric, metric_in
 from depl0.errors import InputError, TrainingError
 
 HELD_OUT = 0.1
-"""the share of the training images that trials hold out, where the recipe holds out none"""
+"""fraction of the training images that trials hold out if the recipe holds out none"""
 
 
 @final
@@ -36,7 +36,7 @@ class Choice:
 
 
 def read_choice(text: str) -> Choice:
-    """Read what ``--choose`` was given.
+    """Parse the argument of ``--choose``.
 
     >>> read_choice("finetune.lr=0.01, 0.02")
     Choice(field='finetune.lr', values=('0.01', '0.02'))
@@ -53,7 +53,7 @@ def read_choice(text: str) -> Choice:
 
 @final
 class Trials:
-    """The runs that a choice is made by: every value for every method."""
+    """The runs that a choice is based on: every value for every method."""
 
     def __init__(self, methods: Mapping[str, Recipe], choice: Choice, metric: Metric) -> None:
         self._methods, self._choice, self._metric = tuple(methods), choice, metric
@@ -66,7 +66,7 @@ class Trials:
         }
 
     def run(self, folder: Path, reporter: Reporter, workers: Workers | None = None) -> dict[str, Any]:
-        """Run what is not done yet, in a folder of its own, and return what was chosen for each method, and why."""
+        """Run the missing trials in a separate folder, and return the chosen value for each method with its reason."""
         study = Study("trials", self._recipes, folder / TRIALS)
         found, _ = carry_out(study, reporter, self._summarise, _tabulate, workers=workers)
         for method, chosen in found["chosen"].items():
@@ -100,7 +100,7 @@ class Trials:
 
 
 def _best(members: Sequence[dict[str, Any]], method: str, metric: Metric) -> str | None:
-    """Return the value that is best on the validation images, the first one of equals; None: no trial is finished."""
+    """Return the value that is best on the validation images, the first one on ties; None if no trial is finished."""
     best: tuple[str, float] | None = None
     for member in members:
         score = member[f"validation_{metric.name}"]
@@ -131,7 +131,7 @@ def _tabulate(result: dict[str, Any]) -> Table:
 
 
 def choice_note(choice: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the line below a comparison's table that says what was chosen."""
+    """Return the line below a comparison's table that lists the chosen values."""
     if choice is None:
         return ()
     chosen = ", ".join(f"{method} {number}" for method, number in choice["chosen"].items())

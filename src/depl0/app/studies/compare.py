@@ -44,7 +44,7 @@ from depl0.gates.threshold import COSTS
 
 DIRECTIONS = ("forward", "backward")
 SAME_COST = 0.005
-"""costs that differ by at most this share of the dense cost count as equal on the frontier"""
+"""costs that differ by at most this fraction of the dense cost count as equal on the frontier"""
 _T_QUANTILES = (
     12.706,
     4.303,
@@ -66,7 +66,7 @@ _T_QUANTILES = (
 
 
 def read_methods(text: str) -> tuple[str, ...]:
-    """Read methods that are separated by commas.
+    """Parse methods separated by commas.
 
     >>> read_methods("dep-l0, dep-l0:backward, l0-hc")
     ('dep-l0', 'dep-l0:backward', 'l0-hc')
@@ -84,7 +84,7 @@ def read_methods(text: str) -> tuple[str, ...]:
 
 
 def parts_of(method: str) -> list[str]:
-    """Return a method and its variants, each of which may be in a file of the user's own.
+    """Return a method and its variants, each of which may be defined in a user's file.
 
     >>> parts_of("dep-l0:conv1d:backward"), parts_of("dep-l0:mine.py:Gen"), parts_of("path/mine.py:Mine")
     (['dep-l0', 'conv1d', 'backward'], ['dep-l0', 'mine.py:Gen'], ['path/mine.py:Mine'])
@@ -101,7 +101,7 @@ def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
     """Return the recipe fields of a method, or of a variant: ``dep-l0:backward``, ``dep-l0:conv1d:backward``."""
     name, *variants = parts_of(method)
     fields = for_method(recipe, name)
-    fields.pop("name", None)  # a member's name is its folder's
+    fields.pop("name", None)  # a member's name is that of its folder
     for variant in variants:
         if name == "dep-l0" and variant in DIRECTIONS:
             fields["gates.direction"] = variant
@@ -117,14 +117,14 @@ def gates_of(recipe: Recipe, method: str) -> dict[str, object]:
 
 @final
 class Comparison:
-    """Several methods and budgets, several seeds, everything else the same: the members, and their table.
+    """Several methods, budgets and seeds with everything else the same: the members, and their table.
 
     Args:
-        recipe: what all runs share.
+        recipe: settings shared by all runs.
         methods: names or variants, as :func:`gates_of` reads them; none: the recipe's own method alone.
         seeds: number of runs for each method and budget, from the recipe's seed on.
-        budgets: shares of the cost that may be left; none: the recipe's own budget.
-        choice: what :class:`~depl0.app.studies.choice.Trials` chose for each method.
+        budgets: fractions of the cost to keep; none: the recipe's own budget.
+        choice: the choice of :class:`~depl0.app.studies.choice.Trials` for each method.
         by_budget: name members by their budgets alone.
     """
 
@@ -138,7 +138,7 @@ class Comparison:
         *,
         by_budget: bool = False,
     ) -> None:
-        if budgets:  # what is chosen for a method is chosen in the middle
+        if budgets:  # values are chosen at the middle budget
             recipe = with_overrides(recipe, {"gates.budget": sorted(budgets)[len(budgets) // 2]})
         if recipe.gates.budget is None:
             raise InputError(
@@ -159,7 +159,7 @@ class Comparison:
         self.budgets = tuple(sorted(budgets, reverse=True)) or (recipe.gates.budget,)
 
     def members(self) -> dict[str, Recipe]:
-        """Return the members, seed by seed, so that an early end leaves every method with about as many."""
+        """Return the members, seed by seed, so that after an early end all methods have a similar number of runs."""
         return {
             self._name(method, budget, seed): with_overrides(
                 recipe, {"run.seed": seed, "gates.budget": budget, **self._chosen(method)}
@@ -180,16 +180,16 @@ class Comparison:
         return {method: with_overrides(self.recipe, gates_of(self.recipe, method)) for method in self.methods}
 
     def chosen(self, choice: Mapping[str, Any]) -> Comparison:
-        """Return the comparison with what :class:`~depl0.app.studies.choice.Trials` chose for each method."""
+        """Return the comparison with the choice of :class:`~depl0.app.studies.choice.Trials` for each method."""
         return Comparison(self.recipe, self.methods, len(self.seeds), self.budgets, choice)
 
     def _chosen(self, method: str) -> dict[str, object]:
-        """Return what was chosen for a method; with that, all training images are trained on."""
+        """Return the fields chosen for a method; with these, all training images are used for training."""
         choice = self._choice
         return {} if choice is None else {choice["field"]: choice["chosen"][method], "data.validation": 0.0}
 
     def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
-        """Return what ``comparison.json`` holds."""
+        """Return the content of ``comparison.json``."""
         described = {outcome.name: describe(outcome, self.metric) for outcome in outcomes}
         rows = [
             {
@@ -229,7 +229,7 @@ class Comparison:
 
 
 def _shown(method: str) -> str:
-    """Return a method as it may be published."""
+    """Return a method's name without local folders."""
     return ":".join(map(shown_spec, parts_of(method)))
 
 
@@ -302,7 +302,7 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 def tabulate(result: Result) -> Table:
-    """Return the table of a comparison; with several budgets it says which rows are on the frontier."""
+    """Return the table of a comparison; with several budgets it marks the rows on the frontier."""
     metric = metric_in(result)
     held_out, several = are_held_out(result["members"], metric), len({row["budget"] for row in result["methods"]}) > 1
     agreement = shown_agreement(result["members"])

@@ -1,7 +1,8 @@
-"""One member of a study: run here, or as a process of its own that workers start.
+"""One member of a study, run in this process or in a separate process started by workers.
 
 ``python -m depl0.app.studies.member FOLDER NAME`` runs the member of that name, from its last checkpoint if it was
-begun before. The study's folder is all that it needs, and all that it leaves; a failure is also its last line, as JSON.
+started before. It needs only the study's folder, and writes only there; a failure is also printed as the last line, in
+JSON.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from depl0.errors import Depl0Error, RunInterruptedError, TrainingError
 FINISHED, FAILED, STOPPED = 0, 1, 75
 """exit codes of a member's process"""
 LOGS = "logs"
-"""the folder, within a study's, of what processes print"""
+"""subfolder of a study for the output of processes"""
 
 
 @final
 @dataclass(frozen=True)
 class Failure:
-    """Why a member failed."""
+    """The reason why a member failed."""
 
     kind: str
     message: str
@@ -43,18 +44,18 @@ class Failure:
 
 
 class LostWorkerError(TrainingError):
-    """A member's process has ended in a way that is not its own: killed, or without memory."""
+    """Raised if a member's process was ended from outside: killed, or out of memory."""
 
 
 def run_member(recipe: Recipe, path: Path, reporter: Reporter, shared: Shared | None = None) -> Failure | None:
-    """Run a member in its folder, from its last checkpoint; return why it failed, if it did."""
+    """Run a member in its folder, from its last checkpoint. Return its failure, if any."""
     try:
         prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter, shared=shared)
     except RunInterruptedError:
         raise
     except Depl0Error as error:
         return Failure(type(error).__name__, error.message, error.hint)
-    except (OSError, MemoryError, RuntimeError) as error:  # a full disk, a device without memory
+    except (OSError, MemoryError, RuntimeError) as error:  # for instance, a full disk or a device out of memory
         return Failure(type(error).__name__, f"{type(error).__name__}: {error}")
     return None
 
@@ -68,17 +69,17 @@ def run_process(
 ) -> dict[str, Any] | None:
     """Run a member as a process, and wait for it; return its failure, if it failed.
 
-    Workers call this where there is room. Whatever ends the caller ends the process too, which saves first.
+    Workers call this when resources are free. If the caller ends, the process saves and ends too.
 
     Args:
         folder: the study's folder.
         name: the member.
-        where: the folder to work in, which relative paths of recipes start from.
+        where: the working folder, to which relative paths of recipes refer.
         variables: environment variables to set.
-        started: is given the process.
+        started: called with the process.
 
     Raises:
-        RunInterruptedError: the process was asked to stop.
+        RunInterruptedError: a stop of the process was requested.
         LostWorkerError: it was killed.
     """
     log = Path(folder) / LOGS / f"{name.replace('/', '-')}.log"
@@ -114,7 +115,7 @@ def main(folder: str, name: str) -> int:
     study = read_json(Path(folder) / "study.json")
     text = next(member["recipe"] for member in study["members"] if member["name"] == name)
     try:
-        with stop_on_signals(), trusting(True):  # whoever started the study has named its code
+        with stop_on_signals(), trusting(True):  # the user who started the study has named its code
             failure = run_member(parse_recipe(text, name), Path(folder) / name, Plain())
     except (RunInterruptedError, StopRequested) as stop:
         print(stop, file=sys.stderr)

@@ -26,10 +26,10 @@ DENSE = "#888888"
 
 
 def draw_comparison(result: Result, folder: Path) -> None:
-    """Write ``comparison.png`` and ``comparison.svg``; nothing for a single budget, or while nothing is finished.
+    """Write ``comparison.png`` and ``comparison.svg``, unless there is a single budget or no finished member.
 
-    Where networks were compared with the dense one, as after ``--quick``, metric and agreement are both drawn, against
-    the cost and against the measured milliseconds.
+    If networks were compared with the dense one, as after ``--quick``, metric and agreement are both drawn, against the
+    cost and against the measured milliseconds.
     """
     metric = metric_in(result)
     done = [row for row in result["methods"] if row[metric.name]["mean"] is not None]

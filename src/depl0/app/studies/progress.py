@@ -1,4 +1,4 @@
-"""The members of a study that run at the same time, in one table on the terminal."""
+"""Table of the concurrent members of a study on the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERY_SECONDS = 2.0
 def member_table(
     folder: Path, statuses: Callable[[], dict[str, str]], reporter: Reporter
 ) -> Iterator[Callable[[], None]]:
-    """Show a table while the context lasts, where the reporter shows a live display; gives what renews it."""
+    """Show a table within the context if the reporter shows a live display. Yield a function that updates it."""
     if not isinstance(reporter, Live):
         yield lambda: None
         return
@@ -47,7 +47,7 @@ def _table(folder: Path, statuses: dict[str, str]) -> Table:
 
 
 def where(run: Path) -> str:
-    """Say how far a run is, by the last epoch that it has written down."""
+    """Describe the progress of a run by its last recorded epoch."""
     try:
         lines = [line for line in Lines(run / "metrics.jsonl").read() if "epoch" in line and "phase" in line]
     except FormatError:  # it is being written

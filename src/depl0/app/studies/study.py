@@ -1,7 +1,7 @@
 """A study: many recipes in one folder, each an ordinary run in a folder of its own.
 
-A study may be stopped at any time and called again: members that are finished are read, those that are half done go on
-from their last checkpoint, those that failed are tried again. One that fails does not lose the others.
+A study may be stopped at any time and run again. Finished members are read, unfinished ones resume from their last
+checkpoint, and failed ones are tried again. A failed member does not affect the others.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingE
 VERSION = 1
 POLL_SECONDS = 0.2
 TRIALS = "trials"
-"""the folder, within a study's, of runs that its members are chosen by"""
+"""subfolder of a study for the trial runs on which choices are based"""
 
 Result = dict[str, Any]
-"""what a study's JSON file holds"""
+"""content of a study's JSON file"""
 Status = Literal["finished", "failed", "half done", "not started"]
 
 
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """What has become of a member."""
+    """Status and result of a member."""
 
     name: str
     status: Status
@@ -52,7 +52,7 @@ class Outcome:
 
 @final
 class Study:
-    """Members by name, in one folder. Making one checks the folder and writes nothing."""
+    """Members by name, in one folder. The constructor checks the folder and writes nothing."""
 
     def __init__(self, kind: str, members: Mapping[str, Recipe], folder: Path) -> None:
         if not members:
@@ -73,9 +73,9 @@ class Study:
     def run(
         self, reporter: Reporter, after_each: Callable[[list[Outcome]], None], workers: Workers | None = None
     ) -> list[Outcome]:
-        """Run what is not finished, one member after the other, or wherever workers have room for them.
+        """Run the unfinished members, one after the other or in parallel by workers.
 
-        ``after_each`` is told what there is by then. An interruption ends the study; a member that fails does not.
+        ``after_each`` receives the outcomes so far. An interruption ends the study; a failed member does not.
         """
         self._write()
         if workers is not None:
@@ -99,7 +99,7 @@ class Study:
         return self.outcomes()
 
     def outcomes(self) -> list[Outcome]:
-        """Return what has become of every member so far."""
+        """Return the current outcome of every member."""
         return [self._outcome(name) for name in self.members]
 
     def _statuses(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ class Study:
     def _run_on(
         self, workers: Workers, reporter: Reporter, after_each: Callable[[list[Outcome]], None]
     ) -> list[Outcome]:
-        """Hand everything that is not finished to workers, and wait."""
+        """Submit all unfinished members to workers, and wait for them."""
         left = [name for name in self.members if not self._is_finished(name)]
         for name in left:
             self._failures.pop(name, None)
@@ -192,7 +192,7 @@ class Study:
         write_json(self._file, described)
 
     def _take_up(self) -> None:
-        """Refuse a folder that is not this study's; remember what failed in it."""
+        """Raise if a folder belongs to something else, and load the recorded failures of this study."""
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} is a file, not a folder for a {self.kind}.", hint="choose another --out.")
         if not self._file.exists():
@@ -224,12 +224,12 @@ class Study:
 
 
 def _result(job: Job) -> Failure | None:
-    """Return why a member failed that workers have run, or could not run."""
+    """Return the failure of a member that workers have run or could not run."""
     try:
         failure = job.result()
     except RunInterruptedError:
         raise
-    except Exception as error:  # whatever the workers, their cluster or its network raise
+    except Exception as error:  # the workers, their cluster or its network may raise any exception
         message = str(error).strip().splitlines() or [""]
         return Failure(type(error).__name__, f"{type(error).__name__}: {message[-1]}")
     return None if failure is None else Failure(**failure)
@@ -243,7 +243,7 @@ def carry_out(
     draw: Callable[[Result, Path], None] = lambda result, folder: None,
     workers: Workers | None = None,
 ) -> tuple[Result, Table]:
-    """Run a study; after every member write ``KIND.json``, ``KIND.md`` and the pictures; return both."""
+    """Run a study and write ``KIND.json``, ``KIND.md`` and the pictures after every member. Return result and table."""
 
     def publish(outcomes: list[Outcome]) -> tuple[Result, Table]:
         result = summarise(outcomes)
@@ -258,7 +258,7 @@ def carry_out(
 
 
 def raise_if_failed(study: Study) -> None:
-    """End with an error if members failed, after everything else has been done."""
+    """Raise an error if members failed, after all other work is done."""
     outcomes = study.outcomes()
     failed = [outcome.name for outcome in outcomes if outcome.failure is not None]
     if failed:
@@ -270,7 +270,7 @@ def raise_if_failed(study: Study) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file atomically."""
     atomic_write(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 

@@ -1,4 +1,4 @@
-"""Our own loop: dense training, search and fine-tuning of a recipe."""
+"""The built-in training loop: dense training, search and fine-tuning of a recipe."""
 
 from depl0._util.optional import check_installed
 

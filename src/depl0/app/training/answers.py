@@ -1,4 +1,4 @@
-"""What pruning changed in a classifier's answers: right answers class by class, and images whose answer changed."""
+"""Effect of pruning on a classifier's predictions: correct ones by class, and images whose prediction changed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ THUMBNAIL = 64
 
 @torch.no_grad()
 def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Module) -> dict[str, Any] | None:
-    """Return what ``answers.json`` holds; None where the task is not classification, or has too many classes.
+    """Return the content of ``answers.json``; None if the task is not classification, or has too many classes.
 
     Args:
         session: the run.
-        dense: the network that was pruned; None: it was not trained. Its classes are then those of the dense network
-            that was trained beside the search, if there is one, and no prediction is compared.
-        compact: what has become of it.
+        dense: the network that was pruned, or None if it was not trained. The figures by class are then those of the
+            dense network trained beside the search, if there is one, and no predictions are compared.
+        compact: the pruned network.
     """
     info, accelerator = session.data.info, session.accelerator
     if not _has_classes(session):
@@ -78,7 +78,7 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
 
 @torch.no_grad()
 def right_in_classes(session: Session, network: nn.Module) -> list[int] | None:
-    """Return how many predictions are correct in each class; None if the task is not classification."""
+    """Return the number of correct predictions in each class; None if the task is not classification."""
     if not _has_classes(session):
         return None
     accelerator = session.accelerator
@@ -99,14 +99,14 @@ def _answers(accelerator: Any, network: nn.Module, images: Any) -> Tensor:
 
 
 def picture(image: Tensor, info: DataInfo) -> str | None:
-    """Return a small image (channels, height, width) as a PNG file in base64; None for channels that are no colours."""
+    """Return a small image (channels, height, width) as a PNG file in base64; None if the channels are not colours."""
     if image.shape[0] not in (1, 3):
         return None
     image = image.float().cpu()
     if info.mean is not None and info.std is not None:
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
         image = image * std + mean
-    else:  # normalised by the user's own code: what is darkest becomes black
+    else:  # normalised by user code: the darkest value becomes black
         image = (image - image.min()) / (image.max() - image.min()).clamp(min=1e-9)
     height, width = image.shape[1:]
     if max(height, width) > THUMBNAIL:

@@ -1,4 +1,4 @@
-"""Everything a phase needs to continue to the bit: saved in a checkpoint, and restored from one."""
+"""Save and restore everything that a phase needs to continue bit-identically."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from depl0.surgery.shrink import carry_over
 
 
 class Sums(NamedTuple):
-    """Sums over the steps of an epoch, on the device; read when the epoch is over."""
+    """Sums over the steps of an epoch, kept on the device until the epoch ends."""
 
     losses: Tensor
     """loss and task loss, times the number of examples, and that number"""
     measured: Tensor
-    """the metric's own sums, exact"""
+    """the metric's own exact sums"""
 
     def plus(self, other: Sums | None) -> Sums:
-        """Return both together."""
+        """Return the total of both."""
         return self if other is None else Sums(other.losses + self.losses, other.measured + self.measured)
 
     def over_processes(self, accelerator: Accelerator) -> Sums:
-        """Return the sums over the processes of a run; all of them call this together."""
+        """Return the sums over all processes of a run. All processes must call this together."""
         return Sums(*(accelerator.reduce(own, reduction="sum") for own in self))
 
 
 def is_step_to_save(session: Session) -> bool:
-    """Tell whether ``run.checkpoint_steps`` wants a checkpoint after this step."""
+    """Return True if ``run.checkpoint_steps`` requires a checkpoint after this step."""
     steps = session.recipe.run.checkpoint_steps
     return steps is not None and session.global_step % steps == 0
 
 
 def is_checkpoint_due(session: Session) -> bool:
-    """Tell whether it is time for a checkpoint, by steps or by the clock."""
+    """Return True if a checkpoint is due, by steps or by time."""
     if session.recipe.run.checkpoint_steps is not None:
         return is_step_to_save(session)
     return time.monotonic() - session.last_saved >= 60 * session.recipe.run.checkpoint_minutes
 
 
 def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | None) -> None:
-    """Write a checkpoint, unless a value is not finite. All processes call this together."""
+    """Write a checkpoint, unless a value is not finite. All processes must call this together."""
     check(session.accelerator, wrong_parameter(phase.model, session.global_step), phase.name)
     search = phase.search_state()
     if search is not None:
@@ -105,13 +105,13 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
 
 
 def _sums_of_all(accelerator: Accelerator, sums: Sums) -> list[dict[str, Tensor]]:
-    """Return the sums of every process: added up in another order they would be rounded otherwise."""
+    """Return the sums of every process separately, because another order of addition would round differently."""
     own = {name: value.cpu() for name, value in sums._asdict().items()}
     return [own] if accelerator.num_processes == 1 else list(gather_object([own]))
 
 
 def _load_network(phase: Phase, state: dict[str, Any]) -> None:
-    """Load a network's state; where that makes it smaller, take along what holds its parameters."""
+    """Load a network's state. If that makes it smaller, adapt the objects that hold its parameters."""
     if not isinstance(phase.model, GatedModel):
         phase.model.load_state_dict(state)
         return
@@ -131,7 +131,7 @@ def _restored_sums(accelerator: Accelerator, saved: list[dict[str, Tensor]] | No
         return None
     if len(saved) == accelerator.num_processes:
         return Sums(*(saved[accelerator.process_index][name].to(accelerator.device) for name in Sums._fields))
-    share = 1 if accelerator.is_main_process else 0  # of another number of processes: all in the first one's
+    share = 1 if accelerator.is_main_process else 0  # saved with another number of processes: rank 0 gets the total
     totals = (torch.stack([one[name] for one in saved]).sum(0) for name in Sums._fields)
     return Sums(*(share * total.to(accelerator.device) for total in totals))
 

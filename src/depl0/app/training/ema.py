@@ -1,7 +1,7 @@
 """An exponential moving average of the weights, with the update of :mod:`torch.optim.swa_utils`.
 
-``swa_utils.AveragedModel`` keeps a network of fixed shape. The networks here become smaller while they are averaged, so
-that their averages are kept as a list of tensors, which is cut along with them.
+``swa_utils.AveragedModel`` keeps a network of fixed shape. Networks in a search become smaller while they are averaged.
+Their averages are therefore kept as a list of tensors, which is cut along with them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Average:
         self.restart()
 
     def restart(self) -> None:
-        """Let the mean begin with the present weights."""
+        """Reset the mean to the current weights."""
         self.mean = [tensor.detach().clone() for tensor in self._present()]
 
     def update(self) -> None:
-        """Move the mean towards the present weights, in one operation for all of them."""
+        """Update the mean with the current weights, in one operation for all of them."""
         self._average(self.mean, self._present(), 0)
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """Give the network the mean as its weights."""
+        """Copy the mean to the network's weights."""
         torch._foreach_copy_(self._present(), self.mean)
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Let the network have the mean as its weights for a while."""
+        """Replace the network's weights by the mean within the context."""
         own = [tensor.detach().clone() for tensor in self._present()]
         self.copy_to_model()
         try:
@@ -55,7 +55,7 @@ class Average:
         return [tensor for tensor in tensors if tensor.is_floating_point()]
 
     def carry_over(self, shrunk: Shrunk) -> None:
-        """Go on with a smaller network: the mean is cut as its weights were."""
+        """Continue with a smaller network by cutting the mean in the same way as its weights."""
         moved = {id(entry.before): entry for entry in shrunk.moved}
         self.mean = [moved[id(tensor)].cut(mean) for tensor, mean in zip(self._present(), self.mean, strict=True)]
         self._model = shrunk.host

@@ -19,10 +19,10 @@ from depl0.search.calibration import call
 
 @torch.no_grad()
 def evaluate(accelerator: Accelerator, model: nn.Module, batches: Iterable[tuple[Any, Any]], task: Task) -> float:
-    """Return the task's metric over all batches and processes. Every module's mode is kept.
+    """Return the task's metric over all batches and processes. Every module's mode is restored.
 
     Raises:
-        DataError: inputs hold NaN or infinite values; they would count as wrong answers.
+        DataError: inputs hold NaN or infinite values, which would count as wrong predictions.
     """
     sums: Tensor | None = None
     damaged = torch.zeros((), device=accelerator.device)
@@ -46,15 +46,15 @@ def evaluate(accelerator: Accelerator, model: nn.Module, batches: Iterable[tuple
 
 
 class Scores(NamedTuple):
-    """A network's metric on each part of the data that it was not trained on."""
+    """A network's metric on the validation and the test images."""
 
     test: float
     validation: float | None
-    """None: no images are held out for choices"""
+    """None if no images are held out for choices"""
 
 
 def final_scores(accelerator: Accelerator, model: nn.Module, data: Data, task: Task) -> Scores:
-    """Return what a finished network is worth: measured once, and nothing is chosen by the test images."""
+    """Evaluate a finished network once. No choice depends on the test images."""
     test = evaluate(accelerator, model, data.test.epoch(0), task)
     held_out = data.validation
     return Scores(test, None if held_out is None else evaluate(accelerator, model, held_out.epoch(0), task))

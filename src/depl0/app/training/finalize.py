@@ -1,4 +1,4 @@
-"""The end of a run: what the compact network is worth, measured and written down."""
+"""The end of a run: evaluate and measure the compact network, and write the results."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from depl0.surgery.record import CompactRecord, record_of
 def finalize(
     session: Session, gated: GatedModel, compact: nn.Module, example: Tensor, trained: nn.Module | None
 ) -> dict[str, Any]:
-    """Evaluate and measure the compact network, save it, and return the summary that was written beside it.
+    """Evaluate and measure the compact network, save it, and write and return the summary.
 
-    ``trained`` is the dense network as it was before, to compare with; None: it was not trained.
+    ``trained`` is the original dense network for comparison, or None if it was not trained.
     """
     accelerator, state = session.accelerator, session.state
     record = record_for(compact)
     check_same(accelerator, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
     check(accelerator, wrong_parameter(compact, session.global_step), "the compact network")
-    for network in (compact, gated.host):  # measured as they are when they come from a file
+    for network in (compact, gated.host):  # measured in the layout that networks loaded from a file have
         set_contiguous(network)
     scores = final_scores(accelerator, compact, session.data, session.task)
     dense = model_factory(session.recipe, session.data)().to(accelerator.device)
@@ -113,7 +113,7 @@ def _summary(
 
 
 def _settled(session: Session, frozen: list[float]) -> float | None:
-    """Return since when the open gates have been nearly the final ones; a damaged file costs no run its result."""
+    """Return the epoch from which the open gates were nearly the final ones. A damaged file does not fail the run."""
     try:
         return settled_epoch(session.folder.gates.read(), frozen, session.recipe.gates.evaluation)
     except FormatError:
@@ -121,7 +121,7 @@ def _settled(session: Session, frozen: list[float]) -> float | None:
 
 
 def record_for(compact: nn.Module) -> CompactRecord:
-    """Return how a network that was extracted became compact."""
+    """Return the record of the cut of an extracted network."""
     record = record_of(compact)
     if record is None:
         raise InputError(f"expected a compact network, got {type(compact).__name__} instead.")

@@ -24,13 +24,13 @@ from depl0.errors import RunInterruptedError
 from depl0.search.calibration import call
 
 _CHECK_EVERY = 20
-"""steps between two checks of the loss; each synchronizes the device"""
+"""steps between two checks of the loss, each of which synchronizes the device"""
 _CHECK_SECONDS = 5.0
-"""several processes check at least about this often, since only then they notice a request to stop"""
+"""longest interval between checks with several processes, because only checks detect a request to stop"""
 
 
 def run_phase(session: Session, phase: Phase) -> None:
-    """Train for the phase's epochs, from where a checkpoint left off if there is one."""
+    """Train for the phase's epochs, resuming from a checkpoint if there is one."""
     with synced_norms(phase.model, session.recipe.run.sync_bn):
         _run_phase(session, phase)
     session.epoch = phase.epochs
@@ -38,7 +38,7 @@ def run_phase(session: Session, phase: Phase) -> None:
 
 def _run_phase(session: Session, phase: Phase) -> None:
     accelerator, batches, is_new = session.accelerator, session.data.train, session.checkpoint_of(phase.name) is None
-    epoch, first_step, sums = restore_phase(session, phase)  # first, because it may bring the network to a smaller size
+    epoch, first_step, sums = restore_phase(session, phase)  # first, because it may make the network smaller
     wrapped = _prepare(session, phase)
     session.reporter.begin(
         phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step, session.task.metric
@@ -52,12 +52,12 @@ def _run_phase(session: Session, phase: Phase) -> None:
                 wrapped.train()
                 for step, (inputs, targets) in enumerate(batches.epoch(epoch, first_step), start=first_step):
                     session.epoch = epoch + step / batches.steps
-                    if phase.before_step():  # parameters were replaced: wrap the network anew
+                    if phase.before_step():  # parameters were replaced: wrap the network again
                         del wrapped
                         restore(accelerator, phase.called)
                         wrapped = _prepare(session, phase)
                         wrapped.train()
-                    if epoch == 0 and step == 0:  # gates move by now, unless a warm-up holds them open
+                    if epoch == 0 and step == 0:  # gates move now, unless a warm-up keeps them open
                         _write_gates(session, phase, 0)
                     for scheduled in phase.optimizers:
                         scheduled.set_rate(session.epoch)
@@ -74,18 +74,18 @@ def _run_phase(session: Session, phase: Phase) -> None:
                 stop, due = any_process(accelerator, stop_asked(), is_checkpoint_due(session))
                 if epoch == phase.epochs or due or stop:
                     save_phase(session, phase, epoch, 0, sums)
-                if stop:  # asked while the epoch was evaluated
+                if stop:  # requested during the evaluation of the epoch
                     raise _interrupted(session)
     finally:
         session.reporter.end()
-        wrapped = phase.called  # the wrapper refers to the process group, and is collected here
+        wrapped = phase.called  # the wrapper refers to the process group, so it is collected here
         restore(accelerator, phase.called)
     if phase.average is not None:
         phase.average.copy_to_model()
 
 
 def _prepare(session: Session, phase: Phase) -> nn.Module:
-    """Prepare a phase for its next step, when it begins or its network was rebuilt; return what a step calls."""
+    """Prepare a phase for its next step, at its start or after its network was rebuilt; return the module to call."""
     if session.state.channels_last:
         set_channels_last(phase.model)
     for scheduled in phase.optimizers:
@@ -95,7 +95,7 @@ def _prepare(session: Session, phase: Phase) -> nn.Module:
 
 
 def prepare_phase(accelerator: Accelerator, phase: Phase) -> nn.Module:
-    """Give the network and its optimizers to the accelerator; return the network as the accelerator runs it."""
+    """Prepare the network and its optimizers with the accelerator; return the prepared network."""
     optimizers = [scheduled.optimizer for scheduled in phase.optimizers]
     wrapped, prepared = prepare(accelerator, phase.called, optimizers, phase.find_unused_parameters)
     for scheduled, optimizer in zip(phase.optimizers, prepared, strict=True):
@@ -104,19 +104,21 @@ def prepare_phase(accelerator: Accelerator, phase: Phase) -> nn.Module:
 
 
 def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, targets: Any) -> Sums:
-    """Do one step; return its share of the epoch's sums, without waiting for the device."""
+    """Run one step; return its contribution to the epoch's sums, without synchronizing the device."""
     accelerator, teacher = session.accelerator, phase.distillation
     with accelerator.autocast(), explained_batches():
         with teacher.watch(phase.model) if teacher is not None else nullcontext({}) as blocks:
             outputs = call(wrapped, inputs)
         losses = phase.losses(outputs, targets)
         loss = losses.total
-        if teacher is not None:  # penalties stay beside it
+        if teacher is not None:  # penalties are not part of the distillation loss
             loss = loss - losses.task + teacher(losses.task, losses.outputs, inputs, blocks)
     accelerator.backward(loss)
     if phase.clip_norm is not None:
         weights = phase.optimizers[0].optimizer
-        accelerator.unscale_gradients(weights)  # of these alone: the gates' optimizer unscales its own when it steps
+        accelerator.unscale_gradients(
+            weights
+        )  # only for these: the gates' optimizer unscales its own gradients in its step
         nn.utils.clip_grad_norm_([p for group in weights.param_groups for p in group["params"]], phase.clip_norm)
     session.guard.keep(loss, losses.task, [s.optimizer for s in phase.optimizers], accelerator.scaler is not None)
     for scheduled in phase.optimizers:
@@ -132,16 +134,16 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
 
 
 def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sums) -> None:
-    """Stop on non-finite values, or on request; save when it is time."""
+    """Stop on non-finite values or on request, and save if a checkpoint is due."""
     last = step == session.data.train.steps
-    asked = stop_asked() and session.accelerator.num_processes == 1  # several stop together, at a check
+    asked = stop_asked() and session.accelerator.num_processes == 1  # several processes stop together, at a check
     if not (last or asked or _is_time_to_check(session) or is_step_to_save(session)):
         return
     names = [scheduled.name for scheduled in phase.optimizers]
     lr = phase.optimizers[0].optimizer.param_groups[0]["lr"]
     where = f"{phase.name}, epoch {epoch + 1}, learning rate {lr:g}"
     session.guard.check(session.accelerator, phase.model, session.global_step, names, where)
-    if not last:  # of this process's own images; the check before has waited for the device already
+    if not last:  # on this process's own images; the previous check has already synchronized the device
         loss, _, count = sums.losses.tolist()
         session.reporter.progress(
             {
@@ -168,7 +170,7 @@ def _interrupted(session: Session) -> RunInterruptedError:
 
 
 def _is_time_to_check(session: Session) -> bool:
-    """Tell whether to check now: all processes must come to the same answer, each by itself."""
+    """Return True if a check is due. Every process must compute the same result on its own."""
     if session.accelerator.num_processes == 1:
         return session.global_step % _CHECK_EVERY == 0
     if session.global_step < session.next_check:
@@ -181,7 +183,7 @@ def _is_time_to_check(session: Session) -> bool:
     return True
 
 
-# -- what is written after an epoch ----------------------------------------------------------------------------------
+# -- records after an epoch --------------------------------------------------------------------------------------------
 
 
 def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, seconds: float) -> None:

@@ -27,9 +27,9 @@ class Schedule:
         name: "constant", "step", "cosine" or "one-cycle".
         epochs: the length of "cosine" and "one-cycle".
         milestones: the epochs after which "step" multiplies by ``factor``.
-        factor: of "step".
+        factor: the factor of "step".
         warmup_epochs: the length of a linear warm-up at the start.
-        passed: epochs of the schedule that lie before its first use.
+        passed: epochs of the schedule before its first use.
 
     Example:
         >>> step = Schedule("step", 300, milestones=(60, 120), factor=0.2)
@@ -45,7 +45,7 @@ class Schedule:
     passed: int = 0
 
     def __call__(self, epoch: float) -> float:
-        """Return the factor after so many epochs."""
+        """Return the factor after this number of epochs."""
         epoch = self.passed + epoch
         warm = min(1.0, (epoch + 1e-3) / self.warmup_epochs) if self.warmup_epochs > 0 else 1.0
         return warm * self._shape(epoch)
@@ -64,7 +64,7 @@ class Schedule:
 
 
 def _one_cycle(fraction: float, peak_at: float = 0.3, first: float = 0.04) -> float:
-    """Rise from ``first`` to 1 on a cosine, then fall to nearly nothing."""
+    """Rise from ``first`` to 1 on a cosine, then fall to nearly 0."""
     if fraction < peak_at:
         return first + (1 - first) * 0.5 * (1 - math.cos(math.pi * fraction / peak_at))
     return 0.5 * (1 + math.cos(math.pi * (fraction - peak_at) / (1 - peak_at)))
@@ -98,14 +98,14 @@ def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -
 
 
 def weight_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter], epochs: int) -> Scheduled:
-    """Return SGD as the search uses it."""
+    """Return the SGD optimizer of the search."""
     settings = recipe.weight_optimizer
     optimizer = _sgd(recipe, weights, settings.lr, settings.weight_decay)
     return Scheduled("weight", optimizer, settings.lr, _weight_schedule(recipe, epochs))
 
 
 def finetune_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter]) -> Scheduled:
-    """Return SGD as fine-tuning uses it."""
+    """Return the SGD optimizer of fine-tuning."""
     settings, lr = recipe.finetune, recipe.finetune_lr
     if recipe.has_one_curve:
         schedule = replace(_weight_schedule(recipe, recipe.search_epochs), passed=recipe.search_epochs)
@@ -115,7 +115,7 @@ def finetune_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter]) -> Sched
 
 
 def _weight_schedule(recipe: Recipe, epochs: int) -> Schedule:
-    """Return the schedule of a search of so many epochs, or of search and fine-tuning where they share a curve."""
+    """Return the schedule of a search of this number of epochs, or of search and fine-tuning if they share a curve."""
     settings = recipe.weight_optimizer
     if recipe.has_one_curve and epochs == recipe.search_epochs:
         epochs += recipe.finetune_epochs

@@ -1,4 +1,4 @@
-"""One stretch of training: what is trained, by which optimizers, for how long, with which loss."""
+"""A phase of training: its network, optimizers, length and loss."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Losses(NamedTuple):
     """The losses of one batch."""
 
     total: Tensor
-    """to minimise"""
+    """the loss to minimise"""
     task: Tensor
-    """without penalties"""
+    """the task's loss without penalties"""
     outputs: Any
-    """of the network, to measure"""
+    """the network's outputs, for the metric"""
 
 
 @dataclass
 class Phase(abc.ABC):
-    """One stretch of training; the loop calls its methods. Subclasses say how the loss is computed."""
+    """A phase of training; the loop calls its methods. Subclasses define the loss."""
 
     name: PhaseName
     model: nn.Module
@@ -39,20 +39,20 @@ class Phase(abc.ABC):
     epochs: int
     task: Task
     clip_norm: float | None = None
-    """of the weights' gradient"""
+    """maximum norm of the weights' gradient"""
     average: Average | None = None
     distillation: DistillationLoss | None = None
     find_unused_parameters: bool = False
-    """whether there are steps in which some parameters get no gradient"""
+    """whether some parameters get no gradient in some steps"""
 
     @property
     def called(self) -> nn.Module:
-        """Return what a step calls: the model, or a module around it."""
+        """Return the module that a step calls: the model, or a wrapper around it."""
         return self.model
 
     @abc.abstractmethod
     def losses(self, outputs: Any, targets: Any) -> Losses:
-        """Return the losses of a batch from what :attr:`called` returned for it."""
+        """Return the losses of a batch from the outputs of :attr:`called`."""
 
     def before_step(self) -> bool:
         """Prepare the next step; returns True if parameters were replaced, so that the network must be re-wrapped."""
@@ -79,7 +79,7 @@ class Phase(abc.ABC):
 
 @final
 class PlainPhase(Phase):
-    """Training with the task's loss alone: the dense network, or what is left after pruning."""
+    """Training with the task's loss alone, for the dense or the pruned network."""
 
     def losses(self, outputs: Any, targets: Any) -> Losses:
         """Return the task's loss."""

@@ -1,6 +1,6 @@
-"""What is decided and said before the first step: layout of weights, rounding of channels, plan and time.
+"""Decisions and messages before the first step: memory layout of weights, rounding of channels, plan and time.
 
-Decisions are made once and kept with the run's state, because a resumed run must continue with the same ones.
+Decisions are made once and stored in the run's state, because a resumed run must continue with the same ones.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call
 
 MIN_STEPS, MIN_MACS = 400, 1e12
-"""a training shorter than this (about a minute on one core) does not pay for measuring layouts"""
+"""a training shorter than this (about a minute on one core) is too short for a measurement of layouts"""
 TIMED_IMAGES = 16
 NEAR_CHANCE = 0.1
-"""of the way from guessing to 100 %"""
+"""fraction of the way from chance to 100 %"""
 MIN_JUDGING = 30
-"""test images; of fewer, any share may be right by chance"""
+"""minimum number of test images, because with fewer any accuracy may be due to chance"""
 STEP_PER_PASS = 3.0
 """a training step takes about three forward passes"""
 
 
 def choose_layout(session: Session, host: nn.Module, macs: int) -> None:
-    """Decide whether weights lie channels last, and lay the host out. ``macs``: for one image."""
+    """Choose the memory layout of the weights, and convert the host to it. ``macs``: for one image."""
     state = session.state
     if state.channels_last is None:
         state.channels_last = _wants_channels_last(session, host, macs)
@@ -62,11 +62,11 @@ def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
     return faster
 
 
-# -- what is said ----------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------------------------
 
 
 def header(session: Session, gated: GatedModel) -> str:
-    """Return network, data, device, folder and plan of a run, one line each."""
+    """Return the lines that describe network, data, device, folder and plan of a run."""
     recipe, info, accelerator = session.recipe, session.data.info, session.accelerator
     images = f"{info.train_size:,} training and {info.test_size:,} test images"
     shape = info.shape
@@ -98,7 +98,7 @@ def _method(recipe: Recipe) -> str:
 
 
 def _rates(recipe: Recipe) -> str:
-    """Return learning rates and schedule; nothing if nothing is trained."""
+    """Return the line on learning rates and schedule, if anything is trained."""
     if recipe.search.epochs + recipe.finetune.epochs == 0:
         return ""
     rate = recipe.gate_optimizer.lr if isinstance(method_of(recipe), Learned) else None
@@ -107,14 +107,14 @@ def _rates(recipe: Recipe) -> str:
 
 
 def _reading(info: DataInfo) -> str:
-    """Return how images are read, resized and normalised; nothing where that is up to the user's own code."""
+    """Return the line on how images are read, resized and normalised, unless user code does that."""
     numbers = {"mean": info.mean, "std": info.std}
     shown = [f"{name} {' '.join(f'{v:.3g}' for v in values)}" for name, values in numbers.items() if values is not None]
     return ", ".join(shown)
 
 
 def check_above_chance(session: Session, score: float) -> None:
-    """Stop where trained weights do no better than guessing: nothing that follows would mean anything.
+    """Raise if trained weights are not better than chance, because all results would be meaningless.
 
     Raises:
         InputError: the accuracy is within a tenth of the way from chance to 100 %, and ``model.allow_chance`` is false.
@@ -155,7 +155,7 @@ def _plan(session: Session) -> str:
 
 
 def time_estimate(session: Session, host: nn.Module) -> str | None:
-    """Estimate the time of a new training from a short forward pass; None where nothing is trained."""
+    """Estimate the time of a new training from a short forward pass; None if nothing is trained."""
     epochs = _epochs(session)
     if not epochs or session.resumed is not None:
         return None
@@ -163,7 +163,7 @@ def time_estimate(session: Session, host: nn.Module) -> str | None:
     first = pytree.tree_leaves(inputs)[0]
     seconds = 0.0
     with evaluation_mode(host), torch.no_grad(), isolated_random(), session.accelerator.autocast():
-        for _ in range(2):  # the first one also finds its algorithms
+        for _ in range(2):  # the first pass also selects algorithms
             start = time.perf_counter()
             call(host, inputs)
             if first.is_cuda:
@@ -174,7 +174,7 @@ def time_estimate(session: Session, host: nn.Module) -> str | None:
 
 
 def less_time(recipe: Recipe) -> str:
-    """Say why training takes less than the dense network would; nothing: channels stay until it has ended."""
+    """Explain why training takes less time than for the dense network; empty if channels are removed at the end."""
     if recipe.one_shot:
         return ", less because channels are cut first"
     during = isinstance(method_of(recipe), Learned) and recipe.search.cut != "never"

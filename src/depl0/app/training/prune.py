@@ -1,4 +1,4 @@
-"""The whole job: search with gates, freeze, extract, fine-tune, and write the summary."""
+"""A complete run: search with gates, freeze, extract, fine-tune, and write the summary."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def prune(
     reporter: Reporter | None = None,
     shared: Shared | None = None,
 ) -> tuple[RunFolder, dict[str, Any]]:
-    """Carry out a recipe in a run folder; return the folder and the summary that was written there.
+    """Run a recipe in a run folder; return the folder and the summary that was written there.
 
     Args:
-        recipe: what to do.
+        recipe: the recipe.
         out: the run folder; None: a new folder in ``runs/``.
         resume: whether to continue the run in the folder, if there is one.
         reporter: shows progress.
-        shared: what earlier runs computed that differ in their budget alone.
+        shared: results of earlier runs that differ only in their budget.
 
     Raises:
         InputError: the recipe does not fit the network, the data or the folder.
-        TrainingError: training was interrupted or diverged; the folder holds the last checkpoint, if there was one.
+        TrainingError: training was interrupted or diverged; the folder holds the last checkpoint, if any.
     """
     recipe = with_preprocessing(recipe, Path(out or ""))
     folder, goes_on = open_run(out, recipe, resume)
@@ -100,7 +100,7 @@ def _prune(
 
 
 def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
-    """Return the dense network as a teacher, where the recipe wants one and something is trained."""
+    """Return the dense network as a teacher if the recipe uses distillation and something is trained."""
     recipe = session.recipe
     weight = distill_share(recipe, session.task)
     if weight == 0 or recipe.search.epochs + recipe.finetune.epochs == 0:
@@ -120,7 +120,7 @@ def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:
-    """Measure the dense network: as it comes, or trained for as long as the whole job takes."""
+    """Measure the dense network, unchanged or trained for as long as the complete run."""
     recipe, state, metric = session.recipe, session.state, session.task.metric
     if session.is_past("dense") or state.has_dense_score:
         return
@@ -151,14 +151,14 @@ def dense_phase(session: Session, host: nn.Module) -> PlainPhase:
 
 
 def _dense_copy(session: Session, host: nn.Module) -> nn.Module | None:
-    """Return a copy to recover from and to compare with; None where the dense network is not trained."""
+    """Return a copy for recovery and comparison; None if the dense network is not trained."""
     if session.recipe.finetune.recover > 0 and not session.trained:
         session.reporter.note("no recovery: the dense network is not trained")
     return copy.deepcopy(host) if session.trained else None
 
 
 def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
-    """Return the compact network of a search that has just ended."""
+    """Return the fine-tuned compact network of a search that has just ended."""
     if not _finetunes_gated(session.recipe):
         compact = _extracted(session, gated, dense)
         session.state.record = json.dumps(files.record_to_json(record_for(compact)))
@@ -177,7 +177,7 @@ def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module 
 
 
 def _extracted(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
-    """Return the compact network, recovered where the recipe says so."""
+    """Return the compact network, recovered if the recipe requests it."""
     recipe, compact = session.recipe, gated.extract()
     is_quick = recipe.search_epochs + recipe.finetune_epochs == 0
     if dense is not None and (is_quick or recipe.finetune.recover > 0):
@@ -188,7 +188,7 @@ def _extracted(session: Session, gated: GatedModel, dense: nn.Module | None) -> 
 def _finetune_from_checkpoint(
     session: Session, gated: GatedModel, make_host: Callable[[], nn.Module], dense: nn.Module | None
 ) -> nn.Module:
-    """Return the compact network of a run whose search was finished before the checkpoint we continue from."""
+    """Return the compact network of a resumed run whose search had finished before the checkpoint."""
     if _finetunes_gated(session.recipe):
         finetune(session, gated, gated.host)
         return _extracted(session, gated, dense)
@@ -202,7 +202,7 @@ def _finetunes_gated(recipe: Recipe) -> bool:
 
 
 def _rebuild(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
-    """Cut a new network as it was cut before the run stopped; its values come from the checkpoint."""
+    """Cut a new network as before the run stopped; its values come from the checkpoint."""
     compact = make_host().to(session.accelerator.device)
     record = files.record_from_json(json.loads(session.state.record or "{}"), session.folder.path)
     apply_record(compact, record)
@@ -211,7 +211,7 @@ def _rebuild(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
 
 
 def finetune(session: Session, model: nn.Module, trained: nn.Module) -> None:
-    """Train on with the structure fixed. ``trained`` is what has the weights: the host, where ``model`` is gated."""
+    """Continue training with a fixed structure. ``trained`` holds the weights: the host if ``model`` is gated."""
     recipe = session.recipe
     if recipe.finetune_epochs == 0:
         return

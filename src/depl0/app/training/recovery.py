@@ -23,14 +23,14 @@ from depl0.search.recovery.self_distillation import VALUE_BLOCKS, distill
 
 JUDGING_INPUTS = 256
 _FIRST_EPOCH = 2_000_000
-"""of the training data; a search has those from 0 on"""
+"""epoch of the training data; those of a search start from 0"""
 
 
 def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
-    """Let the compact network learn from the dense one's answers, as many steps as the recipe says, at most.
+    """Distill the compact network from the dense network, for at most as many steps as in the recipe.
 
-    Validation images judge it, or training images where there are none. Agreement is measured in the end, on images
-    that are not trained on.
+    It is evaluated on validation images, or on training images if there are none. Agreement is measured at the end, on
+    images that are not used in training.
     """
     data, steps, reporter = session.data, session.recipe.finetune.recover, session.reporter
     if steps > 0:
@@ -48,7 +48,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
                 soft=session.task.distill if session.task.distills else None,
                 blocks=BLOCKS if session.task.distills else VALUE_BLOCKS,
             )
-        broadcast_parameters(compact)  # each process has looked at other data
+        broadcast_parameters(compact)  # each process has used different data
         broadcast_buffers(compact)
         score = evaluate(session.accelerator, compact, data.for_choices.epoch(0), session.task)
         losses = {"loss_before": done.before, "loss_after": done.after}
@@ -64,7 +64,7 @@ def recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
 
 @final
 class _TrainingInputs:
-    """Inputs of the training data, as the recipe augments them, epoch after epoch."""
+    """Inputs of the training data with the recipe's augmentation, epoch after epoch."""
 
     def __init__(self, session: Session) -> None:
         self._train = session.data.train

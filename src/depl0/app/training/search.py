@@ -1,8 +1,7 @@
-"""The search of a run: which channels stay, learned with gates or chosen by scores, and the record of it.
+"""The search of a run, which selects channels by learned gates or by scores, and its record.
 
-:class:`depl0.Search` decides about the gates; :class:`SearchRecorder` writes down what it does, and
-:class:`SearchPhase` drives it from the loop. The search holds the recorder and the phase holds both; neither holds the
-phase.
+:class:`depl0.Search` decides about the gates; :class:`SearchRecorder` records its steps, and :class:`SearchPhase`
+drives it from the loop. The search holds the recorder and the phase holds both; neither holds the phase.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from depl0.select.gates import select_gates
 from depl0.surgery.shrink import Shrunk
 
 _SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
-"""epoch numbers that no training reaches: their batches are for calibration"""
+"""epoch numbers that no training reaches, whose batches are used for calibration"""
 
 
 def search(session: Session, gated: GatedModel) -> None:
-    """Find out which channels stay, by the recipe's method, and freeze the gates accordingly.
+    """Select the channels to keep by the recipe's method, and freeze the gates accordingly.
 
     Afterwards the gates of the network are fixed, and ``session.state.frozen_gates`` has them.
     """
@@ -64,12 +63,12 @@ def search(session: Session, gated: GatedModel) -> None:
         phase.search.freeze()
 
 
-# -- gates that are learned ------------------------------------------------------------------------------------------
+# -- learned gates ---------------------------------------------------------------------------------------------------
 
 
 @final
 class SearchPhase(Phase):
-    """The paper's algorithm: weights and gates are trained together, and cost closes gates."""
+    """The paper's algorithm: weights and gates are trained together, and the cost term closes gates."""
 
     def __init__(self, session: Session, gated: GatedModel) -> None:
         recipe, penalty, steps = session.recipe, session.recipe.penalty, session.data.train.steps
@@ -99,7 +98,7 @@ class SearchPhase(Phase):
 
     @property
     def called(self) -> nn.Module:
-        """Return the gated network, together with its penalty where there is one."""
+        """Return the gated network, together with its penalty if there is one."""
         return self.model if self._penalised is None else self._penalised
 
     def losses(self, outputs: Any, targets: Any) -> Losses:
@@ -134,14 +133,14 @@ class SearchPhase(Phase):
 
 @final
 class SearchRecorder(SearchListener):
-    """Writes what a search does to the run's state, ``metrics.jsonl`` and the reporter."""
+    """Records the steps of a search in the run's state, in ``metrics.jsonl`` and with the reporter."""
 
     def __init__(self, session: Session, gated: GatedModel, average: Average | None) -> None:
         self._session, self._gated, self._average = session, gated, average
         self._score_before = 0.0
 
     def converged(self, convergence: Convergence) -> None:
-        """Record since when the open gates have stayed."""
+        """Record when the open gates settled."""
         session = self._session
         epoch, since = self._in_epochs(convergence.step), self._in_epochs(convergence.since)
         session.state.convergence = {"epoch": epoch, "step": session.global_step, "since_epoch": since}
@@ -150,7 +149,7 @@ class SearchRecorder(SearchListener):
 
     @contextmanager
     def freezing(self) -> Iterator[None]:
-        """Measure the network before its gates are frozen; averaged weights are what is frozen, and trained on."""
+        """Measure the network before its gates are frozen. Averaged weights, if any, are used from here on."""
         if self._average is not None:
             self._average.copy_to_model()
         self._score_before = score_before_freezing(self._session, self._gated)
@@ -180,8 +179,8 @@ class SearchRecorder(SearchListener):
 class Penalised(nn.Module):
     """Calls a gated network and its penalty together.
 
-    Asked one after the other, each would run the generator for itself, forward and backward. Inside one module both are
-    also seen by whatever the accelerator puts around a network: gradient synchronisation and compilation.
+    Called separately, each would run the generator forward and backward. In one module, both are also covered by the
+    accelerator's wrappers for gradient synchronisation and compilation.
     """
 
     def __init__(self, gated: GatedModel, kind: PenaltyKind, scale: PenaltyScale) -> None:
@@ -210,11 +209,11 @@ def search_config(recipe: Recipe, trained: bool) -> SearchConfig:
     )
 
 
-# -- channels that are scored ----------------------------------------------------------------------------------------
+# -- scored channels -------------------------------------------------------------------------------------------------
 
 
 def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> None:
-    """Train as the method wants, score every channel, and keep the best."""
+    """Train as the method requires, score every channel, and keep the best."""
     recipe = session.recipe
     gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
     if recipe.search_epochs > 0:
@@ -254,7 +253,7 @@ def _scored(session: Session, gated: GatedModel, method: Scored, data: Calibrati
 
 @final
 class ScoredPhase(Phase):
-    """Training of the dense network before its channels are scored, with what the method adds to the loss."""
+    """Training of the dense network before its channels are scored, with the method's loss term."""
 
     def __init__(self, session: Session, gated: GatedModel, method: Scored) -> None:
         recipe, host = session.recipe, gated.host
@@ -274,12 +273,12 @@ class ScoredPhase(Phase):
         self._gates = recipe.gates
 
     def losses(self, outputs: Any, targets: Any) -> Losses:
-        """Return the task's loss and what the method adds to it."""
+        """Return the task's loss and the method's term."""
         task, term = self.task.loss(outputs, targets), self.method.term(self.gated)
         return Losses(task if term is None else task + self.weight * term, task, outputs)
 
     def after_epoch(self) -> None:
-        """Let the method change the weights."""
+        """Apply the method's change of the weights."""
         self.method.after_epoch(self.gated, self._best)
 
     def _best(self, scores: Tensor) -> Tensor:
@@ -301,7 +300,7 @@ def score_before_freezing(session: Session, gated: GatedModel) -> float:
 
 
 def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, before: float) -> None:
-    """Measure the network after its gates were frozen, and write down what that changed."""
+    """Measure the network after its gates were frozen, and record the change."""
     task, of, state = session.task, session.recipe.gates.of, session.state
     after = evaluate(session.accelerator, gated, session.data.for_choices.epoch(0), task)
     state.frozen_gates, state.latency = freezing.gates.tolist(), freezing.latency
@@ -319,7 +318,7 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
 
 
 def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:
-    """Write down that the network shrank."""
+    """Record that the network shrank."""
     session.state.compactions.append(CompactionRecord(epoch, session.global_step, cut.macs_share))
     session.log_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_removed)
     session.reporter.note(f"network shrunk to {cut.macs_share:.1%} of the MACs")
@@ -329,9 +328,9 @@ def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> No
 
 
 def calibration(session: Session) -> Calibration:
-    """Return training data for scores and statistics; other batches for each.
+    """Return training data for scores and statistics, with different batches for each.
 
-    Scores and fits are made from images without augmentation: what is fitted to crops fits whole images less well.
+    Scores and fits use images without augmentation, because a fit to crops is worse on whole images.
     """
     train = session.data.train
     scores = _Epoch(session.data.for_calibration, _SCORES_EPOCH)
@@ -341,7 +340,7 @@ def calibration(session: Session) -> Calibration:
 
 @final
 class _Epoch:
-    """The first batches of one epoch of the training data, the same ones each time."""
+    """The first batches of one epoch of the training data, identical in every iteration."""
 
     def __init__(self, batches: Batches, epoch: int) -> None:
         self._batches, self._epoch = batches, epoch

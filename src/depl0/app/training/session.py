@@ -1,4 +1,4 @@
-"""What all phases of a run share: opened once, and resumed from a checkpoint."""
+"""The session of a run, shared by all phases: opened once, and resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _T = TypeVar("_T")
 
 @final
 class Shared:
-    """What runs that differ in their budget alone have in common: it is computed by the first of them."""
+    """Results shared by runs that differ only in their budget, computed by the first of them."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], Any] = {}
 
     def once(self, what: str, recipe: Recipe, compute: Callable[[], _T]) -> _T:
-        """Return what was computed for the recipe before, at whatever budget, or compute it."""
+        """Return the result computed earlier for the recipe at any budget, or compute it."""
         key = (what, write_recipe(with_overrides(recipe, {"gates.budget": 1.0})))
         if key not in self._kept:
             self._kept[key] = compute()
@@ -48,10 +48,10 @@ class Shared:
 
 @dataclass
 class Session:
-    """What all phases of a run share."""
+    """State shared by all phases of a run."""
 
     recipe: Recipe
-    """as seen from here: files are where they were found"""
+    """the recipe with resolved paths"""
     written: Recipe
     """the recipe as it is written to the folder"""
     accelerator: Accelerator
@@ -60,9 +60,9 @@ class Session:
     folder: RunFolder
     reporter: Reporter
     distillation: DistillationLoss | None = None
-    """from the dense network, during search and fine-tuning"""
+    """distillation from the dense network, during search and fine-tuning"""
     shared: Shared = field(default_factory=Shared)
-    """with other runs"""
+    """results shared with other runs"""
     trained: bool = False
     """whether the dense network solved its task when the run began"""
     state: RunState = field(default_factory=RunState)
@@ -71,14 +71,14 @@ class Session:
     """the checkpoint to continue from, until its phase has restored it"""
     global_step: int = 0
     epoch: float = 0
-    """of the present phase, fractions included"""
+    """epoch of the current phase, fractions included"""
     started: float = field(default_factory=time.monotonic)
     """as if the run had never been interrupted"""
     last_saved: float = field(default_factory=time.monotonic)
     guard: NumberGuard = field(default_factory=NumberGuard)
     next_check: int = 0
     last_check: tuple[int, float] = (0, 0.0)
-    """step and time"""
+    """step and time of the last check"""
 
     @property
     def seconds(self) -> float:
@@ -106,7 +106,7 @@ class Session:
         self.reporter.note(f"resumed from step {self.global_step}")
 
     def is_past(self, phase: PhaseName) -> bool:
-        """Tell whether a phase was finished before the checkpoint we continue from."""
+        """Return True if a phase had finished before the checkpoint to continue from."""
         return self.resumed is not None and PHASES.index(self.resumed["phase"]) > PHASES.index(phase)
 
     def checkpoint_of(self, phase: PhaseName) -> dict[str, Any] | None:
@@ -114,7 +114,7 @@ class Session:
         return self.resumed if self.resumed is not None and self.resumed["phase"] == phase else None
 
     def log_event(self, event: str, epoch: float, phase: PhaseName = "search", **more: Any) -> None:
-        """Write a line about a single event to ``metrics.jsonl``, with the seconds of the run so far."""
+        """Write a line about a single event to ``metrics.jsonl``, with the time of the run so far."""
         line = {"event": event, "phase": phase, "epoch": epoch, "step": self.global_step, **more}
         if self.accelerator.is_main_process:
             self.folder.metrics.add({**line, "seconds": self.seconds})
@@ -141,7 +141,9 @@ def open_session(
         if accelerator.is_main_process:
             trust_code(resolved)
         elsewhere = [name for name in resolved.run.trackers if name != "tensorboard"]
-        start_trackers(accelerator, resolved, folder.path, elsewhere)  # may fail: the run has not begun yet
+        start_trackers(
+            accelerator, resolved, folder.path, elsewhere
+        )  # may fail, so it comes before the start of the run
         if goes_on:
             session.resume()
         else:
@@ -157,10 +159,10 @@ def open_session(
 
 
 def _begin(session: Session, resume: bool) -> None:
-    """Write the recipe to the folder, unless another process did so since we looked."""
+    """Write the recipe to the folder, unless another process has done so since the check."""
     folder = session.folder
     if session.accelerator.is_main_process:
         open_run(str(folder.path), session.written, resume=False)
         folder.begin(session.written)
-    if resume:  # said after the folder has begun: the log is in it
+    if resume:  # reported only now, because the log is in the folder
         session.reporter.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")

@@ -1,4 +1,4 @@
-"""What a recipe describes, built: data, the dense network with its initial weights, and its gates."""
+"""Build the objects that a recipe describes: data, the dense network with its initial weights, and its gates."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from depl0.select.gates import budget_warning, check_budget
 
 
 def with_preprocessing(recipe: Recipe, run: Path) -> Recipe:
-    """Return a recipe that says how image files are read: as the network's own configuration has it, where it has one.
+    """Return a recipe with the preprocessing of image files from the network's own configuration, if it has one.
 
-    Files that are small and all of one size are not resized for a network that says nothing. Fields that the recipe
-    sets stay. Data sets that know their own size are left alone.
+    For a network without one, small files that all have the same size are not resized. Fields that the recipe sets are
+    kept. Data sets with a fixed size are unchanged.
     """
     seen = resolve_paths(recipe, run)  # a run may be resumed from another folder
     data, model = seen.data, seen.model
@@ -50,7 +50,7 @@ def with_preprocessing(recipe: Recipe, run: Path) -> Recipe:
         fields["image_size"] = size
     missing = {field: value for field, value in fields.items() if getattr(data, field) is None}
     if data.image_size is not None and "crop_share" in missing:
-        del missing["crop_share"]  # it belongs to the other size
+        del missing["crop_share"]  # it belongs to the configured size
     return recipe.replace(data=recipe.data.replace(**missing)) if missing else recipe
 
 
@@ -79,13 +79,13 @@ class InitialNetwork:
 
     host: nn.Module
     trained: bool
-    """whether it solves its task already; one with a new head does not"""
+    """whether it is trained for its task; a network with a new head is not"""
     notes: tuple[str, ...] = ()
-    """what users should know of it"""
+    """notes for the user"""
 
 
 def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Module]) -> InitialNetwork:
-    """Build the network of a recipe with its initial weights: random by the run's seed, from a file, or pretrained."""
+    """Build the network of a recipe with its initial weights: random, from a file, or pretrained."""
     model, info = recipe.model, data.info
     is_users = ":" in model.spec and not has_published(model.spec)
     if is_users and model.pretrained:
@@ -108,9 +108,9 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
 
 
 def comes_trained(make_host: Callable[[], nn.Module], seed: int) -> bool:
-    """Tell whether a function gives weights that no seed changes: it loads them.
+    """Return True if a function returns weights that do not depend on the seed, because it loads them.
 
-    Values that are all alike (the scales of a fresh batch norm) say nothing.
+    Constant values (the scales of a fresh batch norm) are ignored.
     """
     built = []
     for number in (seed + 1, seed + 2):
@@ -132,7 +132,7 @@ def _loaded(source: str, host: nn.Module, head: NewHead | None) -> InitialNetwor
 
 
 def first_example(data: Data) -> Any:
-    """Return the inputs of one test example, as a batch of one, so that all costs are those of one example."""
+    """Return the inputs of one test example, as a batch of one, so that all costs are per example."""
     return pytree.tree_map(lambda tensor: tensor[:1], next(iter(data.test.epoch(0)))[0])
 
 
@@ -142,7 +142,7 @@ def first_example(data: Data) -> Any:
 def gated_network(
     recipe: Recipe, accelerator: Accelerator, data: Data, make_host: Callable[[], nn.Module]
 ) -> tuple[GatedModel, Any, InitialNetwork]:
-    """Build the network of a recipe with its gates, the same in all processes; with one image of the data."""
+    """Build the network of a recipe with its gates, identical in all processes; also return one image of the data."""
     start = initial_network(recipe, data, make_host)
     host = start.host.to(accelerator.device)
     if recipe.run.sync_bn:
@@ -150,15 +150,15 @@ def gated_network(
     example = first_example(data)
     check_network(task_of(recipe), host, example, data.info)
     choose_threads(cost(host, example).macs * recipe.data.batch_size / accelerator.num_processes, accelerator.device)
-    # Where layers are timed, one process does it and the others read what it has kept.
+    # If layers are timed, one process does it and the others read its cached times.
     gated = attach_for(recipe, host, example)
-    if accelerator.num_processes > 1:  # all have the same network by now, and each draws its own gates
+    if accelerator.num_processes > 1:  # all ranks have the same network now, and each samples its own gates
         seed_everything(recipe.run.seed + accelerator.process_index)
     return gated, example, start
 
 
 def attach_for(recipe: Recipe, host: nn.Module, example: Any) -> GatedModel:
-    """Put the gates of a recipe on a network, and refuse a budget that cannot be reached."""
+    """Attach the gates of a recipe to a network. Raise if the budget cannot be reached."""
     gates, method = recipe.gates, method_of(recipe)
     rng = torch.Generator().manual_seed(recipe.run.seed)
     gated = attach(host, example, gate_config(recipe), rng=rng)
@@ -169,7 +169,7 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Any) -> GatedModel:
 
 
 def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
-    """Return warnings about a budget that will cost most of the accuracy."""
+    """Return warnings about a budget at which most of the accuracy will be lost."""
     budget, of = recipe.gates.budget, recipe.gates.of
     found = None if budget is None else budget_warning(gated.engine.snapshot(), budget, of)
     return [] if found is None else [f"warning: {found}"]
@@ -185,7 +185,7 @@ def gate_config(recipe: Recipe) -> GateConfig:
         remove_blocks=gates.remove_blocks,
         min_share=gates.min_share,
     )
-    if isinstance(method_of(recipe), Scored):  # nothing is generated: one number for each gate, which becomes its score
+    if isinstance(method_of(recipe), Scored):  # no generator: one number for each gate, which becomes its score
         return shared.changed(generator="independent", of=gates.of)
     return shared.changed(
         generator=gates.generator,

@@ -1,7 +1,7 @@
 """Experiment trackers of a run: its parameters, its curves, its result, and the pruned model as an artifact.
 
 TensorBoard writes to the folder ``tensorboard`` of the run; Weights & Biases and MLflow have a run in the project
-``depl0`` that is called after the run's folder. This is the same for one tracker and for several.
+``depl0`` that is named after the run's folder. This is the same for one tracker and for several.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROJECT = "depl0"
 
 
 def start_trackers(accelerator: Accelerator, recipe: Recipe, folder: Path, names: Iterable[str]) -> None:
-    """Start trackers in the first process; all processes call this together.
+    """Start trackers on rank 0. All processes must call this together.
 
     Raises:
         InputError: a tracker does not start.
@@ -35,7 +35,7 @@ def start_trackers(accelerator: Accelerator, recipe: Recipe, folder: Path, names
             tracker = _make(name, folder)
             tracker.start()
             tracker.store_init_configuration(parameters(recipe))
-        except Exception as error:  # whatever a tracker's package raises
+        except Exception as error:  # a tracker's package may raise any exception
             finish_trackers(accelerator)
             reason = (str(error).strip().splitlines() or [""])[0][:200]
             others = json.dumps([other for other in recipe.run.trackers if other != name])
@@ -59,7 +59,7 @@ def _make(name: str, folder: Path) -> Any:
 
 
 def parameters(recipe: Recipe) -> dict[str, str | int | float | bool]:
-    """Return what distinguishes a run from others, as a tracker lists it."""
+    """Return the parameters of a run for trackers."""
     gates = recipe.gates
     found: dict[str, Any] = {}
     found["recipe"], found["model"], found["data"] = recipe.name, recipe.model.spec, recipe.data.spec

@@ -1,8 +1,8 @@
-"""What workers do: they find room for the members of a study, and start them.
+"""Interface of workers, which find resources for the members of a study and start them.
 
 Members are processes (:func:`depl0.app.studies.member.run_process`) that share nothing but the study's folder, which
-all machines must see under the same path. Everything else (queues, machines that are lost, retries) is the workers' own
-business.
+all machines must see under the same path. Everything else (queues, lost machines, retries) is the responsibility of the
+workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from depl0._util.registry import Registry
 from depl0.errors import InputError
 
 RETRIES = 2
-"""how often a member is started again whose process was lost"""
+"""number of restarts of a member whose process was lost"""
 
 Kind = TypeVar("Kind", bound="type[Workers]")
 
@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", bound="type[Workers]")
 @final
 @dataclass(frozen=True)
 class Resources:
-    """What one member gets."""
+    """Resources of one member."""
 
     cpus: int = 1
     gpus: int = 0
@@ -44,21 +44,21 @@ class Resources:
 
 
 class Job(Protocol):
-    """A member that workers have taken: what futures of all kinds have."""
+    """A submitted member, with the common interface of all kinds of futures."""
 
     def done(self) -> bool:
-        """Tell whether it has ended."""
+        """Return True if it has ended."""
 
     def result(self) -> dict[str, Any] | None:
-        """Return why it failed, if it did; raise what kept the workers from running it."""
+        """Return its failure, if any; raise the error that prevented the workers from running it."""
 
 
 class Workers(abc.ABC):
-    """Starts members where there is room for them.
+    """Starts members as soon as resources are free.
 
     Args:
-        argument: what follows the colon of ``--on NAME:ARGUMENT``; empty: nothing.
-        resources: what each member gets.
+        argument: the text after the colon of ``--on NAME:ARGUMENT``; may be empty.
+        resources: the resources of each member.
     """
 
     @abc.abstractmethod
@@ -66,18 +66,18 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, folder: Path, name: str) -> Job:
-        """Take a member of the study in this folder. Returns at once."""
+        """Submit a member of the study in this folder without waiting for it."""
 
     @abc.abstractmethod
     def close(self, cancel: bool) -> None:
-        """Let go of everything. ``cancel``: ask what still runs to stop, and wait until it has saved."""
+        """Release all resources. With ``cancel``, request running members to stop, and wait until they have saved."""
 
 
 WORKERS: Registry[type[Workers]] = Registry("workers")
 
 
 def register(name: str) -> Callable[[Kind], Kind]:
-    """Return a decorator that makes workers known by a name."""
+    """Return a decorator that registers workers by name."""
     return WORKERS.register(name, lambda kind: kind)
 
 

@@ -1,4 +1,4 @@
-"""``--on local:N``: N members at a time, as processes of this machine."""
+"""``--on local:N``: run N members at a time, as processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from depl0.errors import InputError
 @final
 @register("local")
 class Local(Workers):
-    """Threads that each wait for one process after the other."""
+    """Threads, each of which waits for one process after the other."""
 
     def __init__(self, argument: str, resources: Resources) -> None:
         if not argument.isdecimal() or int(argument) < 1:
@@ -27,12 +27,12 @@ class Local(Workers):
             )
         self._resources, self._where, self._closing = resources, os.getcwd(), False
         self._pool, self._running = ThreadPoolExecutor(int(argument)), dict[str, subprocess.Popen[bytes]]()
-        self._places: SimpleQueue[int] = SimpleQueue()  # of processes, for their GPUs
+        self._places: SimpleQueue[int] = SimpleQueue()  # numbers of processes, which select their GPUs
         for place in range(int(argument)):
             self._places.put(place)
 
     def submit(self, folder: Path, name: str) -> Job:
-        """Take a member."""
+        """Submit a member."""
         return self._pool.submit(self._run, str(folder.absolute()), name)
 
     def _run(self, folder: str, name: str) -> dict[str, Any] | None:
@@ -62,7 +62,7 @@ class Local(Workers):
             process.terminate()
 
     def close(self, cancel: bool) -> None:
-        """End the threads; with ``cancel`` also what runs in them."""
+        """End the threads, and with ``cancel`` also their processes."""
         self._closing = cancel
         for process in list(self._running.values()) if cancel else []:
             process.terminate()

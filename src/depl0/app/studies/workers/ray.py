@@ -1,4 +1,4 @@
-"""``--on ray`` or ``--on ray:ADDRESS``: tasks of a Ray cluster, or of one that is started on this machine."""
+"""``--on ray`` or ``--on ray:ADDRESS``: tasks of an existing Ray cluster, or of one that is started on this machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SECONDS = 180.0
 
 
 def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> threading.Event:
-    """Start Ray, with a message of what is awaited, and return an event that lets the starting thread end.
+    """Start Ray, with a message while waiting, and return an event that ends the starting thread.
 
     Ray asks the kernel to end its processes together with the thread that started them, so that thread waits until Ray
     has been shut down.
 
     Raises:
-        TrainingError: Ray has not started in time, or has failed to.
+        TrainingError: Ray has failed to start, or to start in time.
     """
     what = f"the Ray cluster at {address}" if address else "Ray to start on this machine"
     print(f"waiting for {what}, at most {seconds:g} s …", file=sys.stderr, flush=True)
@@ -35,7 +35,7 @@ def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> 
     def run() -> None:
         try:
             start()
-        except Exception as error:  # raised below, in the thread of the caller
+        except Exception as error:  # raised below, in the caller's thread
             failed.append(error)
             ended.set()
         started.set()
@@ -56,7 +56,7 @@ def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> 
 @final
 @register("ray")
 class Ray(Workers):
-    """One task a member. Ray finds the machine, and starts a member again whose worker or machine is lost."""
+    """One task per member. Ray finds the machine, and restarts a member whose worker or machine is lost."""
 
     def __init__(self, argument: str, resources: Resources) -> None:
         self._ray: Any = require("ray", "ray", "for --on ray", extra="ray")
@@ -76,14 +76,14 @@ class Ray(Workers):
         self._resources, self._jobs = resources, list[Any]()
 
     def submit(self, folder: Path, name: str) -> Job:
-        """Take a member."""
+        """Submit a member."""
         reference = self._task.remote(str(folder.absolute()), name, os.getcwd(), self._resources.variables)
         self._jobs.append(reference)
         job: Job = reference.future()
         return job
 
     def close(self, cancel: bool) -> None:
-        """Cancel tasks, and let go of the cluster; one that was started here ends."""
+        """Cancel tasks and disconnect from the cluster. A cluster that was started here is shut down."""
         if cancel:
             for reference in self._jobs:
                 self._ray.cancel(reference)

@@ -1,7 +1,7 @@
 """``--on slurm`` or ``--on slurm:PARTITION``: jobs of a Slurm cluster, through submitit.
 
-submitit keeps its own files (pickles that it writes and reads itself) in the study's folder, under ``slurm``.
-``--on slurm-local`` runs the same jobs as processes of this machine, to try a study before it waits in a queue.
+submitit keeps its own files (pickles that it writes and reads itself) in the study's folder, under ``slurm``. ``--on
+slurm-local`` runs the same jobs as processes of this machine, to try a study before queueing it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ HOURS = 24
 
 
 class MemberJob:
-    """A member as submitit calls it; one that Slurm preempts or whose time is over is submitted again."""
+    """A member as called by submitit. It is resubmitted if Slurm preempts it or its time limit is reached."""
 
     def __call__(self, *arguments: Any) -> dict[str, Any] | None:
         """Run the member."""
         return run_process(*arguments)
 
     def checkpoint(self, *arguments: Any) -> Any:
-        """Return what to submit in place of a job that had to end."""
+        """Return the job to submit in place of one that had to end."""
         submission = require("submitit.helpers", "submitit", "for --on slurm", extra="slurm").DelayedSubmission
         return submission(self, *arguments)
 
@@ -39,7 +39,7 @@ class _Submitit(Workers):
         self._partition, self._resources, self._jobs = argument, resources, list[Any]()
 
     def submit(self, folder: Path, name: str) -> Job:
-        """Take a member."""
+        """Submit a member."""
         folder = folder.absolute()
         executor = self._submitit.AutoExecutor(folder=folder / "slurm", cluster=self.cluster)
         executor.update_parameters(
@@ -55,7 +55,7 @@ class _Submitit(Workers):
         return taken
 
     def close(self, cancel: bool) -> None:
-        """Cancel jobs. Without it they go on, whatever becomes of this process."""
+        """Cancel jobs. Without ``cancel`` they continue even after this process has ended."""
         for job in self._jobs if cancel else []:
             job.cancel()
 
@@ -63,7 +63,7 @@ class _Submitit(Workers):
 @final
 @register("slurm")
 class Slurm(_Submitit):
-    """One job a member."""
+    """One job per member."""
 
     cluster = "slurm"
 
