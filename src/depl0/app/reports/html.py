@@ -42,14 +42,10 @@ class Block:
 
     title: str
     text: str = ""
-    tables: tuple[Table, ...] = ()
-    """a table without rows is left out"""
-    figures: tuple[Markup, ...] = ()
-    """SVG elements, from ``canvas.inline_svg``"""
+    table: Table | None = None
+    """sortable; a table without rows is left out"""
     note: str = ""
     """what is missing, and why"""
-    kind: str = "sortable"
-    """how tables behave: ``sortable``, or ``facts``, which have no head"""
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ def _section(run: Run, place: int, top: int | None) -> Section:
         search=results.search_facts(run),
         usage=usage(run),
         heat=_heat(run.gates) if run.gates is not None else None,
-        blocks=_blocks(run, prefix, found_answers),
+        blocks=[*_classes(run, found_answers), _layers(run), _unprunable(run)],
         provenance=results.provenance(run),
     )
 
@@ -223,17 +219,11 @@ def _latency(run: Run) -> Figure:
 # -- blocks --------------------------------------------------------------------------------------------------------
 
 
-def _blocks(run: Run, prefix: str, found: dict[str, Any] | None) -> list[Block]:
-    """Return the parts that a run has, in the order of the page."""
-    return [*_classes(run, found), _layers(run), _unprunable(run)]
-
-
 def _classes(run: Run, found: dict[str, Any] | None) -> list[Block]:
     if found is None:
         return []
-    return [
-        Block("Every class", f"Accuracy on the {found['split']} images of each class.", (answers.classes(run, found),))
-    ]
+    text = f"Accuracy on the {found['split']} images of each class."
+    return [Block("Every class", text, answers.classes(run, found))]
 
 
 def _changed(found: dict[str, Any] | None) -> str:
@@ -253,13 +243,13 @@ def _layers(run: Run) -> Block:
     )
     has_errors = any(row["error"] is not None for row in table.rows)
     note = "" if table.rows else "Not known until the run has finished."
-    return Block("Layers", errors if has_errors else "", (table,), note=note)
+    return Block("Layers", errors if has_errors else "", table, note)
 
 
 def _unprunable(run: Run) -> Block:
     table = results.unprunable(run)
     if table.rows:
-        return Block("Channels that cannot be pruned, and why", tables=(table,))
+        return Block("Channels that cannot be pruned, and why", table=table)
     if run.is_finished:
         return Block("Channels that cannot be pruned", text="None: every channel had a gate.")
     return Block("Channels that cannot be pruned", note="Not known until the run has finished.")
