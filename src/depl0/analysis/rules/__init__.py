@@ -1,1 +1,1 @@
-"""How each family of operators moves or joins channels, or makes them unprunable."""
+"""Rules for families of operators, which move or join channels, or mark them as unprunable."""

@@ -43,17 +43,18 @@ from depl0.analysis.rules.rulebook import (
 
 
 def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim: int, text: str) -> Value:
-    """Report the channels of a convolution or linear layer that cannot be sliced; its inputs are unprunable."""
+    """Report the channels of a convolution or linear layer that cannot be sliced; its inputs become unprunable."""
     place, channels = len(state.layers), shape_of(node)[channel_dim]
     state.refused.setdefault(graph.layer[node] or node.name, (place, channels, Reason(text)))
     return refuse_layer(state, graph, node, text)
 
 
 def _why_computed(state: Propagation, layer: str) -> str:
-    """Say that a weight is computed, and why that cannot be followed where we know it.
+    """Return the reason for a computed weight, with the method if it is recognised.
 
-    Spectral norm divides by the largest singular value of the whole weight. In training mode it is estimated anew at
-    every step, from weights that a smaller network does not have: no cut of it could be the same in both modes.
+    Spectral norm divides by the largest singular value of the whole weight. In training mode it is re-estimated at
+    every
+    step, from weights that a smaller network does not have. Therefore no cut of it could be equal in both modes.
     """
     module = state.modules.get(layer)
     parts = [] if module is None else [*module.modules(), *module._forward_pre_hooks.values()]
@@ -65,7 +66,8 @@ def _why_computed(state: Propagation, layer: str) -> str:
 def _dense_layer(
     state: Propagation, graph: Graph, node: fx.Node, parts: LayerParts, dims: tuple[int, int], macs_per_pair: int
 ) -> Value:
-    """Bind a layer whose every output reads every input; ``dims`` are where channels are in its input and output."""
+    """Bind a layer in which every output depends on every input; ``dims`` are its channel dimensions (input,
+    output)."""
     name = weight_name(state, parts.weight, len(shape_of(parts.weight)))
     assert name is not None and parts.in_dim is not None
     layer, bias_name = layer_name(name), stored_name(state, parts.bias, 1)
@@ -80,7 +82,7 @@ def _dense_layer(
 
 
 def _refused_weight(state: Propagation, graph: Graph, node: fx.Node, parts: LayerParts, channel_dim: int) -> Value:
-    """Refuse a convolution or linear layer whose weight or bias is no stored parameter; None if they are."""
+    """Handle a convolution or linear layer whose weight or bias is not a stored parameter; return None for others."""
     name = weight_name(state, parts.weight, len(shape_of(parts.weight)))
     if name is None or (parts.bias is not None and stored_name(state, parts.bias, 1) is None):
         return _refuse_weights(state, graph, node, channel_dim, _why_computed(state, graph.layer[node]))
@@ -144,9 +146,9 @@ def _weight_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return Normed(str(names[0]), str(names[1]), dim)
 
 
-@rule("addmm")  # mm and matmul may be of two activations: rules/scores.py asks
+@rule("addmm")  # mm and matmul may have two activations: see rules/scores.py
 def stored_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """A product with a stored matrix is a linear layer whose weight lies the other way round."""
+    """Handle a product with a stored matrix as a linear layer with a transposed weight."""
     given, parts = arguments(node), layer_parts(node)
     assert parts is not None
     name, bias_name = stored_name(state, parts.weight, len(shape_of(parts.weight))), stored_name(state, parts.bias, 1)
@@ -159,7 +161,7 @@ def stored_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule("_grouped_mm", "grouped_mm", "grouped_mm_fallback")
 def _grouped_product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Products with a stack of weights, some rows each. The operator takes neither float64 nor most widths."""
+    """Handle products with a stack of weights. The operator supports neither float64 nor most widths."""
     text = "a grouped product runs at few widths; transformers: model.set_experts_implementation('batched_mm')"
     return refuse_layer(state, graph, node, text)
 
@@ -174,7 +176,7 @@ def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         incoming = state.channels_at(x, 1, layer)
     module, vectors = state.modules.get(layer), ("weight", "bias", "running_mean", "running_var")
     if isinstance(module, _NormBase) and all(given[key] is None for key in vectors):
-        state.axes.setdefault((f"{layer}.num_features", 0), incoming)  # torch warns if it is another number
+        state.axes.setdefault((f"{layer}.num_features", 0), incoming)  # torch warns if the number differs
     for key in vectors:
         if given[key] is None:
             continue
@@ -187,7 +189,7 @@ def _batch_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule("group_norm")
 def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """A norm group lives or dies as a whole; with one group over all channels (a layer norm) they are unprunable."""
+    """Couple all channels of a norm group; with one group over all channels (a layer norm) they are unprunable."""
     given, layer = arguments(node), graph.layer[node]
     groups = int(given["num_groups"])
     names = [stored_name(state, given[key], 1) for key in ("weight", "bias") if given[key] is not None]
@@ -202,7 +204,7 @@ def _group_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 
 def _is_own_weight(state: Propagation, name: str, kind: type[nn.Module] | Any) -> bool:
-    """Tell whether a parameter belongs to a module whose `groups` attribute we know how to change."""
+    """Return True if a parameter belongs to a module whose `groups` attribute can be updated."""
     return isinstance(state.modules.get(layer_name(name)) or state.modules.get(name.rpartition(".")[0]), kind)
 
 
@@ -231,12 +233,12 @@ def _norm_over_last(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return refuse_layer(state, graph, node, "a norm over all channels")
 
 
-# -- products that are layers in disguise ------------------------------------------------------------------------------
+# -- products that are equivalent to layers ----------------------------------------------------------------------------
 
 
 @rule("einsum")
 def _einsum(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """A product with a stored weight, summed over one dimension, is a linear layer."""
+    """Handle a product with a stored weight, summed over one dimension, as a linear layer."""
     product, parts = product_of(node), layer_parts(node)
     name = None if product is None else stored_name(state, product.weight, len(shape_of(product.weight)))
     if product is None or parts is None or name not in state.parameters:
@@ -246,10 +248,10 @@ def _einsum(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule(*RECURRENT)
 def _recurrent(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Read the input like a linear layer, and let hidden units go, of all layers and directions together.
+    """Handle the input like that of a linear layer, and couple hidden units of all layers and directions.
 
-    A unit is read by the units of the next step, by the next layer, and by what follows. Gates go on the weights that
-    read it: then a closed unit may have any value.
+    A unit is an input of the units of the next step, of the next layer, and of the following layers. Gates multiply the
+    weights of these inputs, so that a closed unit may have any value.
     """
     calls = recurrent_calls(state, node)
     if not calls:
@@ -299,13 +301,13 @@ class RecurrentCall:
 
     @property
     def gates(self) -> int:
-        """Return how many rows of the weights belong to one unit."""
+        """Return the number of rows of the weights that belong to one unit."""
         rows, units = shape_of(self.nodes[1])
         return rows // units
 
 
 def recurrent_calls(state: Propagation, node: fx.Node) -> list[RecurrentCall]:
-    """Return the parts of a recurrent layer, in order; none where its weights are not those of a module of torch."""
+    """Return the parts of a recurrent layer, in order; none if its weights do not belong to a torch module."""
     given = arguments(node)
     params, x = given.get("params"), given.get("input")
     if not isinstance(params, (list, tuple)) or not isinstance(x, fx.Node) or not has_known_size(x):
@@ -324,9 +326,9 @@ def recurrent_calls(state: Propagation, node: fx.Node) -> list[RecurrentCall]:
 
 
 def units_removable(state: Propagation, node: fx.Node) -> bool:
-    """Tell whether hidden units can be removed: not where outputs are projected, or the first state is given.
+    """Return True if hidden units can be removed: outputs are not projected, and no initial state is passed.
 
-    That state has a size of its own, which no layer would follow.
+    An initial state has a separate size, which would not follow a cut of the layer.
     """
     first = arguments(node)["hx"]
     starts = first if isinstance(first, (list, tuple)) else [first]

@@ -1,4 +1,4 @@
-"""Rules for operators that move data, which are executed on the labels, and for what writes into a stream of tokens."""
+"""Rules for operators that move data, which are executed on the labels, and for embeddings and learned tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from depl0.analysis.rules.rulebook import (
     unknown_rule,
 )
 
-# -- operators that move data: they are executed on the labels ------------------------------------------------------
+# -- operators that move data: executed on the labels ---------------------------------------------------------------
 
 
 def _run_on_labels(state: Propagation, graph: Graph, node: fx.Node) -> Any:
@@ -53,7 +53,7 @@ def _run_on_labels(state: Propagation, graph: Graph, node: fx.Node) -> Any:
 def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     source = tensor_inputs(node)[0]
     if node.meta["val"].dtype != source.meta["val"].dtype:
-        return unknown_rule(state, graph, node)  # x.view(dtype) reads the same memory as other numbers
+        return unknown_rule(state, graph, node)  # x.view(dtype) reinterprets the same memory as other numbers
     value = state.values[source]
     if isinstance(value, Stored):
         spread = _spread_vector(state, graph, node, source)
@@ -80,10 +80,10 @@ def _stays_vector(state: Propagation, node: fx.Node, source: fx.Node) -> bool:
 
 
 def _joined_across_parts(state: Propagation, node: fx.Node, full: Tensor) -> Tensor:
-    """Split channels C into (g, C/g): channels at the same place of every part can go together.
+    """Split channels C into (g, C/g): channels at the same position of every part can be removed together.
 
-    The size that follows the network is the one written as -1, else the last; whether the code follows it, a trial
-    tells.
+    The size that adapts to the network is the one written as -1, else the last one. A trial decides whether the code
+    adapts.
     """
     dims = varying_dims(full)
     if len(dims) < 2 or dims != list(range(dims[0], dims[0] + len(dims))):
@@ -100,11 +100,11 @@ def _joined_across_parts(state: Propagation, node: fx.Node, full: Tensor) -> Ten
 
 
 def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.Node) -> Channels | None:
-    """Give channels to a parameter that is expanded into a map, the same at all positions: a layer without inputs."""
+    """Return channels for a parameter that is expanded into a map, equal at all positions: a layer without inputs."""
     value, vector, shape = state.values[source], state.vector_dim(source), shape_of(source)
     if operator_name(node) not in {"expand", "repeat"} or not isinstance(value, Stored) or vector is None:
         return None
-    whole = source.op == "placeholder" and len(shape) != 1  # a token of shape (1, 1, C), say
+    whole = source.op == "placeholder" and len(shape) != 1  # for example a token of shape (1, 1, C)
     dim = vector + len(shape_of(node)) - len(shape)
     if value.name not in state.parameters or shape_of(node)[dim] != shape[vector]:
         return None
@@ -120,7 +120,7 @@ def _spread_vector(state: Propagation, graph: Graph, node: fx.Node, source: fx.N
 
 @rule(*(MOVES - CONCATENATIONS))
 def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Carry out a move on the labels."""
+    """Apply a move to the labels."""
     source = tensor_inputs(node)[0]
     if isinstance(state.values[source], (Stored, Derived)) and operator_name(node) in {"squeeze", "unsqueeze"}:
         return _reshape(state, graph, node)
@@ -133,13 +133,13 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         dim = int(arguments(node)["dim"]) % moved.dim()
         first = moved.narrow(dim, 0, 1).expand_as(moved)
         if all(isinstance(state.values[n], Channels) for n in node.all_input_nodes):
-            state.labels.join(first.flatten(), moved.flatten())  # parts side by side lose the same channels
+            state.labels.join(first.flatten(), moved.flatten())  # concatenated parts lose the same channels
             moved = first
     return state.recover(moved, graph.layer[node])
 
 
 def is_weight(node: fx.Node) -> bool:
-    """Tell whether a node gives a stored matrix, or some of a stack, to nothing but layers, as their weight."""
+    """Return True if a node is a stored matrix, or part of a stack, that is only used as the weight of layers."""
     found = stored_matrix(node)
 
     def reads(user: fx.Node) -> bool:
@@ -153,7 +153,7 @@ def is_weight(node: fx.Node) -> bool:
 
 @rule("index", "index_select")
 def _index(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Places picked by the values of a tensor leave the channels as they are, if these lie in another dimension."""
+    """Handle an index into another dimension than that of the channels, which does not change the channels."""
     if is_weight(node):
         return Opaque(Reason("a stored matrix", graph.layer[node]))
     given, (source, *others) = arguments(node), node.all_input_nodes
@@ -172,7 +172,7 @@ def _index(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule(*(LITERAL_INDEXING - PARTS))
 def literal_indexing_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Indices are numbers in the user's code: allowed only where they leave the channels as they are."""
+    """Handle indices that are literals in the user's code: supported only if they do not change the channels."""
     if is_weight(node):
         return Opaque(Reason("a stored matrix", graph.layer[node]))
     source = tensor_inputs(node)[0]
@@ -191,7 +191,7 @@ def literal_indexing_rule(state: Propagation, graph: Graph, node: fx.Node) -> Va
 
 @rule("glu")
 def _glu(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """One half times the sigmoid of the other: both lose the same channels."""
+    """Couple the two halves of a gated linear unit: one half is multiplied by the sigmoid of the other."""
     source = tensor_inputs(node)[0]
     value, dim = state.values[source], int(arguments(node)["dim"]) % len(shape_of(source))
     if not isinstance(value, Channels) or value.dim != dim:
@@ -216,7 +216,7 @@ def _channel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule("pixel_shuffle", "pixel_unshuffle")
 def _pixel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Channels that become the pixels of one channel go together."""
+    """Couple the channels that become the pixels of one channel."""
     source = tensor_inputs(node)[0]
     value, ndim = state.values[source], len(shape_of(source))
     if not isinstance(value, Channels) or value.dim != ndim - 3:
@@ -236,7 +236,7 @@ def _pixel_shuffle(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 @rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
        "replication_pad2d", "replication_pad3d")  # fmt: skip
 def _pad(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Padding adds a fixed number of channels at each end; the added ones can never be removed."""
+    """Add a fixed number of channels at each end, which can never be removed."""
     given, source = arguments(node), tensor_inputs(node)[0]
     value = state.values[source]
     if not isinstance(value, Channels):
@@ -265,12 +265,12 @@ def _getitem(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     return value[index] if isinstance(value, list) else same(state, source, graph.layer[node])  # type: ignore[index, arg-type]
 
 
-# -- streams of tokens: embeddings, and parameters that are tokens themselves -----------------------------------------
+# -- streams of tokens: embeddings, and parameters that are tokens ----------------------------------------------------
 
 
 @rule("embedding")
 def _embedding(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """An embedding is a linear layer that picks its only input: its rows stay, its columns are channels."""
+    """Handle an embedding as a linear layer that selects its only input: rows are kept, columns are channels."""
     name = stored_name(state, arguments(node)["weight"], 2)
     if name is None or name not in state.parameters:
         return unknown_rule(state, graph, node)
@@ -284,7 +284,7 @@ def _embedding(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule(*CONCATENATIONS)
 def _concatenation(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Tokens side by side share their channels; parameters may be among them."""
+    """Couple the channels of concatenated tokens, which may include parameters."""
     values = [state.values[source] for source in node.all_input_nodes]
     channels = [value for value in values if isinstance(value, Channels)]
     along = int(arguments(node)["dim"]) % len(shape_of(node))
@@ -304,9 +304,9 @@ def _concatenation(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 
 def stored_axes(state: Propagation, node: fx.Node) -> dict[fx.Node, tuple[Axis, int]] | None:
-    """Return which axis of each parameter that goes into a node lies along its channels, and its number of dimensions.
+    """Return the channel axis of each parameter among a node's inputs, with the parameter's number of dimensions.
 
-    None if something else than channels and such parameters goes into it.
+    None if a node has other inputs than channels and such parameters.
     """
     value = next((v for n in node.all_input_nodes if isinstance(v := state.values.get(n), Channels)), None)
     if value is None:
@@ -335,7 +335,7 @@ def stored_axes(state: Propagation, node: fx.Node) -> dict[fx.Node, tuple[Axis, 
 
 
 def silencing_axes(state: Propagation, node: fx.Node) -> list[Axis]:
-    """Return the axes of parameters that a node adds to channels or sets beside them."""
+    """Return the axes of parameters that a node adds to channels or concatenates with them."""
     if operator_name(node) not in CONCATENATIONS | {"add", "sub"}:
         return []
     return [axis for axis, _ in (stored_axes(state, node) or {}).values()]

@@ -1,4 +1,4 @@
-"""Families of operators, by their aten names, and the parts of those that are layers."""
+"""Families of operators, by their aten names, and the parts of those operators that are layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
 PRODUCTS = {"addmm", "mm", "matmul", "bmm", "einsum"}
-"""products with a stored matrix are layers too; but for einsum's, their weight is (inputs, outputs)"""
+"""Products with a stored matrix are layers too; except for einsum, their weight is (inputs, outputs)."""
 CASTS = {"to", "_to_copy", "type_as"}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 IDENTITIES = {
@@ -51,16 +51,16 @@ NORMS_OVER_LAST = {"layer_norm", "rms_norm"}
 
 @dataclass(frozen=True)
 class LayerParts:
-    """What a layer is called with, and which dimensions of its weight are outputs and inputs."""
+    """The arguments of a layer, and the output and input dimensions of its weight."""
 
     input: fx.Node
     weight: fx.Node
     bias: fx.Node | None
     out_dim: int
     in_dim: int | None
-    """None for grouped convolutions that lose whole groups: their inputs live and die with their outputs"""
+    """None for grouped convolutions that lose whole groups: their inputs are removed with their outputs."""
     place: int = -1
-    """where channels are in the input and output of a product, from the end"""
+    """Channel dimension in the input and output of a product, counted from the end."""
 
 
 def layer_parts(node: fx.Node) -> LayerParts | None:
@@ -94,7 +94,7 @@ def _linear_parts(source: fx.Node, weight: fx.Node, bias: fx.Node | None) -> Lay
 
 
 def _product_parts(left: fx.Node, right: fx.Node, bias: fx.Node | None) -> LayerParts:
-    """Return the parts of ``left @ right``: the weight is on the right, or on the left if it is one of a stack."""
+    """Return the parts of ``left @ right``: the weight is on the right, or on the left if it comes from a stack."""
     found, place = stored_matrix(right), -1
     if found is None and left.op != "placeholder":
         found, place = stored_matrix(left), -2
@@ -105,9 +105,9 @@ def _product_parts(left: fx.Node, right: fx.Node, bias: fx.Node | None) -> Layer
 
 
 def stored_matrix(node: fx.Node) -> tuple[fx.Node, bool] | None:
-    """Return the stored matrix, or stack of matrices, that a node gives, and whether it gives it turned.
+    """Return the stored matrix, or stack of matrices, behind a node, and whether it is transposed.
 
-    On its way it may be cast, turned, or picked from the stack by numbers, as the weights of experts are.
+    Between them it may be cast, transposed, or selected from the stack by indices, as the weights of experts are.
     """
     turned = False
     while node.op != "placeholder":
@@ -119,12 +119,12 @@ def stored_matrix(node: fx.Node) -> tuple[fx.Node, bool] | None:
 
 
 def is_matrix_moved(node: fx.Node) -> bool:
-    """Tell whether a node gives the matrices of a tensor whole: cast, turned, or some out of a stack."""
+    """Return True if a node keeps the matrices of a tensor whole: a cast, a transpose, or a selection from a stack."""
     return operator_name(node) in CASTS or _is_turn(node) or _picks_matrices(node)
 
 
 def _is_turn(node: fx.Node) -> bool:
-    """Tell whether a node swaps the last two dimensions, and those alone."""
+    """Return True if a node swaps only the last two dimensions."""
     name = operator_name(node)
     if name not in {"t", "numpy_T", "matrix_H", "mT", "permute", "transpose", "swapaxes", "swapdims"}:
         return False
@@ -138,7 +138,7 @@ def _is_turn(node: fx.Node) -> bool:
 
 
 def _picks_matrices(node: fx.Node) -> bool:
-    """Tell whether a node picks from a stack along its first dimension; what it picks with is no mask."""
+    """Return True if a node selects from a stack along its first dimension, without a boolean mask."""
     name = operator_name(node)
     if name not in {"index", "index_select", "select"} or len(shape_of(node.all_input_nodes[0])) < 3:
         return False
@@ -149,14 +149,14 @@ def _picks_matrices(node: fx.Node) -> bool:
 
 
 def is_transposed(node: fx.Node) -> bool:
-    """Tell whether a convolution is a transposed one."""
+    """Return True if a convolution is transposed."""
     return operator_name(node) in TRANSPOSED or bool(arguments(node).get("transposed"))
 
 
 def loses_places(node: fx.Node) -> bool:
-    """Tell whether a grouped convolution loses the same places of every group, and not whole groups.
+    """Return True if a grouped convolution loses the same positions of every group, instead of whole groups.
 
-    Few wide groups (ResNeSt has two) are worth keeping: there is more to choose from within them.
+    A few wide groups (ResNeSt has two) should be kept, because there are more channels to select from within them.
     """
     given = arguments(node)
     groups, inputs = int(given["groups"]), shape_of(given["weight"])[1]
@@ -164,10 +164,10 @@ def loses_places(node: fx.Node) -> bool:
 
 
 def is_pointwise(node: fx.Node) -> bool:
-    """Tell whether an operator works position by position: by torch's own tag, or by our list where it is missing."""
+    """Return True if an operator works position by position: by torch's tag, or by our list if it has no tag."""
     name = operator_name(node)
     if name == "where":
-        return len(node.args) == 3  # with the condition alone it gives places
+        return len(node.args) == 3  # with only a condition it returns positions
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or name in UNTAGGED_POINTWISE
 
 
@@ -185,7 +185,7 @@ class WeightProduct:
 
 
 def product_of(node: fx.Node) -> WeightProduct | None:
-    """Read an equation of ``einsum``; None where it is no plain layer: other sums, several weights, diagonals."""
+    """Parse an equation of ``einsum``; None if it is not a plain layer: other sums, several weights, diagonals."""
     given = arguments(node)
     tensors = [n for n in given["tensors"] if isinstance(n, fx.Node)]
     terms, arrow, result = str(given["equation"]).replace(" ", "").partition("->")
@@ -196,7 +196,7 @@ def product_of(node: fx.Node) -> WeightProduct | None:
         return None
     place = stored[-1]
     whole = next(found[0] for found in [weights[place]] if found is not None)
-    picked = len(shape_of(tensors[place])) - len(shape_of(whole))  # dimensions of what it was picked with, but one
+    picked = len(shape_of(tensors[place])) - len(shape_of(whole))  # dimensions of the index, minus one
     weight, source = letters[place], letters[1 - place]
     if "." in weight or any(len(set(term)) != len(term) for term in (weight, *(t.replace("...", "") for t in letters))):
         return None
@@ -207,7 +207,7 @@ def product_of(node: fx.Node) -> WeightProduct | None:
     if len(summed) != 1 or len(fresh) != 1 or len(summed) + len(fresh) + len(shared) != len(weight):
         return None
     others = [letter for letter in source.replace("...", "") if letter not in weight and letter not in result]
-    if others:  # summed over the tensor alone
+    if others:  # summed over the tensor only
         return None
     sizes = shape_of(node)
     dim = _place(fresh[0], result, len(sizes))
@@ -223,7 +223,7 @@ def product_of(node: fx.Node) -> WeightProduct | None:
 
 
 def _place(letter: str, term: str, ndim: int) -> int:
-    """Return the dimension of a letter, which may lie behind an ellipsis."""
+    """Return the dimension of a letter, which may come after an ellipsis."""
     before, dots, after = term.partition("...")
     if not dots or letter in before:
         return term.index(letter)

@@ -1,18 +1,18 @@
 """Rules for parts of the channels: chunk, split, tensor_split, slice and narrow.
 
-The recorded graph holds the place of a cut as a literal number. There are three ways in which it can follow when
+The recorded graph contains the position of a cut as a literal number. There are three ways in which it can adapt when
 channels are removed:
 
     ===========================================  ==================================================================
-    code of forward                              what is pruned
+    code of forward                              pruned channels
     ===========================================  ==================================================================
-    ``x.chunk(2, 1)``                            the same places of both parts
+    ``x.chunk(2, 1)``                            the same positions of both parts
     ``x.split([self.a, self.b], 1)``             any channels: the attributes count their parts, and are cut like the
                                                  axis of a parameter (:class:`_NamedNumbers`)
-    ``x[:, : x.shape[1] // 4]``                  the same places of equal blocks, so that every part keeps its share
+    ``x[:, : x.shape[1] // 4]``                  the same positions of equal blocks, so that parts keep their fractions
     ===========================================  ==================================================================
 
-The last two are guesses from the code, which a trial confirms or not.
+The last two are assumptions derived from the code, which a trial confirms or rejects.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from depl0.analysis.rules.rulebook import refuse_layer, rule, spread
 
 @dataclass(frozen=True)
 class _Cut:
-    """Where an operator cuts channels: ranges (start, end)."""
+    """The ranges (start, end) of the channels that an operator selects."""
 
     parts: list[tuple[int, int]]
-    """the results, in order"""
+    """The results, in order."""
     counted: list[tuple[int, int]]
-    """for each number in the code, the channels that it counts: ``x[:, -3:]`` counts the last three"""
+    """For each number in the code, the channels that it counts: ``x[:, -3:]`` counts the last three."""
 
 
 @rule(*PARTS)
@@ -57,7 +57,7 @@ def _parts(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         text = f"{operator_name(node)} picks channels by number"
         return spread(node, refuse_layer(state, graph, node, text))
     labels, is_one = value.labels, isinstance(node.meta["val"], Tensor)
-    if not cut.counted:  # all of them
+    if not cut.counted:  # all channels
         return value if is_one else [value for _ in cut.parts]
     state.sized_by_code.append((graph, node))
     if not _follow_attributes(state, graph, node, labels, cut) and not _tie_blocks(state, labels, cut):
@@ -69,10 +69,10 @@ def _parts(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 @rule("chunk")
 def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Equal parts stay equal if channels at the same place in every part are removed together.
+    """Couple the channels at the same position in every part, so that equal parts stay equal.
 
-    Another method of the module, as for exported networks, may split by a number (``x.split((self.c, self.c), 1)``):
-    it follows too, although no recorded pass reads it.
+    Another method of the module, as for exported networks, may split by a number (``x.split((self.c, self.c), 1)``).
+    This number is updated too, although no recorded pass reads it.
     """
     given, source = arguments(node), tensor_inputs(node)[0]
     value, dim = state.values[source], int(given["dim"]) % len(shape_of(source))
@@ -90,7 +90,7 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 
 def _cut_of(node: fx.Node, width: int) -> _Cut | None:
-    """Return where an operator cuts; None if its numbers are not known, or it leaves gaps."""
+    """Return the cut of an operator; None if its numbers are unknown, or it leaves gaps."""
     name, given = operator_name(node), arguments(node)
     if name in {"slice", "narrow"}:
         return _cut_of_slice(name, given, width)
@@ -128,7 +128,7 @@ def _has_one_size(node: fx.Node) -> bool:
 
 
 def _follow_attributes(state: Propagation, graph: Graph, node: fx.Node, labels: Tensor, cut: _Cut) -> bool:
-    """Bind the attributes that count channels; return True if all numbers follow, one of them perhaps as the rest."""
+    """Bind the attributes that count channels; return True if all numbers adapt, with at most one as the remainder."""
     numbers = _NamedNumbers(state, graph, node)
     found = [(numbers.take(end - start), labels[start:end]) for start, end in cut.counted]
     for axis, counted in [(numbers.take(len(labels)), labels), *found]:
@@ -142,7 +142,7 @@ def _follow_attributes(state: Propagation, graph: Graph, node: fx.Node, labels: 
 
 
 def _tie_blocks(state: Propagation, labels: Tensor, cut: _Cut) -> bool:
-    """Let equal blocks lose the same places, so that every part keeps its share; return True if there are such."""
+    """Couple the same positions of equal blocks, so that parts keep their fractions; return True if there are any."""
     size = math.gcd(len(labels), *(number for part in cut.counted for number in part))
     if size > 1:
         state.labels.join_rows(labels.reshape(-1, size))
@@ -154,14 +154,15 @@ _SPLITS = re.compile(r"\b(split|narrow|split_with_sizes)\(")
 
 
 class _NamedNumbers:
-    """The integers among a module's attributes that the code of one operator names, in order of appearance.
+    """The integers among a module's attributes that appear in the code of one operator, in order of appearance.
 
-    If the line that uses a number names an attribute of the same value, the attribute is bound to the channels that it
-    counts, like an axis of a parameter, and follows them when they are cut.
+    If the line that uses a number contains an attribute of the same value, the attribute is bound to the channels that
+    it
+    counts, like an axis of a parameter, and is updated when they are cut.
     """
 
     def __init__(self, state: Propagation, graph: Graph, node: fx.Node, *, only_splits: bool = False) -> None:
-        """``only_splits``: look only at lines that split a tensor."""
+        """With ``only_splits``, only lines that split a tensor are searched."""
         self._state, self._path = state, graph.layer[node]
         module = state.modules.get(self._path)
         self._attributes = {} if module is None else vars(module)
@@ -173,7 +174,7 @@ class _NamedNumbers:
         self._left = next((numbers for numbers in found if numbers), [])
 
     def _numbers_in(self, text: str) -> list[tuple[str, int, int]]:
-        """Return (attribute, place in it, value) of every number that a text names."""
+        """Return (attribute, position in it, value) of every number that a text mentions."""
         found = []
         for name in _NAMED.findall(text):
             value = self._attributes.get(name)
@@ -183,7 +184,7 @@ class _NamedNumbers:
         return found
 
     def take(self, count: int) -> tuple[str, int] | None:
-        """Return the next attribute that may count so many; one that has counted others is the last resort."""
+        """Return the next attribute that may count this number; one that has counted others is the last choice."""
         for entry in self._left:
             if entry[2] == count:
                 again = [other for other in self._left if other == entry]
@@ -197,16 +198,17 @@ class _NamedNumbers:
         return (f"{self._path}.{entry[0]}" if self._path else entry[0]), entry[1]
 
     def bind(self, axis: tuple[str, int], labels: Tensor) -> None:
-        """Let an attribute follow the channels that it counts."""
+        """Bind an attribute to the channels that it counts."""
         known = self._state.axes.setdefault(axis, labels)
         self._state.labels.join(known, labels)
 
 
 def follow_sizes(state: Propagation, graph: Graph, node: fx.Node) -> bool:
-    """Bind the attributes that give a reshape its sizes to the channels that they count; return True if any is new.
+    """Bind the attributes that size a reshape to the channels that they count; return True if any is new.
 
-    This is a guess from the code (``x.view(b, n, self.heads, self.head_size)``), made only after a trial has shown that
-    the size does not follow the channels by itself; the next trial confirms it or not.
+    This is an assumption derived from the code (``x.view(b, n, self.heads, self.head_size)``), made only after a trial
+    has
+    shown that the size does not adapt by itself; the next trial confirms or rejects it.
     """
     value = state.values.get(node)
     if operator_name(node) not in RESHAPES or not isinstance(value, Channels):
@@ -217,9 +219,9 @@ def follow_sizes(state: Propagation, graph: Graph, node: fx.Node) -> bool:
 
 
 def follow_created(state: Propagation, graph: Graph, node: fx.Node, from_end: int, labels: Tensor) -> bool:
-    """Bind the attributes that size a tensor which is created in forward, the same everywhere along a dimension.
+    """Bind the attributes that size a tensor created in forward, which is constant along a dimension.
 
-    It may have been added to others since, which have nothing along that dimension. Return False if there is more.
+    Other tensors of size 1 along that dimension may have been added to it. Return False for any other operation.
     """
     stack, seen = [node], set[fx.Node]()
     while stack:
@@ -239,7 +241,7 @@ def follow_created(state: Propagation, graph: Graph, node: fx.Node, from_end: in
 
 
 def _follow_size(state: Propagation, graph: Graph, node: fx.Node, dim: int, labels: Tensor) -> bool:
-    """Bind the attribute that gives one of an operator's sizes, if the code names one."""
+    """Bind the attribute that determines one of an operator's sizes, if the code contains one."""
     given, numbers = arguments(node), _NamedNumbers(state, graph, node)
     lists = [given[key] for key in ("size", "shape", "sizes") if isinstance(given.get(key), (list, tuple))]
     for place, size in enumerate(lists[0][: dim + 1] if lists else ()):
@@ -251,7 +253,7 @@ def _follow_size(state: Propagation, graph: Graph, node: fx.Node, dim: int, labe
 
 
 def _code_of(module: object, called: Collection[str]) -> Iterator[str]:
-    """Yield the source of methods that the line names, of forward, then of the other methods."""
+    """Yield the source of methods that the line calls, of forward, then of the other methods."""
     methods = [getattr(module, "forward", None)]
     for cls in type(module).__mro__:
         if cls is nn.Module:
@@ -261,5 +263,5 @@ def _code_of(module: object, called: Collection[str]) -> Iterator[str]:
     for method in named + methods:
         try:
             yield "" if method is None else inspect.getsource(method)
-        except (OSError, TypeError):  # typed at a prompt, or not a Python function
+        except (OSError, TypeError):  # defined at a prompt, or not a Python function
             yield ""

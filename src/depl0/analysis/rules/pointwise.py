@@ -1,8 +1,8 @@
-"""One rule per family of operators: how channel labels pass through it.
+"""Rules for pointwise and similar operators, through which channel labels pass.
 
 A rule returns the value of the node's output. It joins labels that must be removed together, binds the dimensions of
-parameters, and marks as unprunable what it cannot prove. To teach depl0 a new operator, add its name to a family in
-`operators.py` or write a new rule; `zeros.py` says, beside it, whether the operator keeps zeros.
+parameters, and marks channels as unprunable if it cannot prove that they are prunable. To support a new operator, add
+its name to a family in `operators.py` or write a new rule; whether it keeps zeros is defined in `zeros.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from depl0.analysis.rules.rulebook import (
 
 
 def pointwise_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Channels that meet position by position become one: residual adds, factors, activations."""
+    """Join channels that are combined position by position: residual adds, factors, activations."""
     layer, out = graph.layer[node], shape_of(node)
     operands = [n for n in tensor_inputs(node) if shape_of(n)]
     labelled = [(n, v) for n in operands if isinstance(v := state.values[n], Channels)]
@@ -85,7 +85,7 @@ def _pointwise_without_channels(state: Propagation, graph: Graph, node: fx.Node,
 
 
 def _derived(state: Propagation, node: fx.Node, operands: list[fx.Node]) -> Derived | None:
-    """Return a vector made of stored vectors that lie alongside each other; None if it is anything else."""
+    """Return a vector made of aligned stored vectors; None if it is anything else."""
     axes: dict[tuple[str, int, int], None] = {}
     long = state.vector_dim(node)
     for operand in operands:
@@ -103,7 +103,7 @@ def _derived(state: Propagation, node: fx.Node, operands: list[fx.Node]) -> Deri
     return Derived(tuple(axes)) if axes else None
 
 
-# -- operators that keep the channels where they are ---------------------------------------------------------------
+# -- operators that do not move channels ----------------------------------------------------------------------------
 
 
 @rule(*IDENTITIES)

@@ -1,4 +1,4 @@
-"""What all rules share: their list, and what they do when they cannot prove anything."""
+"""The registry of all rules, and their fallbacks if they cannot prove anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPUTED_WEIGHT = "the layer's weight is computed, not stored"
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a rule in the list, for the operators of these names."""
+    """Register a rule for the operators of these names."""
 
     def add(function: Rule) -> Rule:
         for name in names:
@@ -37,13 +37,13 @@ def stored_name(state: Propagation, node: object, ndim: int) -> str | None:
 
 
 def weight_name(state: Propagation, node: object, ndim: int) -> str | None:
-    """Return the name of a layer's weight, also of one whose lengths are stored beside it (weight norm)."""
+    """Return the name of a layer's weight, including one whose lengths are stored separately (weight norm)."""
     value = state.values.get(node) if isinstance(node, fx.Node) else None
     return value.name if isinstance(value, Normed) else stored_name(state, node, ndim)
 
 
 def bind_weight(state: Propagation, node: fx.Node, dims: dict[int, Tensor], layer: str) -> None:
-    """Tie the dimensions of a layer's weight to labels, and those of its lengths."""
+    """Bind the dimensions of a layer's weight, and those of its lengths, to labels."""
     value, ndim = state.values[node], len(shape_of(node))
     assert isinstance(value, (Stored, Normed))
     state.bind(value.name, dims, ndim, layer)
@@ -52,7 +52,7 @@ def bind_weight(state: Propagation, node: fx.Node, dims: dict[int, Tensor], laye
 
 
 def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
-    """The inputs of a layer that cannot be sliced are unprunable, and so is its weight, also if picked from a stack."""
+    """Mark the inputs of a layer that cannot be sliced as unprunable, and its weight, even if it is from a stack."""
     reason, parts = Reason(text, graph.layer[node]), layer_parts(node)
     for source in [*node.all_input_nodes, *([] if parts is None else [parts.weight])]:
         state.note_blocking(state.values.get(source), graph.layer[node])
@@ -62,7 +62,7 @@ def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> 
 
 
 def layer_name(weight: str) -> str:
-    """Name a layer after the module that owns its weight."""
+    """Return the name of a layer, from the module that owns its weight."""
     module, _, name = weight.rpartition(".")
     if name == "original1":  # of a parametrized weight
         module, name = module.removesuffix(".parametrizations.weight"), "weight"
@@ -70,13 +70,13 @@ def layer_name(weight: str) -> str:
 
 
 def reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:
-    """Return why a tensor without channels holds up those that meet it."""
+    """Return the reason why a tensor without channels makes those it is combined with unprunable."""
     value = state.values[node]
     return value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
 
 
 def same(state: Propagation, source: fx.Node, layer: str) -> Value:
-    """Return the value of a tensor for an operator that leaves its channels where they are."""
+    """Return the value of a tensor for an operator that does not move its channels."""
     value = state.values[source]
     if isinstance(value, (Channels, Opaque)):
         return value
@@ -85,7 +85,7 @@ def same(state: Propagation, source: fx.Node, layer: str) -> Value:
 
 
 def spread(node: fx.Node, value: Value) -> Value:
-    """Give every output of an operator with several outputs the same value."""
+    """Return the same value for every output of an operator with several outputs."""
     outputs = node.meta["val"]
     if isinstance(outputs, (list, tuple)) and isinstance(value, (Channels, Opaque)):
         return [value for _ in outputs]
@@ -93,12 +93,12 @@ def spread(node: fx.Node, value: Value) -> Value:
 
 
 def value_sized_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """What meets a tensor whose size depends on values is unprunable."""
+    """Mark channels as unprunable if they are combined with a tensor whose size depends on values."""
     return _refused(state, graph, node, "its size depends on the values of a tensor")
 
 
 def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """What goes into an operator that is not understood is unprunable."""
+    """Mark the inputs of an unsupported operator as unprunable."""
     name = operator_name(node)
     text = "reaches a loss" if "_loss" in name else f"operator {name} is not understood"
     if name.endswith("_cell"):

@@ -1,9 +1,10 @@
-"""Rules for products of two tensors of activations: scores of attention, and what they weigh.
+"""Rules for products of two activations: attention scores, and their weighted sums.
 
-Channels can lie in three places of a product. Where both tensors are summed over them (queries and keys, place by
-place), they go together, and a zero in one of the two is enough. Where they are rows of the left or columns of the
-right tensor (values), they come out as they went in. Where they are parts of a batch (heads), both tensors lose the
-same ones, and again one zero is enough: a closed head's values.
+Channels can be in three positions of a product. If both tensors are summed over them (queries and keys, position by
+position), they are coupled, and a zero in one of the two is enough. If they are rows of the left or columns of the
+right
+tensor (values), they are channels of the result. If they are parts of a batch (heads), both tensors lose the same ones,
+and again one zero is enough: the values of a closed head.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from depl0.analysis.rules.rulebook import refuse_layer, rule, unknown_rule
 
 @dataclass(frozen=True)
 class ScoreCall:
-    """What must be zero in a product of activations for its closed channels to be nothing."""
+    """The tensors that must be zero in a product of activations so that its closed channels have no effect."""
 
     summed: tuple[fx.Node, ...]
-    """tensors that are multiplied and summed over channels, one of which must be zero there; none if no sum is"""
+    """Tensors that are multiplied and summed over channels, one of which must be zero there; empty without a sum."""
     factors: tuple[fx.Node, ...]
-    """tensors any of which, when zero, makes the result's channels zero"""
+    """Tensors of which any one, if zero, makes the result's channels zero."""
 
 
 @rule("mm", "matmul", "bmm")
@@ -53,17 +54,18 @@ def _multiplied(state: Propagation, graph: Graph, node: fx.Node, left: fx.Node, 
 
 
 class _Places:
-    """Where the channels of the two tensors of a product lie, seen from its result."""
+    """The channel dimensions of the two tensors of a product, relative to its result."""
 
     def __init__(self, state: Propagation, node: fx.Node, layer: str) -> None:
         self._state, self._node, self._layer = state, node, layer
         self._operands: list[fx.Node] = []
         self._summed: list[tuple[fx.Node, Tensor]] = []
         self._kept: list[tuple[fx.Node, int, Tensor]] = []
-        """(tensor, dimension of the result, labels)"""
+        """(tensor, dimension of the result, labels)."""
 
     def add(self, operand: fx.Node, rows: int | None, columns: int | None) -> None:
-        """Note where the channels of a tensor go: its rows or columns come out, what else is of a matrix is summed."""
+        """Record the channel dimension of a tensor: rows or columns are kept, other dimensions of a matrix are
+        summed."""
         self._operands.append(operand)
         value, ndim, out = self._state.values[operand], len(shape_of(operand)), len(shape_of(self._node))
         if not isinstance(value, Channels):
@@ -77,7 +79,7 @@ class _Places:
             self._kept.append((operand, out + from_end, value.labels))
 
     def result(self, graph: Graph, macs: int) -> Value:
-        """Join what goes together, and return what is known of the result."""
+        """Join the coupled channels, and return the value of the result."""
         state, node, layer = self._state, self._node, self._layer
         for operand in self._operands:
             if not isinstance(state.values[operand], (Channels, Opaque)):
@@ -101,7 +103,7 @@ class _Places:
         return Channels(dim, labels)
 
     def _mark_constants(self, labels: Tensor, dim: int) -> None:
-        """Heads that meet a tensor with as many that are no channels are unprunable."""
+        """Mark heads as unprunable if they are multiplied with a tensor whose heads are not channels."""
         out, keeps = len(shape_of(self._node)), {operand for operand, _, _ in self._kept}
         for operand in self._operands:
             own = dim - out + len(shape_of(operand))
@@ -120,7 +122,8 @@ def _why(state: Propagation, operands: list[fx.Node], layer: str) -> Reason:
 
 @rule("scaled_dot_product_attention")
 def _attention(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Two products with a softmax between them; the first is divided by the root of its channels if told no scale."""
+    """Handle two products with a softmax in between; without a scale, scores are divided by the root of the
+    channels."""
     given, layer = arguments(node), graph.layer[node]
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     values = {n: state.values[n] for n in (query, key, value) if isinstance(state.values[n], Channels)}
@@ -128,7 +131,7 @@ def _attention(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     for operand in (query, key, value, *([mask] if isinstance(mask, fx.Node) else [])):
         if not isinstance(state.values[operand], (Channels, Opaque)):
             state.fix_stored(operand, layer)
-    if -2 in dims.values():  # the places that attend, and are attended to
+    if -2 in dims.values():  # the positions of queries and keys
         return refuse_layer(state, graph, node, "attention over channels")
     if all(dim == -1 for dim in dims.values()):
         return _attention_within_heads(state, graph, node)
@@ -143,7 +146,7 @@ def _attention_within_heads(state: Propagation, graph: Graph, node: fx.Node) -> 
     queries, keys, values = (state.values[n] for n in (query, key, value))
     if isinstance(mask, fx.Node):
         state.mark_unprunable(state.values[mask], Reason("are a mask of attention", layer))
-    scores = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]  # weights, one a pair of places and head
+    scores = math.prod(shape_of(node)[:-1]) * shape_of(key)[-2]  # one weight for each pair of positions and head
     summed: tuple[fx.Node, ...] = ()
     scaled = given.get("scale") is not None
     if isinstance(queries, Channels) and isinstance(keys, Channels) and scaled:
@@ -165,7 +168,7 @@ def _attention_within_heads(state: Propagation, graph: Graph, node: fx.Node) -> 
 
 
 def _attention_of_heads(state: Propagation, graph: Graph, node: fx.Node, from_end: int) -> Value:
-    """Heads go with their keys and values, which several of them may share (``enable_gqa``)."""
+    """Couple heads with their keys and values, which several of them may share (``enable_gqa``)."""
     given, layer = arguments(node), graph.layer[node]
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     values = state.values[query], state.values[key], state.values[value]
