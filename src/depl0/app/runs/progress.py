@@ -5,7 +5,6 @@ All of it is written to stderr. stdout is for the result.
 
 from __future__ import annotations
 
-import abc
 import sys
 import time
 from collections.abc import Iterator
@@ -25,29 +24,24 @@ EVERY_SECONDS = 30.0
 """minimum interval between two lines within an epoch"""
 
 
-class Reporter(abc.ABC):
-    """Receives the progress of a run."""
+class Reporter:
+    """Receives the progress of a run. A method that a subclass does not override does nothing."""
 
-    @abc.abstractmethod
     def note(self, text: str) -> None:
         """Show a message once."""
 
-    @abc.abstractmethod
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Start a phase, ``done`` of whose steps were done before; ``metric`` is the metric of its epochs."""
 
-    @abc.abstractmethod
     def step(self) -> None:
         """Record one finished training step."""
 
-    def progress(self, line: dict[str, Any]) -> None:  # noqa: B027 - most reporters need not listen
+    def progress(self, line: dict[str, Any]) -> None:
         """Report the position within an epoch, the learning rate, and loss and metric on the training images so far."""
 
-    @abc.abstractmethod
     def epoch(self, line: dict[str, Any]) -> None:
         """Report a finished epoch; ``line`` is its entry in metrics.jsonl."""
 
-    @abc.abstractmethod
     def end(self) -> None:
         """End the phase, finished or interrupted."""
 
@@ -79,21 +73,6 @@ def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
 class Quiet(Reporter):
     """Shows nothing."""
 
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """Do nothing."""
-
-    def step(self) -> None:
-        """Do nothing."""
-
-    def epoch(self, line: dict[str, Any]) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
-
 
 @final
 class Plain(Reporter):
@@ -115,9 +94,6 @@ class Plain(Reporter):
         self._metric = metric
         self._phase, self._epochs, self._start, self._first_epoch = phase, epochs, time.monotonic(), None
 
-    def step(self) -> None:
-        """Do nothing."""
-
     def progress(self, line: dict[str, Any]) -> None:
         """Print a line if enough time has passed since the last one."""
         if time.monotonic() - self._last >= EVERY_SECONDS:
@@ -130,9 +106,6 @@ class Plain(Reporter):
         done = line["epoch"] - self._first_epoch
         left = (time.monotonic() - self._start) / max(done, 1) * (self._epochs - line["epoch"])
         self.note(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}  {_clock(left)} left")
-
-    def end(self) -> None:
-        """Do nothing."""
 
 
 @final
