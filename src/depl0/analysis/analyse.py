@@ -62,7 +62,7 @@ class Analysis:
                 labels.mark_unprunable(torch.tensor([root]), Reason("no layer reads these channels"))
 
     def plan(self, choice: GroupChoice) -> Plan:
-        """Number the gates of the chosen groups."""
+        """Return a plan with numbered gates for the chosen groups."""
         return _number(self.state, self.graphs, self.sites, choice, self._known)
 
 

@@ -68,7 +68,7 @@ class MacCounter(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, model: nn.Module, running: Sequence[nn.Module]) -> None:
-        """``running`` are the modules that are currently executed, the innermost last."""
+        """Set up the counter; ``running`` are the modules that are currently executed, the innermost last."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.macs: Counter[str] = Counter()
         """Path of a module -> the MACs of the operators that it calls itself."""

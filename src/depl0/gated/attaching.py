@@ -47,7 +47,7 @@ def attach(
     Raises:
         InputError: an argument is invalid, or the budget cannot be reached.
         TraceError: the network runs, but its graph cannot be recorded.
-        NothingToPruneError: no channel can be removed; the error says why.
+        NothingToPruneError: no channel can be removed; the message gives the reasons.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 3))

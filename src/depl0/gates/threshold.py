@@ -30,7 +30,7 @@ from depl0.errors import InputError
 from depl0.gates import hard_concrete
 
 FIRST_SHARPNESS, LAST_SHARPNESS = 8.0, 150.0
-"""Of standard normal scores at most 0.4·4.4/150 = 1.2 % then lie where the open probability is between 0.1 and 0.9."""
+"""At the last sharpness at most 0.4·4.4/150 = 1.2 % of standard normal scores have open probabilities of 0.1 to 0.9."""
 
 SURE_SHARPNESS = 50.0
 """Initial sharpness of a search that starts at its budget: gates far from the threshold do not flicker."""

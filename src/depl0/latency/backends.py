@@ -48,7 +48,7 @@ def compiled(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) ->
 
 def onnx_runtime(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) -> Call:
     """Run the network, exported, in ONNX Runtime."""
-    require_runtime(inputs.device)  # before the export, which takes long
+    require_runtime(inputs.device)  # before the export, which is slow
     return session_call(to_onnx(model, inputs), inputs, threads)
 
 

@@ -78,7 +78,7 @@ class ConstantReplacement(Replacement):
     spec: Removal
     kind: ClassVar[str] = "constant"
     spec_type: ClassVar[type] = Removal
-    rank: ClassVar[int] = 2  # what is left of a layer after all else
+    rank: ClassVar[int] = 2  # after all other kinds, on the remaining layers
     removes_layer: ClassVar[bool] = True
     exported = (ConstantLayer, rebuild_constant)
     rebuild = rebuild_constant

@@ -74,7 +74,7 @@ def _norm_of(modules: Mapping[str, nn.Module], name: str) -> _Norm | None:
 
 
 def _dim(module: nn.Module, attribute: str) -> int | None:
-    """Return the dimension along which a weight norm has several lengths; None if there is no weight norm."""
+    """Return the dimension along which the lengths of a weight norm vary; None if there is no weight norm."""
     if attribute == "weight_v":
         hooks = [hook for hook in module._forward_pre_hooks.values() if getattr(hook, "name", "") == "weight"]
         dims = [getattr(hook, "dim", None) for hook in hooks]

@@ -130,7 +130,7 @@ class Search:
         if gated.engine.threshold is not None:
             gated.engine.threshold.expect_steps(round((1 - self.config.warmup) * steps))
 
-    # -- what the loop calls -----------------------------------------------------------------------------------------
+    # -- methods called by the loop ----------------------------------------------------------------------------------
 
     @library_defaults()
     def step(self) -> bool:

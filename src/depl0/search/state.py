@@ -38,20 +38,20 @@ class SearchListener:
     """Search callbacks; override as needed."""
 
     def converged(self, convergence: Convergence) -> None:
-        """Called when the open gates have stayed the same for long enough."""
+        """Handle convergence: the open gates have stayed the same for long enough."""
 
     def freezing(self) -> AbstractContextManager[object]:
         """Return a context manager around the freezing of the gates."""
         return nullcontext()
 
     def frozen(self, freezing: Freezing) -> None:
-        """Called when the gates are frozen, still inside :meth:`freezing`."""
+        """Handle the frozen gates, still inside :meth:`freezing`."""
 
     def shrunk(self, shrunk: Shrunk) -> None:
-        """Called when the host was replaced by a smaller one, after optimizers and averages were updated."""
+        """Handle a smaller host, after optimizers and averages were updated."""
 
     def cut(self, cut: Cut) -> None:
-        """Called when the network has become smaller."""
+        """Handle a cut, after which the network is smaller."""
 
 
 @dataclass

@@ -106,7 +106,7 @@ def _replace_files(folder: Path, sha256: str, header: bytes, values: bytes) -> N
         raise
     pending.replace(final)
     flush_folder(folder)
-    for former in folder.glob(_pending_name("*")):  # of a save that was killed
+    for former in folder.glob(_pending_name("*")):  # left by a killed save
         former.unlink(missing_ok=True)
 
 
@@ -201,7 +201,7 @@ def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
     header = _read_header(source / "compact.json")
     record = record_from_json(header, source / "compact.json")
     numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
-    pending = source / _pending_name(str(header.get("sha256")))  # there if the last save was killed before its end
+    pending = source / _pending_name(str(header.get("sha256")))  # exists if the last save was killed
     is_pending = pending.parent == source and re.fullmatch("compact-[0-9a-f]{64}", pending.stem) and pending.is_file()
     path = pending if is_pending else source / "compact.safetensors"
     values = _read(path, 8 * numbers + io.MAX_JSON)  # float64, and the names

@@ -66,8 +66,7 @@ def _why_computed(state: Propagation, layer: str) -> str:
 def _dense_layer(
     state: Propagation, graph: Graph, node: fx.Node, parts: LayerParts, dims: tuple[int, int], macs_per_pair: int
 ) -> Value:
-    """Bind a layer in which every output depends on every input; ``dims`` are its channel dimensions (input,
-    output)."""
+    """Bind a layer in which every output depends on every input; ``dims`` are the input and output channel dims."""
     name = weight_name(state, parts.weight, len(shape_of(parts.weight)))
     assert name is not None and parts.in_dim is not None
     layer, bias_name = layer_name(name), stored_name(state, parts.bias, 1)

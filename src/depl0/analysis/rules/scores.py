@@ -64,8 +64,7 @@ class _Places:
         """(tensor, dimension of the result, labels)."""
 
     def add(self, operand: fx.Node, rows: int | None, columns: int | None) -> None:
-        """Record the channel dimension of a tensor: rows or columns are kept, other dimensions of a matrix are
-        summed."""
+        """Record the channel dimension of a tensor: rows or columns are kept, the other dimension is summed."""
         self._operands.append(operand)
         value, ndim, out = self._state.values[operand], len(shape_of(operand)), len(shape_of(self._node))
         if not isinstance(value, Channels):
@@ -122,8 +121,7 @@ def _why(state: Propagation, operands: list[fx.Node], layer: str) -> Reason:
 
 @rule("scaled_dot_product_attention")
 def _attention(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Handle two products with a softmax in between; without a scale, scores are divided by the root of the
-    channels."""
+    """Handle two products with a softmax in between; the default scale is one over the root of the channels."""
     given, layer = arguments(node), graph.layer[node]
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     values = {n: state.values[n] for n in (query, key, value) if isinstance(state.values[n], Channels)}

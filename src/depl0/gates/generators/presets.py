@@ -37,8 +37,8 @@ class Preset:
         feed: the output of a group to the next one: its ``"log_alpha"``, or ``"scaled"`` by 1/c into (−1, 1).
         mean_input: whether W·x is divided by its number of inputs.
         initial_weight: weights of output layers are sampled uniformly in ± this number (times 1/inputs, if
-            ``mean_input``), and hidden layers start close to a scaled identity of their input. None: all weights are
-            initialised as in ``torch.nn.Linear``, ``Conv1d`` and ``LSTMCell``.
+            ``mean_input``), and hidden layers start large enough to preserve the scale of their input. None: all
+            weights are initialised as in ``torch.nn.Linear``, ``Conv1d`` and ``LSTMCell``.
         start: the initial log α of every gate. None: biases are sampled from N(bias_mean, bias_std²).
         bias_mean: mean of the initial biases if there is no ``start``.
         bias_std: standard deviation of the initial biases if there is no ``start``.
