@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: options, runs that resume, published rows, and the table of both."""
+"""Code shared by the scripts of this folder: options, resumable runs, published rows, and the table of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORDS = ("table", "data", "model", "method", "generator", "source", "note")
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
-    """Return the parser that every script starts from."""
+    """Return the parser with the options of every script."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, help="folder of the runs; finished ones are not repeated")
     parser.add_argument("--data", help="data set and its folder, for example cifar10:data/cifar10")
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, made: Recipe, *folder: str) -> tuple[RunFolder
 
 
 def published(table: str) -> list[dict[str, str]]:
-    """Return the rows of a table of the paper (and of later methods), numbers as their source prints them."""
+    """Return the rows of a table of the paper (and of later methods), with numbers as printed in their source."""
     name = table if table in ("runtime", "ablation") else "results"
     with (PUBLISHED / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("table", table) == table]
@@ -120,13 +120,13 @@ def own_row(name: str, made: Recipe, summary: Mapping[str, Any]) -> dict[str, st
 
 
 def our_source(made: Recipe) -> str:
-    """Return where one of our rows comes from; a smoke test says that its figures mean nothing."""
+    """Return the source of one of our rows. For a smoke test, it states that the figures are meaningless."""
     smoke = ", smoke test on digits" if made.model.spec == "small_cnn" else ""
     return f"ours, {made.search.epochs} epochs, seed {made.run.seed}{smoke}"
 
 
 def short(count: float) -> str:
-    """Return a count as the paper prints it.
+    """Format a count as in the paper.
 
     >>> short(135_600_000), short(2_100_000_000)
     ('135.6M', '2.10B')

@@ -25,7 +25,7 @@ from depl0.app.table import markdown_grid
 
 
 def draw_pruned_curve(axes: Axes, layers: Sequence[Layer]) -> None:
-    """Draw the pruned share as a curve on a second axis, as the paper's figure does."""
+    """Draw the pruned fraction as a curve on a second axis, as in the paper's figure."""
     ratio = axes.twinx()
     shares = [layer.pruned for layer in layers]
     ratio.plot(range(1, len(layers) + 1), shares, color=RED, marker="o", markersize=3.5, linewidth=1.2, clip_on=False)

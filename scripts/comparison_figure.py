@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "comparison" / "comparison.json"
 IMAGES = ROOT / "docs" / "images"
 OURS = ("dep-l0", "reconstruction")
-"""what depl0 does by default: with training, and without"""
+"""the default methods of depl0: with training, and without"""
 COLOURS = (GREEN, BLUE, PURPLE, ORANGE, SKY, RED, INK, "#8a8f00", "#7f4a1e", "#5b6770")
 
 
@@ -36,7 +36,7 @@ class Point:
 
 
 def read(path: Path = RESULTS) -> tuple[list[Point], float, str]:
-    """Return every method's points, the dense network's accuracy, and what was pruned."""
+    """Return every method's points, the dense network's accuracy, and the title."""
     study = json.loads(path.read_text())
     rows = [row for row in study["methods"] if row.get("accuracy")]
     data = str(study["data"]).partition(":")[0]
@@ -63,7 +63,7 @@ def draw(points: list[Point], dense: float, title: str) -> Figure:
 
 
 def _lines(axes: Axes, points: list[Point], dense: float) -> None:
-    """One budget: a line a method, the best at the top."""
+    """Draw one budget: one line per method, the best at the top."""
     for place, point in enumerate(reversed(points)):
         color = GREEN if point.method.partition(":")[0] in OURS else GREY
         axes.errorbar(point.accuracy, place, xerr=point.spread, fmt="o", color=color, capsize=3, markersize=7)
@@ -77,7 +77,7 @@ def _lines(axes: Axes, points: list[Point], dense: float) -> None:
 
 
 def _curves(axes: Axes, points: list[Point], dense: float) -> None:
-    """Several budgets: a curve a method."""
+    """Draw several budgets: one curve per method."""
     for place, method in enumerate(dict.fromkeys(point.method for point in points)):
         own = sorted((point for point in points if point.method == method), key=lambda point: point.macs_left)
         ours = method.partition(":")[0] in OURS

@@ -154,7 +154,7 @@ def commands_page() -> str:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Yield every command with its full name, as the command line has them."""
+    """Yield every command with its full name on the command line."""
     from depl0.app.cli.app import app
 
     yield from _walk("depl0", typer.main.get_command(app))

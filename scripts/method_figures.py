@@ -17,7 +17,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
 def gates() -> Figure:
-    """What a gate's log α means: how its value is distributed, and how likely it is open."""
+    """Draw the meaning of a gate's log α: the distribution of its value, and its open probability."""
     figure = new_figure(7.4, 2.9)
     left, right = figure.subplots(1, 2)
     noise = torch.rand(200_000, generator=torch.Generator().manual_seed(0))
@@ -38,7 +38,7 @@ def gates() -> Figure:
 
 
 def threshold() -> Figure:
-    """The budget as a threshold that rises over the scores of all gates."""
+    """Draw the budget as a threshold that rises over the scores of all gates."""
     rng = np.random.default_rng(3)
     scores, costs = np.sort(rng.normal(size=24))[rng.permutation(24)], rng.uniform(0.4, 1.6, 24)
     figure = new_figure(7.4, 2.6)
@@ -65,7 +65,7 @@ def threshold() -> Figure:
 
 
 def cutting() -> Figure:
-    """What a closed gate takes with it: a filter, its norm, and a slice of the next layer."""
+    """Draw the parts that a closed gate removes: a filter, its norm, and a slice of the next layer."""
     figure = new_figure(7.4, 2.3)
     axes = figure.subplots()
     closed = (1, 4)
@@ -101,7 +101,7 @@ def _layer(
 
 
 def certificate() -> Figure:
-    """How a compact network is checked before it is returned."""
+    """Draw the verification of a compact network before it is returned."""
     figure = new_figure(7.4, 2.0)
     axes = figure.subplots()
     boxes = {

@@ -65,7 +65,7 @@ def installs(wheel: Path) -> bool:
 
 
 def main() -> int:
-    """Print what is wrong and return the exit code."""
+    """Print all problems and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dist", type=Path)
     parser.add_argument("--tag", default=None)

@@ -1,4 +1,4 @@
-"""Controls for ``fc``: each takes one thing away, so that what is left can be told from dependency.
+"""Controls for ``fc``: each removes one property, to separate its effect from that of dependency.
 
 =================  =====================================================================================
 ``fc-const``       W trains, but is fed on the first log α for ever: the start and the steps of ``fc``,
@@ -42,20 +42,20 @@ class _Layers(BoundedGenerator):
 
 @final
 class FCConst(_Layers):
-    """Gives log α_l = c·tanh(W_l·x_{l−1} + b_l), where x_{l−1} is what the group before fed at the start."""
+    """Computes log α_l = c·tanh(W_l·x_{l−1} + b_l), where x_{l−1} is the initial output of the previous group."""
 
     first: Tensor
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make the layers, and keep the log α that they give."""
+        """Create the layers, and store their initial log α."""
         self._make_layers(rng)
         self.register_buffer("first", torch.zeros(sum(self.sizes), dtype=torch.float32))
         with torch.no_grad():
-            for _ in self.sizes:  # each time, one more group is fed on what it stays fed on
+            for _ in self.sizes:  # each iteration fixes the input of one more group
                 self.first.copy_(self())
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Return W·x + b for the x of the start, whatever the group before feeds now."""
+        """Return W·x + b for the initial x, independent of the current output of the previous group."""
         place = self.order().index(group)
         if place > 0:
             first = self.first.split(list(self.sizes))[self.order()[place - 1]]
@@ -65,7 +65,7 @@ class FCConst(_Layers):
 
     @torch.no_grad()
     def start_from(self, log_alpha: Tensor) -> None:
-        """Set the biases so that this is the first log α, and feed on it from now on."""
+        """Set the biases so that this is the initial log α, and use it as the constant input."""
         limit = REACH * self.preset.bound
         self.first.copy_(self._checked_start(log_alpha).clamp(-limit, limit))
         super().start_from(log_alpha)
@@ -73,10 +73,10 @@ class FCConst(_Layers):
 
 @final
 class FCFrozen(_Layers):
-    """Gives log α_l = c·tanh(W_l·x_{l−1} + b_l) with a W that is drawn once and never trained."""
+    """Computes log α_l = c·tanh(W_l·x_{l−1} + b_l) with a W that is sampled once and never trained."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make the layers, and turn their weights into constants."""
+        """Create the layers, and turn their weights into constants."""
         self._make_layers(rng)
         for layer in self.layers:
             weight = cast(Affine, layer).weight.detach()
@@ -86,14 +86,14 @@ class FCFrozen(_Layers):
 
 @final
 class FCShuffled(_Layers):
-    """Gives what ``fc`` gives on another order of the groups: each is fed by a group that is far from it."""
+    """Applies ``fc`` in another order of the groups, so that each group depends on a distant one."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make the layers in this order."""
+        """Create the layers in this order."""
         self._make_layers(rng)
 
     def order(self) -> tuple[int, ...]:
-        """Return the groups by steps of about 0.4 of their number, which meets each of them once."""
+        """Return the groups in steps of about 0.4 of their number, which visits each of them once."""
         count = len(self.sizes)
         stride = min((s for s in range(1, count + 1) if math.gcd(s, count) == 1), key=lambda s: abs(s - 0.4 * count))
         shuffled = tuple(place * stride % count for place in range(count))
@@ -102,19 +102,19 @@ class FCShuffled(_Layers):
 
 @final
 class IndependentFC(Generator):
-    """Gives log α = b, which starts at what ``fc`` would start at."""
+    """Computes log α = b, which starts from the initial log α of ``fc``."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Draw ``fc``, keep its first log α, and forget it."""
+        """Initialise ``fc``, store its initial log α, and discard it."""
         first = FC(self.sizes, self.direction, self.preset, rng, self.conditioning)()
         self.log_alpha = nn.Parameter(first.detach())
 
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Return one group's log α, whatever came before it."""
+        """Return one group's log α, independent of the previous groups."""
         return self.bias(group), memory
 
     def bias(self, group: int) -> Tensor:
-        """Return the group's free numbers."""
+        """Return the group's free parameters."""
         return self.log_alpha.narrow(0, sum(self.sizes[:group]), self.sizes[group])
 
     def forward(self) -> Tensor:
@@ -123,7 +123,7 @@ class IndependentFC(Generator):
 
     @torch.no_grad()
     def start_from(self, log_alpha: Tensor) -> None:
-        """Become this flat log α."""
+        """Set this flat log α."""
         self.log_alpha.copy_(self._checked_start(log_alpha))
 
 

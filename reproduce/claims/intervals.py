@@ -1,4 +1,4 @@
-"""By how much one method is better than another at equal cost, and how sure that is, from numbers by seed."""
+"""Differences between methods at equal cost with confidence intervals, from results by seed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 NEAR, STEP = 0.075, 0.005
-"""how far the nearest run may be from a cost that is compared; distance of the costs that means are over"""
+"""largest distance of a run from a compared cost; step between the costs over which means are taken"""
 LEAST_RANGE = 0.05
-"""the costs that a seed must have in common"""
+"""smallest common range of costs for a seed"""
 
 Curve = Mapping[float, float]
 """a figure for each cost, joined by straight lines"""
@@ -41,7 +41,7 @@ class Difference:
 
 
 def difference(left: Mapping[int, float], right: Mapping[int, float]) -> Difference | None:
-    """Return by how much the mean of ``left`` is above that of ``right``, both by seed; None if one is empty.
+    """Return the mean of ``left`` minus that of ``right``, both by seed; None if one is empty.
 
     With the same seeds it is the mean over pairs, because runs of one seed see the same images in the same order.
     Otherwise the two means are independent (Welch). The interval is Student's, which is wide for few runs.

@@ -54,7 +54,7 @@ TARGETS = (0.6, 0.4, 0.25)
 """fractions of the MACs that λ is chosen for"""
 MIDDLE = 1
 TRAIN, UNSEEN = 10_000, 10_000
-"""training images of every run, and further training images that no run sees, for choices"""
+"""training images of every run, and further training images for choices that are not used in training"""
 EPOCHS, LONG_EPOCHS = 20, 60
 PUBLISHED_RATE = 0.001
 SCANS: dict[str, dict[float, tuple[float, ...]]] = {
@@ -67,7 +67,7 @@ SCANS: dict[str, dict[float, tuple[float, ...]]] = {
 }
 """λ to try for each gate rate; the arms without rates take those of another one (CONTROLS)"""
 CONTROLS = {"fc-const": "dep", "dep-image": "dep", "l0-hc-image": "l0-hc"}
-"""arm -> the arm whose gate rate it has"""
+"""arm -> the arm whose gate rate it uses"""
 FACTORS = {"fc-const": (1 / 64, 1 / 8, 1.0), "dep-image": (1.0, 2.0, 8.0), "l0-hc-image": (1.0, 2.0, 8.0)}
 """λ to try for these, as multiples of the λ of the arm whose rate they have"""
 GENERATORS = {"dep": "fc", "l0-hc": "independent", "w0": "bias", "fc-const": "fc-const"}
@@ -306,7 +306,7 @@ def figures(recipe: Recipe, folder: RunFolder, summary: dict[str, Any], unseen: 
 
 
 def main() -> None:
-    """Run every part that was asked for."""
+    """Run every requested part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--data", default="cifar10:data")

@@ -28,7 +28,7 @@ from depl0.app.table import markdown_grid
 FIXED, LEAST_SEEDS, CLAIMED = (0.55, 0.4, 0.3), 3, 0.3
 MACS, PARAMS = "macs_left", "params_left"
 FIGURES = {"test": "test accuracy, points", "settled_step": "step at which gates settle", "slope": "slope, % per layer"}
-"""what is compared; the slope is that of the fraction of closed gates over the layers"""
+"""compared figures; the slope is that of the fraction of closed gates over the layers"""
 PUBLISHED = f"dep, rate {PUBLISHED_RATE:g}"
 NAMES = {"dep": "Dep-L0", "l0-hc": "L0-HC", PUBLISHED: f"Dep-L0, rate {PUBLISHED_RATE:g}", "w0": "W = 0"}
 NAMES |= {"dep-image": "Dep-L0, gates per image", "l0-hc-image": "L0-HC, gates per image"}
@@ -67,7 +67,7 @@ def over_common(left: Rows, right: Rows, cost: str, figure: str = "test") -> Dif
 
 
 def control_against(control: Rows, arm: Rows, figure: str = "test") -> Difference | None:
-    """Return how far a control's single run of a seed is above the other's line at the control's own MACs."""
+    """Return a control's single run of a seed minus the other's interpolated line at the control's own MACs."""
     line = curves(arm, figure)
     pairs = [
         row[figure] - mean_at(line[row["seed"]], [row[MACS]])
@@ -78,7 +78,7 @@ def control_against(control: Rows, arm: Rows, figure: str = "test") -> Differenc
 
 
 def verdict(found: Difference | None) -> str:
-    """Return the verdict on a difference in accuracy, of its setting and no other.
+    """Return the verdict on a difference in accuracy, valid only for its setting.
 
     >>> verdict(Difference(1.0, 0.1, 0.7, 1.3, True, 5)), verdict(Difference(0.0, 0.1, -0.2, 0.2, True, 5))
     ('better', 'no gain of the claimed size')
@@ -92,7 +92,7 @@ def verdict(found: Difference | None) -> str:
     return "worse" if found.high < 0 else "no gain of the claimed size" if found.high < CLAIMED else "cannot tell"
 
 
-# -- what was run ------------------------------------------------------------------------------------------------------
+# -- arms --------------------------------------------------------------------------------------------------------------
 
 
 def arms_of(rows: Rows, chosen: Mapping[str, Sequence[tuple[float, float]]], epochs: int) -> dict[str, Rows]:
@@ -114,7 +114,7 @@ def with_slope(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def comparisons(arms: Arms, left: str, right: str) -> list[tuple[str, str, Difference | None]]:
-    """Return (figure, where, difference) for a pair of arms with several λ each."""
+    """Return (figure, cost, difference) for a pair of arms with several λ each."""
     rows = arms[left], arms[right]
     found = [("test", f"{100 * at:g} % of the MACs", at_fixed(*rows, at)) for at in FIXED]
     found += [
@@ -169,7 +169,7 @@ def spread(values: Sequence[float | None]) -> str:
 
 
 def choice_table(rows: Rows, chosen: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return the runs that rates and λ were chosen by, and the choices."""
+    """Return the runs on which the choices of rates and λ are based, and the choices."""
     made = [
         f"- {NAMES.get(arm, arm)}: "
         + ", ".join(f"{t:.0%} → rate {r:g}, λ {w:g}" for t, (r, w) in zip(TARGETS, c, strict=False))

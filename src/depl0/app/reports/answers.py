@@ -1,4 +1,4 @@
-"""What pruning did to a network's answers: the metric stage by stage, class by class, and images that changed."""
+"""Effect of pruning on a network's predictions: the metric by stage and by class, and images that changed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Answers(content.Fields):
 
 @dataclass(frozen=True)
 class Example:
-    """An image whose answer changed."""
+    """An image whose prediction changed."""
 
     picture: str | None
     """a PNG file in base64"""
@@ -51,14 +51,14 @@ class Example:
 
     @property
     def verdict(self) -> str:
-        """Say what became of the answer."""
+        """Describe the change of the prediction."""
         if self.compact == self.label:
             return "now right"
         return "now wrong" if self.dense == self.label else "wrong before and after"
 
 
 def read_answers(run: Run) -> dict[str, Any] | None:
-    """Return what ``answers.json`` of a run holds; None where there is none."""
+    """Return the content of a run's ``answers.json``, or None if there is no such file."""
     path = run.path / "answers.json"
     if not path.is_file():
         return None
@@ -74,7 +74,7 @@ def read_answers(run: Run) -> dict[str, Any] | None:
 
 
 def examples(found: dict[str, Any]) -> list[Example]:
-    """Return the images whose answer changed: those that became wrong first."""
+    """Return the images whose prediction changed, newly wrong ones first."""
     names = [each["name"] for each in found["classes"]]
     made = [
         Example(e.get("picture"), int(e["number"]), names[e["label"]], names[e["dense"]], names[e["compact"]])
@@ -108,7 +108,7 @@ def classes(run: Run, found: dict[str, Any]) -> Table:
 
 
 def stages(run: Run) -> Table:
-    """Return the metric before pruning, at the cut, and after each thing that was done about it."""
+    """Return the metric before pruning, at the cut, and after each recovery step."""
     metric, dense = run.metric, run.judged_dense
     compact = run.value("compact") if run.split == "test" else run.validation("compact")
     found: list[tuple[str, Any, str]] = [("dense network", dense, "")]

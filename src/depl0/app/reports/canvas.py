@@ -1,4 +1,4 @@
-"""From a drawing to a file or to an SVG inside a page. No display is needed, and no global state is touched."""
+"""Convert drawings to files or to an SVG inside a page, without a display and without changing global state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from depl0._util.io import atomic_write
 INK, GRID = "#1f2328", "#d5dae0"
 GREY, GREEN, RED = "#b4bac1", "#009e73", "#d1300f"
 BLUE, ORANGE, PURPLE, SKY = "#0072b2", "#e08a00", "#a0508c", "#3f9fd8"
-"""after Okabe and Ito: told apart by people with any kind of colour vision"""
+"""Okabe and Ito's palette, distinguishable with any kind of colour vision"""
 
 _OF_THE_PAGE = {
     INK: "currentColor", GRID: "var(--grid)", BLUE: "var(--blue)", PURPLE: "var(--purple)", RED: "var(--red)"
 }  # fmt: skip
-"""colours that the page replaces by its own, which are lighter on a dark ground"""
+"""colours that the page replaces by its own, which are lighter on a dark background"""
 
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -44,7 +44,7 @@ _STYLE: Any = {
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "text.color": INK,
-    "text.parse_math": False,  # a layer may be called $x$
+    "text.parse_math": False,  # a layer may be named $x$
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.frameon": False,
@@ -61,22 +61,25 @@ _METADATA: dict[str, Any] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""the kinds of files of a figure, without what would differ between two equal figures"""
+"""file types of a figure, without metadata that would differ between two equal figures"""
 
 Draw = Callable[[Axes], None]
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the style of the reports for a while."""
+    """Apply the style of the reports within the context."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        for known in ("constrained_layout not applied", "Glyph"):  # a name of a thousand letters, or of no letters
+        for known in (
+            "constrained_layout not applied",
+            "Glyph",
+        ):  # for instance, a name with a thousand letters, or without any
             warnings.filterwarnings("ignore", known, UserWarning)
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure of so many inches that belongs to no window."""
+    """Return a figure of this size in inches that is not attached to a window."""
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure
@@ -96,7 +99,7 @@ def write(figure: Figure, folder: Path, name: str) -> list[Path]:
 def inline_svg(draw: Draw, width: float, height: float, prefix: str, label: str) -> str:
     """Return one drawing as an SVG element that takes its colours from the page around it.
 
-    ``prefix`` keeps its ids apart from those of the page's other figures; ``label`` is read out where nobody looks.
+    ``prefix`` makes its ids unique among the page's figures; ``label`` is for screen readers.
     """
     with style():
         figure = new_figure(width, height)

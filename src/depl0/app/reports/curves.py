@@ -19,26 +19,26 @@ from depl0.app.tasks import Metric
 WIDTH, HEIGHT = 4.6, 3.2
 _EVENTS = ("convergence", "compaction", "freezing")
 _LOG_FROM = 30
-"""a quantity that spans so many times its smallest value is drawn on a logarithmic axis"""
+"""ratio of largest to smallest value from which a quantity is drawn on a logarithmic axis"""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A moment of a run, in epochs from the beginning of the search."""
+    """An event of a run, in epochs from the beginning of the search."""
 
     kind: str
     epoch: float
 
 
 def offset(run: Run, phase: str) -> float:
-    """Return the epochs before a phase begins: fine-tuning goes on where the search ended."""
+    """Return the epochs before a phase. Fine-tuning continues the axis of the search."""
     if phase != "finetune":
         return 0.0
     return float(max((line["epoch"] for line in run.epochs if line.get("phase") == "search"), default=0))
 
 
 def events(run: Run) -> list[Event]:
-    """Return the marked moments."""
+    """Return the marked events."""
     return [
         Event(line["event"], offset(run, line.get("phase", "search")) + line["epoch"])
         for line in run.events
@@ -47,7 +47,7 @@ def events(run: Run) -> list[Event]:
 
 
 def series(run: Run, *keys: str) -> tuple[list[float], list[float]]:
-    """Return epochs and values of what ``metrics.jsonl`` holds under these keys for search and fine-tuning."""
+    """Return epochs and values under these keys of ``metrics.jsonl`` for search and fine-tuning."""
     xs, ys = [], []
     for line in run.epochs:
         value = dig(line, *keys)
@@ -64,7 +64,7 @@ def _line(axes: Axes, run: Run, label: str, color: str, *keys: str, **how: Any) 
 
 
 def _in_percent(axes: Axes, factor: float, top: float = math.inf) -> None:
-    """Label the axis in percent; ticks above ``top`` stay empty, for there is no accuracy of 101 %."""
+    """Label the axis in percent; ticks above ``top`` have no label, because there is no accuracy of 101 %."""
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{round(factor * value, 6):g} %" if value <= top + 1e-9 else "")
     )
@@ -82,7 +82,7 @@ def _log_where_it_helps(axes: Axes) -> None:
 
 
 def loss(axes: Axes, run: Run) -> None:
-    """Draw the task's loss, and beside it what is minimised, where that is something else."""
+    """Draw the task's loss, and the minimised loss if it is different."""
     more = {"penalty": dig(run.recipe, "penalty", "weight"), "distillation": dig(run.recipe, "distill", "weight")}
     minimised, of_task = series(run, "loss"), series(run, "task_loss")
     if minimised != of_task:
@@ -107,7 +107,7 @@ def metric(axes: Axes, run: Run) -> None:
 
 
 def _show_most(axes: Axes, run: Run, judged: Metric) -> None:
-    """Let the axis cover all epochs but a few first ones far from the rest; say then what those were."""
+    """Limit the axis to all epochs except a few first ones far from the rest, and annotate the values of these."""
     epochs, tested = series(run, f"{run.split}_{judged.name}")
     sign = 1 if judged.higher_is_better else -1
     hidden = _far_at_first([sign * value for value in tested])
@@ -122,7 +122,7 @@ def _show_most(axes: Axes, run: Run, judged: Metric) -> None:
 
 
 def _far_at_first(values: list[float]) -> int:
-    """Return how many of the first values, at most an eighth of all, lie far below the rest.
+    """Return the number of first values, at most an eighth of all, that are far below the rest.
 
     >>> _far_at_first([71.1, 96.9, 99.7, 99.2, 99.4, 99.4, 99.7, 99.4])
     1
@@ -143,7 +143,7 @@ def _name_the_hidden(axes: Axes, epochs: list[float], values: list[float], judge
 
 
 def cost(axes: Axes, run: Run) -> None:
-    """Draw expected and kept cost against the budget, and the moments of the search."""
+    """Draw expected and kept cost against the budget, and the events of the search."""
     of = dig(run.recipe, "gates", "of") or "macs"
     _line(axes, run, "expected", ORANGE, "expected", f"{of}_share")
     _line(axes, run, "kept", GREEN, "kept", f"{of}_share")
@@ -158,7 +158,7 @@ def cost(axes: Axes, run: Run) -> None:
 
 
 def _moments(axes: Axes, run: Run) -> None:
-    """Mark convergence and freezing by lines, and cuts, which may be many, by ticks at the bottom."""
+    """Mark convergence and freezing by lines, and cuts, of which there may be many, by ticks at the bottom."""
     found = events(run)
     cuts = [event.epoch for event in found if event.kind == "compaction"]
     if cuts:
@@ -169,7 +169,7 @@ def _moments(axes: Axes, run: Run) -> None:
 
 
 def threshold(axes: Axes, run: Run) -> None:
-    """Draw the threshold of the gates' scores that a budget found; without the warm-up, when it is not used."""
+    """Draw the threshold of the gates' scores for the budget, except during the warm-up, when it is not used."""
     if dig(run.recipe, "gates", "budget") is None:
         return
     share, epochs = dig(run.recipe, "search", "warmup"), dig(run.recipe, "search", "epochs")
@@ -181,7 +181,7 @@ def threshold(axes: Axes, run: Run) -> None:
 
 
 def undecided(axes: Axes, run: Run) -> None:
-    """Draw the share of gates whose open probability is between 10 and 90 %."""
+    """Draw the fraction of gates whose open probability is between 10 and 90 %."""
     _line(axes, run, "between 10 and 90 % open", BLUE, "undecided")
     axes.set_ylim(bottom=0)
     _in_percent(axes, 100)
@@ -226,7 +226,7 @@ PANELS = (
 
 
 def panels(run: Run) -> list[Panel]:
-    """Return the panels for which a run has recorded something."""
+    """Return the panels for which a run has recorded values."""
     return [panel for panel in PANELS if _drawn(panel, run)]
 
 
@@ -251,7 +251,7 @@ def draw(axes: Axes, run: Run, panel: Panel) -> None:
     axes.set_xlim(first if first < last else first - 1, last)
     handles, labels = axes.get_legend_handles_labels()
     columns = 3 if len(labels) != 4 else 2
-    axes.set_title(panel.title(run), pad=40)  # above two lines of a legend, so that all panels are of one height
+    axes.set_title(panel.title(run), pad=40)  # above two lines of a legend, so that all panels have the same height
     if labels:
         axes.legend(
             handles, labels, loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=columns, columnspacing=1.0,

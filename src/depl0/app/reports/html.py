@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file: no request leaves it, and no name in it can become markup."""
+"""The report as one self-contained HTML file. It makes no requests, and all names are escaped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from depl0.app.reports.study import StudyPart
 from depl0.app.table import MISSING, Table, shown
 
 _STEPS = 200
-"""open probabilities come to the page as bytes, in half percents"""
+"""open probabilities are stored in the page as bytes, in half percents"""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number: what it is, its value on the compact network, and how that compares with the dense one."""
+    """One number: its title, its value on the compact network, and the comparison with the dense network."""
 
     title: str
     value: str
@@ -45,12 +45,12 @@ class Block:
     table: Table | None = None
     """sortable; a table without rows is left out"""
     note: str = ""
-    """what is missing, and why"""
+    """explanation of missing parts"""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of one run."""
+    """The part of the page for one run."""
 
     id: str
     run: Run
@@ -63,13 +63,13 @@ class Section:
     results: Table
     examples: list[answers.Example]
     changed: str
-    """how many answers changed"""
+    """number of changed predictions"""
     curves: list[Markup]
     details: list[Markup]
     """curves that explain the search"""
     search: Table
     usage: str
-    """how to load, evaluate and export the pruned model"""
+    """code to load, evaluate and export the pruned model"""
     heat: dict[str, Any] | None
     blocks: list[Block]
     provenance: Table
@@ -183,7 +183,7 @@ def _curves(run: Run, prefix: str, *, details: bool) -> list[Markup]:
 
 
 def headline(run: Run) -> list[Figure]:
-    """Return the four numbers; of an unfinished run, the latest ones that it has recorded."""
+    """Return the four numbers; for an unfinished run, the latest recorded ones."""
     return [_metric(run), _cost(run, "macs", "MACs"), _cost(run, "params", "Parameters"), _latency(run)]
 
 
@@ -259,7 +259,7 @@ def _unprunable(run: Run) -> Block:
 
 
 def _heat(history: GateHistory) -> dict[str, Any]:
-    """Return the history for the page's script: a byte a gate and epoch, and the colour of every byte."""
+    """Return the history for the page's script: one byte per gate and epoch, and the colour of every byte."""
     groups = []
     for name, matrix in history.groups.items():
         steps = np.clip(np.rint(matrix * _STEPS), 0, _STEPS).astype(np.uint8)

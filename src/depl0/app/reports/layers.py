@@ -16,18 +16,18 @@ from depl0.app.reports.canvas import GREEN, GREY, INK, new_figure
 from depl0.app.reports.run import GateHistory, Layer, Matrix, Run
 
 NAMED = 24
-"""up to so many layers are named below their bars; more are numbered"""
+"""maximum number of layers that are named below their bars; more are numbered"""
 LABELLED = 60
-"""up to so many layers have their pruned share printed above their bars"""
+"""maximum number of layers whose pruned fraction is printed above their bars"""
 
 
 def width(layers: Sequence[Layer]) -> float:
-    """Return the inches that so many bars need."""
+    """Return the width in inches for these bars."""
     return min(max(4.6, 1.6 + 0.14 * len(layers)), 13.0)
 
 
 def height(layers: Sequence[Layer]) -> float:
-    """Return the inches that bars and names need."""
+    """Return the height in inches for bars and names."""
     return 3.2 + (0.06 * min(_longest(layers), 26) if len(layers) <= NAMED else 0)
 
 
@@ -61,7 +61,7 @@ def draw_structure(axes: Axes, layers: Sequence[Layer], title: str, top: int | N
 
 
 def _label_shares(axes: Axes, layers: Sequence[Layer]) -> None:
-    """Print the pruned share of each layer above its bar."""
+    """Print the pruned fraction of each layer above its bar."""
     if len(layers) > LABELLED:
         return
     upright = len(layers) > 12
@@ -97,7 +97,7 @@ def structure(runs: Sequence[Run]) -> Figure:
 
 
 def tallest(runs: Sequence[Run]) -> int | None:
-    """Return the filters of the largest layer, where all runs are of one network and so compare bar by bar."""
+    """Return the filters of the largest layer if all runs have the same network, so that bars are comparable."""
     networks = {tuple((layer.name, layer.channels) for layer in run.layers) for run in runs if run.layers}
     return max(channels for _, channels in networks.pop()) if len(networks) == 1 else None
 
@@ -106,15 +106,16 @@ def tallest(runs: Sequence[Run]) -> int | None:
 
 COLOURS = "cividis"
 HEAT_NAMED = 50
-"""up to so many layers of the heat map are named; of more, about so many are"""
+"""maximum number of layers of the heat map that are named; of more, about this number"""
 PIXELS = 1600, 800
 """rows and columns of the picture at most: a network may have a million gates"""
 
 
 def heat_map(history: GateHistory, title: str) -> Figure:
-    """Return the heat map of a run. Every layer is as high as it has gates, and high enough to be seen.
+    """Return the heat map of a run.
 
-    It is one picture whatever the number of layers: axes for each of them take time that grows with its square.
+    The height of a layer is proportional to its gates, with a visible minimum. All layers are in one picture, because
+    the time for separate axes grows with the square of their number.
     """
     names, sizes = list(history.groups), [len(matrix) for matrix in history.groups.values()]
     heights = np.maximum(sizes, max(sizes) / 12)
@@ -148,7 +149,7 @@ def _label(name: str, size: int) -> str:
 
 
 def _sampled(matrices: list[Matrix], borders: npt.NDArray[np.float64], edges: list[float]) -> Matrix:
-    """Return the pixels of the picture: the gate and the epoch that lie under the middle of each."""
+    """Return the pixels of the picture: the gate and the epoch at the centre of each."""
     rows = np.linspace(0, borders[-1], min(4 * sum(map(len, matrices)), PIXELS[0]) + 1)
     columns = np.linspace(edges[0], edges[-1], min(4 * (len(edges) - 1), PIXELS[1]) + 1)
     epoch = np.searchsorted(edges, (columns[:-1] + columns[1:]) / 2, side="right") - 1

@@ -1,4 +1,4 @@
-"""Writes a report of runs: the page and the figures, or tables as Markdown or JSON."""
+"""Write a report of runs: the page and the figures, or tables as Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDINGS = {"latex": "tex"}
 
 
 def write_report(runs: Sequence[Run], folder: Path, kind: str = "html", study: StudyPart | None = None) -> Path:
-    """Write the report, its figures and, beside a page, its tables to a folder; return the report's path."""
+    """Write the report and its figures to a folder, for a page also its tables; return the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [] if kind not in ("html", "md") else write_figures(runs, folder / "figures")
     text = page(runs, study) if kind == "html" else as_text(runs, kind, [f"figures/{name}" for name in names])
@@ -36,7 +36,7 @@ def _tables_of(study: StudyPart | None) -> dict[str, Table]:
 
 
 def write_tables(tables: dict[str, Table], folder: Path) -> None:
-    """Write tables as CSV, with raw values, and as LaTeX, as people read them."""
+    """Write tables as CSV with raw values, and as LaTeX with formatted values."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         for kind in ("csv", "latex"):
@@ -44,7 +44,7 @@ def write_tables(tables: dict[str, Table], folder: Path) -> None:
 
 
 def write_figures(runs: Sequence[Run], folder: Path) -> list[str]:
-    """Write every figure of the first runs as PNG and SVG; return their names without the ending."""
+    """Write every figure of the first runs as PNG and SVG; return their names without the suffix."""
     names, alone = [], len(runs) == 1
     runs = runs[:DETAILED]
     with style():
@@ -86,7 +86,7 @@ def as_text(runs: Sequence[Run], kind: str, figures: Sequence[str] = ()) -> str:
 
 
 def _plain(run: Run) -> dict[str, object]:
-    """Return everything the report says of a run, as numbers."""
+    """Return all content of a run's report as numbers."""
 
     def rows(table: Table) -> list[dict[str, object]]:
         return [{column.key: row.get(column.key) for column in table.columns} for row in table.rows]

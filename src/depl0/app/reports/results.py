@@ -1,4 +1,4 @@
-"""The tables of a report: dense → compact, all runs, layers, what is unprunable, and how to repeat it."""
+"""The tables of a report: dense → compact, all runs, layers, unprunable channels, and provenance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUANTITIES: tuple[tuple[str, str, _Show], ...] = (
 
 
 def dense_to_compact(run: Run) -> Table:
-    """Return what the dense and the compact network are worth and cost."""
+    """Return the metric and the cost of the dense and the compact network."""
     label = run.metric.label
     if run.split == "test":
         rows = [_metric_row(run.metric, label, run.value("dense"), run.value("compact"))]
@@ -69,7 +69,7 @@ def _metric_row(metric: Metric, label: str, dense: float | None, compact: float 
 
 
 def faster(run: Run, batch: int = 1) -> str | None:
-    """Say how many times as fast the compact network is, with its interval; None where it was not timed."""
+    """Format the speed-up of the compact network with its interval; None if it was not timed."""
     found = run.get("speedup", str(batch))
     return None if found is None else Speedup(**found).in_words()
 
@@ -83,7 +83,7 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def all_runs(runs: Sequence[Run]) -> Table:
-    """Return one row a run; runs of several metrics have columns for each."""
+    """Return one row per run. If runs have different metrics, each metric has its own columns."""
     metrics = list(dict.fromkeys(run.metric for run in runs))
     changes = {metric: "change" if len(metrics) == 1 else f"{metric.name}_change" for metric in metrics}
     rows = [_run_row(run, changes[run.metric]) for run in runs]
@@ -165,7 +165,7 @@ _AFTER_METRICS = (
 
 
 def layers(run: Run) -> Table:
-    """Return every layer: channels before and after, and what it costs."""
+    """Return every layer: channels before and after, and its cost."""
     fitted = {each["layer"]: each for each in run.get("freezing", "fitted") or []}
     rows = [
         _layer_row(row, place, fitted.get(row["layer"], {}))
@@ -199,7 +199,7 @@ _ERRORS = (
     Column("error_before", "error, cut", "{:.3f}".format, is_number=True),
     Column("error", "fitted", "{:.3f}".format, is_number=True),
 )
-"""of a layer's outputs, squared and relative to their variance"""
+"""columns for the squared error of a layer's outputs relative to their variance"""
 _LAYERS = (
     Column("place", "#", is_number=True),
     Column("layer", "layer"),
@@ -216,7 +216,7 @@ _LAYERS = (
 
 
 def unprunable(run: Run) -> Table:
-    """Return which channels could not be pruned, and why; summaries of older versions call them frozen."""
+    """Return the channels that could not be pruned, and the reasons; summaries of older versions call them frozen."""
     rows = [
         {"layer": row["layer"], "channels": row["channels"], "unprunable": channels, "reason": reason}
         for row in run.get("layers") or []
@@ -232,7 +232,7 @@ def unprunable(run: Run) -> Table:
 
 
 def search_facts(run: Run) -> Table:
-    """Return when the gates of the search came to rest, and how many the budget closed at the end."""
+    """Return when the gates of the search settled, and how many gates the budget closed at the end."""
     facts = {
         "converged": _converged(run),
         "at most 1 % of the gates differ from the final set since": _shown(
@@ -246,13 +246,13 @@ def search_facts(run: Run) -> Table:
 
 def _converged(run: Run) -> str | None:
     epoch, since = run.get("convergence", "epoch"), run.get("convergence", "since_epoch")
-    if epoch is None:  # of a search that has gates, both ways are said
+    if epoch is None:  # for a search with gates, both outcomes are reported
         return None if run.get("settled_epoch") is None else "not noticed before its end"
     return f"epoch {epoch:.4g}" + (f" (at rest since {since:.4g})" if isinstance(since, (int, float)) else "")
 
 
 def provenance(run: Run) -> Table:
-    """Return what a reader needs to repeat a run."""
+    """Return the information needed to reproduce a run."""
     environment = run.environment
     machine = environment.get("machine") or {}
     error, dtype = run.get("certificate", "max_error"), run.get("certificate", "dtype")

@@ -1,4 +1,4 @@
-"""A run as a report sees it: everything its folder says, and nothing that it does not."""
+"""The data of a run for reports, read from its folder alone."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class GateHistory:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's folder holds; of an unfinished run, what is missing is empty or None."""
+    """Content of a run's folder. Missing parts of an unfinished run are empty or None."""
 
     label: str
-    """what the report calls it: different for every run of a report"""
+    """name of the run in the report, unique within the report"""
     path: Path
     recipe: dict[str, Any]
     recipe_text: str
@@ -57,16 +57,16 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether there is a summary."""
+        """Return True if there is a summary."""
         return bool(self.summary)
 
     def get(self, *keys: str) -> Any:
-        """Return a value of the summary, or None if it, or anything on the way to it, is missing."""
+        """Return a value of the summary, or None if it or one of its parents is missing."""
         return dig(self.summary, *keys)
 
     @property
     def metric(self) -> Metric:
-        """Return what the network is judged by; of an unfinished run, as far as recipe and epochs tell."""
+        """Return the metric of the network; for an unfinished run, it is derived from recipe and epochs."""
         if self.summary:
             return metric_in(self.summary)
         spec = dig(self.recipe, "task", "spec")
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def split(self) -> str:
-        """Return which images the epochs were evaluated on: ``validation`` where some were held out, else ``test``."""
+        """Return the split on which epochs were evaluated: ``validation`` if images were held out, else ``test``."""
         return "validation" if dig(self.recipe, "data", "validation") else "test"
 
     def value(self, network: str) -> float | None:
@@ -87,7 +87,7 @@ class Run:
         return found
 
     def validation(self, network: str) -> float | None:
-        """Return the same on the images that were held out for choices, if any were."""
+        """Return the same on the images held out for choices, if any."""
         found: float | None = self.get("validation", network, self.metric.name)
         return found
 
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Return the method, and its direction where it has one."""
+        """Return the method, with its direction if it has one."""
         gates = self.recipe.get("gates", {})
         name = str(gates.get("method", MISSING_METHOD))
         return f"{name} ({gates['direction']})" if name == "dep-l0" and "direction" in gates else name
@@ -112,7 +112,7 @@ class Run:
 
 MISSING_METHOD = "?"
 DETAILED = 20
-"""runs of a report that have figures and a section of their own; further ones are rows of its table"""
+"""number of runs in a report with their own figures and section; further ones are only rows of the table"""
 _AGAIN = "copy it again from where it was written."
 
 
@@ -124,14 +124,14 @@ class Layer:
     channels: int
     kept: int
     pruned: float = field(init=False)
-    """the removed share"""
+    """the removed fraction"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pruned", 1 - self.kept / self.channels if self.channels else math.nan)
 
 
 def dig(value: Any, *keys: str) -> Any:
-    """Return what lies under these keys, or None."""
+    """Return the value under these nested keys, or None."""
     for key in keys:
         if not isinstance(value, dict):
             return None
@@ -140,7 +140,7 @@ def dig(value: Any, *keys: str) -> Any:
 
 
 def read_runs(paths: Sequence[Path], detailed: int = DETAILED) -> list[Run]:
-    """Read several runs and give each a label of its own; the gates of the first ``detailed`` ones alone."""
+    """Read several runs and give each a unique label. Gates are only read for the first ``detailed`` runs."""
     labels = _labels(paths)
     return [
         read_run(path, label, gates=place < detailed)
@@ -175,7 +175,7 @@ def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell the runs apart."""
+    """Return the shortest path suffixes that distinguish the runs."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts), default=1) + 1):
         labels = ["/".join(part[-length:]) for part in parts]
@@ -218,7 +218,7 @@ def _json_lines(
     kind_of: Callable[[dict[str, Any]], Kind],
     shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line,
 ) -> list[dict[str, Any]]:
-    """Read a file of JSON lines; a last line that is cut short comes from a run that goes on or was killed.
+    """Read a file of JSON lines; a truncated last line comes from an active or killed run.
 
     ``shorten`` makes each line smaller before the next one is read.
     """
@@ -250,10 +250,10 @@ def packed(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
-    """Make a history of the lines of ``gates.jsonl``.
+    """Return the history of gates from the lines of ``gates.jsonl``.
 
-    Where channels were cut during the search, later lines have fewer gates and say under ``kept`` which ones; the
-    removed gates are closed.
+    If channels were cut during the search, later lines have fewer gates and list them under ``kept``; the removed gates
+    are closed.
     """
     latest = {line["epoch"]: line for line in lines if line.get("open") and line.get("epoch") is not None}
     lines = [latest[epoch] for epoch in sorted(latest)]

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from depl0.app.tasks import Metric
 
 
 def count(value: float) -> str:
-    """Group the digits of a whole number by thousands.
+    """Format an integer with thousands separators.
 
     >>> count(1493632)
     '1,493,632'
@@ -27,7 +27,7 @@ def short(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Show bytes in the unit that leaves few digits.
+    """Format a number of bytes with a suitable unit.
 
     >>> size(900), size(263_400), size(102_200_000)
     ('900 B', '263.4 kB', '102.2 MB')
@@ -39,7 +39,7 @@ def size(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """Show a share of one.
+    """Format a fraction in percent.
 
     >>> share(0.4986)
     '49.9 %'
@@ -48,7 +48,7 @@ def share(value: float) -> str:
 
 
 def points(value: float) -> str:
-    """Show a change of accuracy, with its sign.
+    """Format a change of accuracy, with its sign.
 
     >>> points(-0.1), points(0.0)
     ('−0.10', '0.00')
@@ -57,7 +57,7 @@ def points(value: float) -> str:
 
 
 def change(metric: Metric, value: float) -> str:
-    """Show a change of a metric, with its sign and without its unit.
+    """Format a change of a metric, with its sign and without its unit.
 
     >>> change(Metric("accuracy", "%"), -0.1), change(Metric("rmse"), -0.0125)
     ('−0.10', '−0.0125')
@@ -66,7 +66,7 @@ def change(metric: Metric, value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Show a latency.
+    """Format a latency.
 
     >>> milliseconds(3.285)
     '3.29 ms'
@@ -75,7 +75,7 @@ def milliseconds(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Show how long a run took.
+    """Format the duration of a run.
 
     >>> duration(42.1), duration(7440), duration(214_200)
     ('42 s', '124 min', '59.5 h')

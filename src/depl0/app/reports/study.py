@@ -22,17 +22,17 @@ SIZE = 7.0, 4.0
 
 @dataclass(frozen=True)
 class StudyPart:
-    """What the page shows of a study, above its runs."""
+    """The part of the page for a study, above its runs."""
 
     title: str
     tables: tuple[Table, ...]
     figures: tuple[Markup, ...]
     links: tuple[tuple[str, str], ...]
-    """name and address of each run, seen from the study's folder"""
+    """name of each run, and its address relative to the study's folder"""
 
 
 def study_part(title: str, tables: Sequence[Table], groups: Mapping[str, Sequence[Run]], folder: Path) -> StudyPart:
-    """Return the study's part of the page; ``groups`` are its runs by what their seeds share. Writes its figure too."""
+    """Return the study's part of the page; ``groups`` are its runs, grouped over seeds. Also writes its figure."""
     links = []
     for run in (run for runs in groups.values() for run in runs):
         address = run.path.relative_to(folder).as_posix()
