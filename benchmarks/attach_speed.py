@@ -1,4 +1,4 @@
-"""How long attach and extract take, on one thread, and that it does not grow with the square of the channels.
+"""Time attach and extract on one thread, and check that the time does not grow with the square of the channels.
 
     python benchmarks/attach_speed.py [--large]
 

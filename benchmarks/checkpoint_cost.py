@@ -1,4 +1,4 @@
-"""What a checkpoint costs: seconds of one save of a search, and its share of the time at the default interval.
+"""Measure the cost of checkpoints: seconds per save of a search, and their fraction of the time by default.
 
 python benchmarks/checkpoint_cost.py [MODEL …]
 """

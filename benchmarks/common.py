@@ -1,4 +1,4 @@
-"""What benchmarks share: options, rows that are kept as they are computed, and what they were made with."""
+"""Code shared by benchmarks: options, rows that are saved as they are computed, and their provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts that no clock changes: the operators that a piece of code runs, and the bytes kept for backward passes."""
+"""Count the operators that code runs and the bytes saved for backward passes, which do not depend on timing."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class OperatorCount(TorchDispatchMode):
 
 
 def is_view(operator: OpOverload) -> bool:
-    """Tell by its schema whether an operator only looks at memory in another way: its result aliases what it was given.
+    """Return True if an operator only returns a view by its schema, which means that its result aliases an input.
 
-    An operator that works in place gives back what it was given too, but writes to it.
+    The result of an in-place operator also aliases an input, but the operator writes to it.
 
     >>> import torch
     >>> [is_view(op) for op in (torch.ops.aten.t.default, torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)]

@@ -1,4 +1,4 @@
-"""Measure how many images per second a data set in memory gives: shuffled, cropped, mirrored and normalised.
+"""Measure the images per second of a data set in memory: shuffled, cropped, mirrored and normalised.
 
 Run ``python benchmarks/data_speed.py`` for random pixels in the shape of CIFAR-10, or with ``--data cifar10:DIR`` for
 the real ones. One thread; the median of several epochs is printed, with the slowest and the fastest.

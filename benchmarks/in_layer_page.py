@@ -109,7 +109,7 @@ def errors(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], models: list[str], out: Path) -> None:
-    """Draw for each network what the update gains, and the ratio of every layer."""
+    """Draw the gain by the update, and the ratio of every layer, for each network."""
     figure = new_figure(9.6, 3.2 * max(len(models), 1))
     grid = figure.subplots(max(len(models), 1), 2, squeeze=False)
     for (left, right), model in zip(grid, models, strict=True):

@@ -160,12 +160,12 @@ class Sizes:
         return weights * hidden / self.hidden + self.layers * (attention + 2 * hidden**2)
 
 
-# -- what the layers read --------------------------------------------------------------------------------------------
+# -- inputs of the layers --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Seen:
-    """Sums over what a layer reads."""
+    """Sums over the inputs of a layer."""
 
     count: int = 0
     total: Any = 0.0
@@ -230,7 +230,7 @@ def per_group(values: Tensor, sizes: Sizes) -> Tensor:
 
 
 def remove(layer: nn.Linear, columns: Tensor, mean: Tensor | None = None) -> None:
-    """Set columns to zero, which computes what the layer without them computes; their mean goes into a bias."""
+    """Set columns to zero, which is equivalent to removing them; their mean contribution is added to a bias."""
     with torch.no_grad():
         if mean is not None:
             layer.bias = nn.Parameter((layer.weight[:, columns].double() @ mean[columns]).float())
@@ -333,7 +333,7 @@ def slicegpt(model: Any, windows: Tensor, budget: float, sizes: Sizes) -> Any:
 
 
 class _Projecting:
-    """Let attention return what makes the sum with the shortcut the projected sum."""
+    """Adjust the output of attention so that its sum with the shortcut is the projected sum."""
 
     def __init__(self, block: Any, projection: Tensor) -> None:
         self.projection, self.residual = projection, torch.zeros(())
@@ -351,7 +351,7 @@ class _Projecting:
 
 
 def variants(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -> Iterator[tuple[str, Any, float]]:
-    """Give the variants of a method: a name, a network, and its part of the MACs."""
+    """Yield the variants of a method: a name, a network, and its fraction of the MACs."""
     windows = text.calibration
     if method in ("wanda-sp", "magnitude"):
         for groups, channels in widths(sizes, budget):
@@ -420,7 +420,7 @@ def _short(value: float, dense: float) -> str:
 
 
 def main() -> None:
-    """Compute what is missing, and write the page."""
+    """Compute the missing rows, and write the page."""
     parser = options(__doc__ or "")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--text", type=Path)

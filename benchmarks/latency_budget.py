@@ -1,4 +1,4 @@
-"""Does a latency budget hold? Cut networks to a share of their latency, and measure what came out.
+"""Does a latency budget hold? Cut networks to a fraction of their latency, and measure the results.
 
     python benchmarks/latency_budget.py [--budget 0.6] [--models resnet50,mobilenet_v2] [--json FILE]
 
@@ -38,7 +38,7 @@ def build(name: str) -> nn.Module:
 
 
 def measure(name: str, budget: float, round_to: int, size: int) -> dict[str, Any]:
-    """Cut one network to the budget; then measure it again, independently of what the cutting measured."""
+    """Cut one network to the budget; then measure it again, independently of the measurements of the cut."""
     torch.manual_seed(0)
     dense, example = build(name).eval(), torch.randn(1, 3, size, size)
     gated = attach_untrained(dense, example)

@@ -1,4 +1,4 @@
-"""Write docs/results/latency.md and latency.json from what was measured.
+"""Write docs/results/latency.md and latency.json from measurements.
 
 depl0 latency vgg16 --budget 0.5 … --json > vgg16.json
 python benchmarks/latency_budget.py --models mobilenet_v2 --json mobilenet_v2.json
@@ -57,7 +57,7 @@ def with_ratios(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def speed_lines(result: dict[str, Any]) -> list[str]:
-    """Return a table as the command prints it, and what it says about the goals."""
+    """Return the table printed by the command, and its conclusions about the goals."""
     lines = [f"## {result['subject']} at half of the MACs", "", "```", latency_table(result), "```", ""]
     best = {entry["network"]: entry for entry in result["timings"] if entry["backend"] == "onnxruntime"}
     for name, entry in best.items():
@@ -76,7 +76,7 @@ def speed_lines(result: dict[str, Any]) -> list[str]:
 
 
 def earlier_lines(results: list[dict[str, Any]]) -> list[str]:
-    """Return what the same commands said before, so that nobody sees the last run alone."""
+    """Return earlier results of the same commands, so that the last run is not shown in isolation."""
     lines = ["## Earlier runs of the same commands", "", EARLIER]
     lines += ["| run | network | as fast as dense, ONNX Runtime | against built small |", "|---|---|---|---|"]
     for number, result in enumerate(results, 1):

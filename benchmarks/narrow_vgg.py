@@ -41,7 +41,7 @@ class NarrowVGG(nn.Module):
         self.classifier = nn.Linear(before, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, 3, 32, 32) to (batch, classes)."""
+        """Return one score per class: (batch, 3, 32, 32) to (batch, classes)."""
         scores: Tensor = self.classifier(self.features(images).flatten(1))
         return scores
 

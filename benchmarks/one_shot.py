@@ -1,11 +1,11 @@
-"""How much accuracy is left right after a cut, without a step of training? Makes docs/results/one-shot.
+"""How much accuracy remains right after a cut, without a step of training? Makes docs/results/one-shot.
 
     python benchmarks/one_shot.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
 
 Every cell chooses channels by one method within a budget of the MACs, from calibration images of the training set, cuts
-the network and measures it. Compensated cells fit the layers behind the cut (search.recovery.compensation); the others
-have their batch-norm statistics measured anew on the same images. Choices are made on the validation split (training
-images that no cell is calibrated on); the test images are for the last figures. Run it again to go on: cells that OUT
+the network and measures it. Compensated cells refit the consumer layers (search.recovery.compensation); the others have
+their batch-norm statistics re-estimated on the same images. Choices are made on the validation split (training images
+that no cell is calibrated on); the test images are for the final figures. Run it again to resume: cells that OUT
 already has are not computed again.
 """
 
@@ -101,7 +101,7 @@ def scores_of(method: str, gated: GatedModel, batches: list[Images]) -> Tensor:
 
 
 def cut(gated: GatedModel, is_open: Tensor, recovery: str, batches: list[Images]) -> nn.Module:
-    """Return the compact network with these gates open, after what is done without training."""
+    """Return the compact network with these gates open, after recovery without training."""
     if recovery.startswith("compensation"):
         compensate(gated, ~is_open, [images for images, _ in batches])
     gated.engine.fix_gates(is_open.float())

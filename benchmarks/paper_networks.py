@@ -28,7 +28,7 @@ class NarrowVGG16(nn.Module):
         he_initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, 3, 32, 32) to (batch, classes)."""
+        """Return one score per class: (batch, 3, 32, 32) to (batch, classes)."""
         scores: Tensor = self.classifier(torch.flatten(self.features(images), 1))
         return scores
 
@@ -45,7 +45,7 @@ class NarrowResNet20(nn.Module):
         he_initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give one score per class: (batch, 3, 32, 32) to (batch, classes)."""
+        """Return one score per class: (batch, 3, 32, 32) to (batch, classes)."""
         x = self.blocks(F.relu(self.bn1(self.conv1(images))))
         scores: Tensor = self.linear(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
         return scores

@@ -1,10 +1,10 @@
-"""What does rounding cost or bring at equal milliseconds? Makes docs/results/rounding.
+"""Compare rounded and unrounded channel numbers at equal latency. Makes docs/results/rounding.
 
     python benchmarks/rounding.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors
 
 Every cell cuts a trained network to a budget of the MACs, in whole channels or in multiples of N, by the same scores
-(reconstruction), compensates, and times the compact network in turns with the dense one. With --steps it is then
-trained for so many steps on the dense network's outputs, and measured again. Run it again to go on: cells that OUT
+(reconstruction), compensates, and times the compact network alternately with the dense one. With --steps it is then
+distilled from the dense network for this number of steps, and measured again. Run it again to resume: cells that OUT
 already has are not computed again.
 
     python benchmarks/rounding.py OUT --data … --weights … --cells 0.5:1 0.5:8 0.55:8 0.6:8 --only-time
@@ -61,9 +61,10 @@ class Cell:
 def relative_times(
     dense: nn.Module, compact: dict[Cell, nn.Module], inputs: Tensor, seconds: float
 ) -> dict[Cell, dict[str, float]]:
-    """Return every compact network's time as a share of the dense one's, in PyTorch and in ONNX Runtime.
+    """Return every compact network's time as a fraction of the dense one's, in PyTorch and in ONNX Runtime.
 
-    All networks take turns, so that noise affects all of them equally, also where two compact ones are compared.
+    All networks are timed alternately, so that noise affects all of them equally, also when two compact ones are
+    compared.
     """
     networks: dict[str, nn.Module] = {"dense": dense.eval()} | {
         str(c): network.eval() for c, network in compact.items()
@@ -256,7 +257,7 @@ def main() -> None:
 
 
 def _series(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what cells must share to stand in one table; rows of the first version are of one network and machine."""
+    """Return the settings that all cells of a table share. Rows of the first version have one network and machine."""
     first = {"groups": "all", "processor": "an earlier machine, not recorded"}
     fields = ("model", "groups", "steps", "batch_size", "rate", "processor")
     return tuple(row.get(name, first.get(name)) for name in fields)

@@ -1,13 +1,13 @@
-"""Which channels to cut, when every choice is recovered alike? Makes docs/results/comparison/all-methods.
+"""Compare methods of channel selection with the same recovery. Makes docs/results/comparison/all-methods.
 
     python benchmarks/short_recovery.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors
 
-Every method scores the channels of the trained network; the same number of MACs is cut, compensated for, and what is
-left is trained for the same number of steps with the dense network as a teacher (depl0.search.one_shot.finetune). Each
-method has the learning rate that is best for it on held-out training images (--choose: one seed, one budget); only then
-are test images looked at, once a run. Leaner than `depl0 compare`, which evaluates after every epoch: what is loaded,
-scored and analysed once serves all runs of a method. Run it again to go on: rows that OUT already has are not computed
-again.
+Every method scores the channels of the trained network; the same number of MACs is cut and compensated for, and the
+pruned network is trained for the same number of steps with the dense network as a teacher
+(depl0.search.one_shot.finetune). Each method has the learning rate that is best for it on held-out training images
+(--choose: one seed, one budget); test images are used only after that, once per run. It is faster than `depl0 compare`,
+which evaluates after every epoch: data, scores and analysis are computed once for all runs of a method. Run it again to
+go on: rows that OUT already has are not computed again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Source:
         return open_data(self._spec, DataSettings(batch_size=batch_size, augment=augment, seed=seed, **shared))
 
     def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give augmented training batches for ever; those of one seed are always the same."""
+        """Yield augmented training batches without end, identical for the same seed."""
         data, epoch = self._open("crop-flip", self._batch_size, seed), 0
         while True:
             yield from data.train.epoch(epoch)
@@ -94,7 +94,7 @@ def build(spec: str) -> nn.Module:
 
 
 class Bench:
-    """What all runs share: data, the dense network, and the rows so far."""
+    """State shared by all runs: data, the dense network, and the rows so far."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args

@@ -1,4 +1,5 @@
-"""From which size and batch on does pruning pay on a CPU? Makes docs/results/rounding/small_networks.json.
+"""From which network size and batch size does pruning save time on a CPU? Makes
+docs/results/rounding/small_networks.json.
 
     python benchmarks/small_networks.py OUT.json
 

@@ -1,9 +1,9 @@
-"""What gates add to a training step, in time, operators and memory.
+"""Measure the overhead of gates in a training step: time, operators and memory.
 
     python benchmarks/step.py OUT --model resnet56 --model vgg16 --repeats 15 --threads 1
 
-The step is the one that ``depl0 prune`` takes: the same optimizers, the same loss, the budget followed. All variants
-take turns in one process, so that noise affects all of them equally.
+The step is the same as in ``depl0 prune``: the same optimizers, loss and budget. All variants are timed alternately in
+one process, so that noise affects all of them equally.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Count:
-    """What does not depend on the clock."""
+    """Counts that do not depend on timing."""
 
     groups: int
     operators: int
@@ -172,7 +172,7 @@ class OneBatch(Batches):
         self._batch = (images, labels)
 
     def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give the batch again and again."""
+        """Yield the same batch repeatedly."""
         for _ in range(first_step, self.steps):
             yield self._batch
 
@@ -204,7 +204,7 @@ def _interleaved(steppers: dict[str, Stepper], repeats: int) -> dict[str, Time]:
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in steppers}
     names = list(steppers)
     for number in range(repeats):
-        for name in names[number % len(names) :] + names[: number % len(names)]:  # nobody is always first
+        for name in names[number % len(names) :] + names[: number % len(names)]:  # no variant is always first
             rounds[name].append(steppers[name].seconds())
     times = {}
     for name, found in rounds.items():
@@ -245,7 +245,7 @@ def _row(name: str, count: Count, time_: Time, dense: Count) -> dict[str, Any]:
 def bench_step(
     models: Sequence[str], batch: int = 128, repeats: int = 7, threads: int | None = None, channels_last: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Measure the step of several networks; after each, give all that is known by then and where it was measured."""
+    """Measure the step of several networks; after each, yield all results so far and the machine."""
     if threads is not None:
         torch.set_num_threads(threads)
     result: dict[str, Any] = {
@@ -264,12 +264,12 @@ def bench_step(
 
 
 def machine_load() -> float | None:
-    """Return how many processes want the machine, so that a reader can judge times; None where it is not known."""
+    """Return the system load, which helps to interpret times; None if it is not available."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _gated(recipe: Recipe, host: nn.Module, example: Tensor, plan: Plan | None) -> GatedModel:
-    """Put gates on a network as ``depl0 prune`` does, without analysing it again where that has been done."""
+    """Attach gates to a network as ``depl0 prune`` does, reusing an earlier analysis if there is one."""
     if plan is None:
         return attach_for(recipe, host, example)
     gates = recipe.gates

@@ -1,4 +1,4 @@
-"""How much does recovery from unlabelled images give back after a cut? Makes docs/results/one-shot/recovery.{json,md}.
+"""How much accuracy does recovery from unlabelled images restore? Makes docs/results/one-shot/recovery.{json,md}.
 
     python benchmarks/unlabelled.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
     python benchmarks/unlabelled.py OUT        # the page alone, from the rows that are there
@@ -203,7 +203,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _settings(row: dict[str, Any]) -> tuple[str, int, int, float]:
-    """Return what rows of one line have in common; without steps their size and weights mean nothing."""
+    """Return the settings shared by the rows of a line. Without steps, batch size and weights have no effect."""
     steps = row["most_steps"]
     return (row["method"], steps, row["batch_size"], row["blocks"]) if steps else (row["method"], 0, 0, 0.0)
 
