@@ -67,7 +67,7 @@ def draw(panels: Mapping[str, Sequence[Layer]], file: Path) -> None:
 
 
 def figure(doc: str | None, name: str, networks: Sequence[str], published: str) -> None:
-    """Run Dep-L0 and L0-HC on networks, draw their structures and print the figures that the paper puts in words."""
+    """Run Dep-L0 and L0-HC on networks, draw their structures and print the figures from the paper's text."""
     parser: argparse.ArgumentParser = options(doc)
     parser.add_argument("--backward", action="store_true", help="draw Dep-L0 backward in place of forward")
     parser.add_argument("--networks", nargs="+", default=networks, choices=networks)

@@ -269,7 +269,7 @@ def recorded(file: Path, setting: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Judge a file of runs."""
+    """Evaluate a file of runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="results.jsonl of run.py, or an earlier claims.json")
     parser.add_argument("out", type=Path, nargs="?", help="folder of the page")

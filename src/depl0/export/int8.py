@@ -41,7 +41,7 @@ IMAGES = 512
 """calibration images"""
 SENSITIVITY_IMAGES = 16
 MAX_FLOAT_FRACTION = 0.5
-"""of the layers may stay in float; with more, the file is hardly smaller"""
+"""largest fraction of the layers that may stay in float; with more, the file is hardly smaller"""
 
 
 @dataclass(frozen=True)

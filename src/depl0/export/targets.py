@@ -125,7 +125,7 @@ def reader_program(opens: str) -> str:
     return _FIRST + opens + _LAST
 
 
-# Hides modules of this environment that the reader program could import by mistake.
+# Hide modules of this environment that the program could import by mistake.
 _FIRST = """import sys
 sys.modules["depl0"] = None
 file, given, answers = sys.argv[1:4]
@@ -145,7 +145,7 @@ def answer():
 answer()
 """
 
-# Defines ``network`` for a torch module, so that the reader program can call it with arrays.
+# Define ``network`` for a torch module, so that the program can call it with arrays.
 CALL_TORCH = """
 import torch
 from torch.utils import _pytree

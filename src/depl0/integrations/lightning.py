@@ -63,14 +63,14 @@ class SearchCallback(Callback):  # type: ignore[misc]
     callbacks are adapted when the network becomes smaller; put averaging callbacks before this one.
 
     Args:
-        gated: the name of the module's attribute that holds the gated network; None: the only one there is.
-        steps: the optimizer steps of the search; None: all that the trainer is going to make, and as many as
-            before in a training that is resumed.
+        gated: the name of the module's attribute that holds the gated network; None if there is only one.
+        steps: the optimizer steps of the search; None: all steps of the trainer, or the original number in a resumed
+            training.
         calibrate: batches for first scores and statistics, as for :class:`depl0.Search`; they are moved to the device.
-        loss: the loss of the task, where batches are pairs (inputs, targets).
+        loss: the loss of the task, if batches are pairs (inputs, targets).
         averages: further modules that hold a copy of the network.
-        config: how; without it, the defaults of :class:`depl0.SearchConfig`.
-        listener: is told what happens.
+        config: configuration of the search; defaults to ``SearchConfig()``.
+        listener: receives the events of the search.
         changes: fields of the configuration to set.
     """
 
@@ -91,9 +91,9 @@ class SearchCallback(Callback):  # type: ignore[misc]
         self._settings: dict[str, Any] = {"config": config, "listener": listener, **changes}
         self._search: Search | None = None
         self._compact: nn.Module | None = None
-        self._saved: dict[str, Any] | None = None  # of the search, until there is one
-        self._rng: dict[str, Any] | None = None  # to go on with in the middle of an epoch
-        self._seen_step: int | None = None  # the trainer's step that the search is ready for
+        self._saved: dict[str, Any] | None = None  # state of the search, until there is one
+        self._rng: dict[str, Any] | None = None  # to continue in the middle of an epoch
+        self._seen_step: int | None = None  # the trainer's step for which the search is prepared
         self._is_mid_epoch = self._is_fitting = False
         self._max_epochs: int | None = None
 
@@ -188,8 +188,8 @@ class SearchCallback(Callback):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint. The trainer has already loaded the module, so the network has its saved size."""
         self._saved, self._seen_step = state_dict["search"], state_dict["seen_step"]
-        if self._is_fitting and world_size() == 1:  # several processes sample gates of their own
-            set_random_state(state_dict["rng"])  # now, because the order of the data is drawn soon
+        if self._is_fitting and world_size() == 1:  # ranks must sample different gates
+            set_random_state(state_dict["rng"])  # now, because the data order is sampled soon
             self._rng = state_dict["rng"] if state_dict["is_mid_epoch"] else None
 
 

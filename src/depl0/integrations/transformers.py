@@ -78,12 +78,12 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     ``create_optimizer``.
 
     Args:
-        gated: the name of the model's attribute that holds the gated network; None: the only one there is.
-        steps: the optimizer steps of the search; None: all that the trainer is going to make.
+        gated: the name of the model's attribute that holds the gated network; None if there is only one.
+        steps: the optimizer steps of the search; None: all steps of the trainer.
         calibrate: batches for first scores and statistics, as for :class:`depl0.Search`; they are moved to the device.
-        loss: the loss of the task, where batches are pairs (inputs, targets).
+        loss: the loss of the task, if batches are pairs (inputs, targets).
         averages: modules that hold a copy of the network.
-        config: how; without it, the defaults of :class:`depl0.SearchConfig`.
+        config: configuration of the search; defaults to ``SearchConfig()``.
         listener: receives the events of the search.
         changes: fields of the configuration to set.
     """
@@ -242,8 +242,8 @@ def _from_json(value: Any) -> Any:
 def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs: Any) -> Path:
     """Write a pruned network of transformers to a folder that can be pushed to the Hub.
 
-    ``compact.save_pretrained(folder)`` does the same. If every layer has lost the same, the configuration gets the new
-    sizes, and ``from_pretrained`` of transformers alone opens the folder. Otherwise it holds the files of
+    ``compact.save_pretrained(folder)`` does the same. If all layers were pruned in the same way, the configuration gets
+    the new sizes, and ``from_pretrained`` of transformers alone opens the folder. Otherwise it holds the files of
     :func:`depl0.save`, and both :func:`load_pretrained` and ``AutoModel….from_pretrained(folder,
     trust_remote_code=True)`` open it; a README.md in the folder shows the calls. No pickle is written.
 

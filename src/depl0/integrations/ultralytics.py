@@ -51,8 +51,8 @@ def prune(
 
     Args:
         yolo: a trained ``YOLO``, or one built from a yaml file.
-        data: batches of images (batch, 3, h, w) with values in [0, 1], as :func:`images` returns them; no labels.
-        budget: the share of the cost to keep.
+        data: batches of images (batch, 3, h, w) with values in [0, 1], without labels, as returned by :func:`images`.
+        budget: the fraction of the cost to keep.
         recover: as for :func:`depl0.prune`.
         lr: the learning rate of the recovery.
         quiet: show no progress line.
@@ -143,7 +143,7 @@ def search(
 
     Args:
         yolo: a ``YOLO``, trained or built from a yaml file.
-        budget: the share of the cost to keep.
+        budget: the fraction of the cost to keep.
         gates: how gates are attached; its own budget is not used.
         settings: settings of the search. The network is cut at the end.
         size: height and width of the image that the network is analysed on.

@@ -29,7 +29,7 @@ class ConvolutionalGenerator(BoundedGenerator):
         """Return the number of convolutions of each group."""
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Make the convolutions and one fully connected layer for each group."""
+        """Create the convolutions and one fully connected layer for each group."""
         convolutions, output = {}, {}
         for group in self.order():
             convolutions[group] = nn.Sequential()
@@ -150,7 +150,7 @@ class LSTM(RecurrentGenerator):
     """Has one learned bias b_k for each gate, so that it can start from any log α and reach any other."""
 
     def build_biases(self, rng: torch.Generator | None) -> None:
-        """Make a bias for each gate."""
+        """Create a bias for each gate."""
         self.biases = nn.Parameter(torch.empty(sum(self.sizes), dtype=torch.float32))
         draw_output_weight(self.weight, self.preset, rng)
         for group in self.order():
@@ -178,7 +178,7 @@ class SharedLSTM(RecurrentGenerator):
     offsets: Tensor
 
     def build_biases(self, rng: torch.Generator | None) -> None:
-        """Make the one bias, and the constants, which are 0."""
+        """Create the shared bias, and the constants, which are 0."""
         self.shared = nn.Parameter(torch.empty(1, dtype=torch.float32))
         self.register_buffer("offsets", torch.zeros(sum(self.sizes), dtype=torch.float32))
         draw_output_weight(self.weight, self.preset, rng)

@@ -77,7 +77,7 @@ def _search(epochs: int, converged_epochs: int) -> dict[str, Any]:
 def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) -> Recipe:
     """Return the recipe for VGG16 on CIFAR images."""
     steps: dict[str, Any] = {"schedule": "step", "milestones": (60, 120, 180, 240), "factor": 0.2}
-    # The authors' scheduler for the gates changes the rate of the weights instead, so the gates' rate stays.
+    # The authors' scheduler for the gates changes the rate of the weights instead, so the gates' rate is constant.
     gate_steps = steps if source == "paper" else {"schedule": "constant"}
     return Recipe(
         name=_name(base, source, variant),

@@ -1,4 +1,4 @@
-"""``depl0 eval``: evaluate a compact network from its saved files alone."""
+"""``depl0 eval``: evaluate a compact network from its saved files."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Batches(abc.ABC):
         """Yield the batches of one epoch from a step on."""
 
     def plain(self) -> Batches:
-        """Return these batches without augmentation, or as they are if it is part of the user's own code."""
+        """Return these batches without augmentation, or unchanged if user code does the augmentation."""
         return self
 
 

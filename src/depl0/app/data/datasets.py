@@ -1,6 +1,6 @@
 """Batches from user-defined torch Datasets and from data sets of Hugging Face.
 
-The order of the examples and the random numbers of their transforms depend on seed, epoch and number alone, whatever
+The order of the examples and the random numbers of their transforms depend only on seed, epoch and number, and not on
 the number of workers.
 """
 
@@ -222,7 +222,7 @@ def _column(examples: Any) -> str:
 
 
 def normalised_inputs(inputs: Any, settings: DataSettings, target: Target) -> Normalised:
-    """Return how the uint8 images of an example are normalised; floats are used as they are."""
+    """Return the normalisation of the uint8 images of an example; floats are not normalised."""
     images = [tensor for tensor in pytree.tree_leaves(inputs) if tensor.dtype == torch.uint8 and tensor.ndim == 3]
     found = {}
     for channels in {len(image) for image in images}:

@@ -61,7 +61,7 @@ class Resizing:
         return part.transpose(pil.Transpose.FLIP_LEFT_RIGHT) if rng.integers(2) else part
 
     def centre_crop(self, image: Any) -> Any:
-        """Return the centre of a resized Pillow image; an image of the wanted size stays as it is."""
+        """Return the centre of a resized Pillow image; an image of the wanted size is unchanged."""
         pil = require("PIL.Image", "pillow", "to decode image files")
         (tall, wide), (width, height) = self.sides, image.size
         if (width, height) == (wide, tall):

@@ -85,7 +85,7 @@ class LoaderBatches(Batches):
                 yield placed(inputs, targets, self.normalised, self._device, self._name)
 
     def raw(self, epoch: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the batches of one epoch as the loader gives them."""
+        """Yield the unprocessed batches of one epoch of the loader."""
         seed = int(random_stream(self._seed, LOADER, epoch).integers(2**32))
         own: Any = None
         batches: Any = None

@@ -28,7 +28,7 @@ def make_data(
 
     Args:
         describe: takes the number of classes, the sizes and the class counts.
-        num_classes: None if targets are not class indices; then they are not looked at.
+        num_classes: None if targets are not class indices; they are then ignored.
         targets: of all training and all test examples.
         batches: makes the batches of some of the examples.
         sizes: the numbers of training and of test examples.

@@ -34,7 +34,7 @@ def read_digits(path: Path) -> Arrays:
     levels = np.asarray(bunch.images)  # (1797, 8, 8), from 0 to 16
     images = torch.from_numpy(np.rint(levels * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = np.asarray(bunch.target, dtype=np.int64)
-    # Every fifth image of a shuffled list sorted by class is for testing, so each class gives a fifth.
+    # Every fifth image of a shuffled list sorted by class is for testing, so each class contributes a fifth.
     shuffled = np.random.default_rng(SPLIT_SEED).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     test = np.sort(by_class[::5])

@@ -90,7 +90,7 @@ def shown_data(spec: str) -> str:
     return name if name in NAMES else shown_spec(spec)
 
 
-# -- a function of the user's own --------------------------------------------------------------------------------------
+# -- user-defined functions --------------------------------------------------------------------------------------------
 
 
 def _find_own(spec: str, name: str) -> UserCallable:

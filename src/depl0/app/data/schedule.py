@@ -26,7 +26,7 @@ MAX_WORKERS = 8
 
 
 def random_stream(seed: int, purpose: int, *place: int) -> np.random.Generator:
-    """Return random numbers that depend on the seed, the purpose and the place alone.
+    """Return random numbers that depend only on the seed, the purpose and the place.
 
     >>> [int(random_stream(7, ORDER, epoch).integers(100)) for epoch in (3, 4, 3)]
     [41, 16, 41]
@@ -110,7 +110,7 @@ class InOrder(Schedule):
 def split(sizes: tuple[int, int], settings: DataSettings, world: int = 1) -> tuple[Indices, Indices | None, Indices]:
     """Return the numbers of the examples for training, for validation (None: none held out) and for testing.
 
-    The choice is the same for every seed; smaller limits and shares choose some of what larger ones choose.
+    The choice is the same for every seed; smaller limits and fractions choose a subset of the examples of larger ones.
 
     >>> train, validation, test = split((10, 4), DataSettings(validation=0.2, limit_test=2))
     >>> len(train), validation.tolist(), test.tolist()

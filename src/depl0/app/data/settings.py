@@ -31,7 +31,7 @@ class DataFields(Schema):
     """Zeros on each side of an image before it is cropped."""
     image_size: Positive | tuple[Positive, Positive] | None = None
     """Resize images to this side, or to height and width (default: the data set's own size; for folder: the network's
-    own, else that of the files if all are alike and small, else 224)."""
+    own, else that of the files if all have the same small size, else 224)."""
     crop_share: Annotated[float, Strict(), at.Gt(0), at.Le(1)] | None = None
     """Fraction of a test image's side that the centre crop keeps (folder: only; default: the network's own, else
     0.875). Images of the wanted size are neither resized nor cropped."""

@@ -38,7 +38,7 @@ def filters(gated: GatedModel) -> Iterator[tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def sum_over_filters(gated: GatedModel, measure: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the scores of all gates: ``measure`` gives a layer's filters, as rows, one number each."""
+    """Return the scores of all gates: ``measure`` maps a layer's filters, as rows, to one number each."""
     total = no_scores(gated)
     for gates, rows in filters(gated):
         add_to_gates(total, gates, measure(rows.float()))

@@ -223,9 +223,9 @@ class GatesSection(Section):
     evaluation: EvaluationRule = "median"
     """Rule for the gates outside training."""
     budget: Annotated[float, Strict(), at.Gt(0), at.Le(1)] | None = None
-    """Share of the cost to keep."""
+    """Fraction of the cost to keep."""
     of: BudgetKind = "macs"
-    """Cost that the budget is a share of; latency is measured on this machine."""
+    """Cost that the budget is a fraction of; latency is measured on this machine."""
     runtime: Runtime = "pytorch"
     """Runtime that a budget of latency is measured in; onnxruntime if the network is deployed so."""
     round_to: Positive = 1
@@ -233,7 +233,7 @@ class GatesSection(Section):
     remove_blocks: Flag = False
     """Remove layers that closed groups have made constant, instead of keeping one channel."""
     min_share: Share = 0.0
-    """Share of its channels that every group keeps at least."""
+    """Fraction of its channels that every group keeps at least."""
 
     def check_method(self, method: Method | None) -> None:
         """Raise if a field conflicts with the method; None: a user-defined method, which is imported later."""
@@ -269,7 +269,7 @@ class PenaltySection(Section):
     kind: Annotated[Name, names_from(penalties)] = "params"
     """Expected cost that λ multiplies: params, macs, groups (the paper's), or chain and groups-k2 (the authors')."""
     scale: PenaltyScale = "count"
-    """Whether λ multiplies a count, as published values do, or the share of the dense network's cost."""
+    """Whether λ multiplies a count, as published values do, or the fraction of the dense network's cost."""
 
 
 @final
@@ -281,9 +281,9 @@ class SearchSection(Section):
     epochs: Count
     """Number of epochs."""
     warmup: BelowOne = 0.0
-    """Share of the search, at its start, during which all gates stay open."""
+    """Fraction of the search, at its start, during which all gates stay open."""
     ramp: Share = 0.6
-    """Share of the search, after the warm-up, over which the target falls from the full cost to the budget."""
+    """Fraction of the search, after the warm-up, over which the target falls from the full cost to the budget."""
     cut: Cut = "progressive"
     """When closed channels are removed: progressive (during the search, whenever it pays) or never (after all
     training)."""
@@ -295,11 +295,11 @@ class SearchSection(Section):
     renew_statistics: Flag = True
     """Re-estimate batch-norm statistics for the frozen gates, and keep them if the loss falls."""
     converged_change: BelowOne = 0.01
-    """Share of the gates that may still open or close while the search counts as settled."""
+    """Fraction of the gates that may still open or close while the search counts as settled."""
     converged_after: Factor = 0.1
-    """Share of the search's steps for which it must have been settled to count as converged."""
+    """Fraction of the search's steps for which it must have been settled to count as converged."""
     label_smoothing: BelowOne = 0.0
-    """Share of every label spread over all classes, if the task has classes."""
+    """Fraction of every label spread over all classes, if the task has classes."""
     clip_norm: Above0 | None = None
     """Clip the gradient norm of the weights (default: no clipping)."""
     ema_decay: Annotated[float, Strict(), at.Gt(0), at.Lt(1)] | None = None
@@ -325,8 +325,8 @@ class DistillSection(Section):
     title = "distill"
 
     weight: Share | None = None
-    """Share of the loss that comes from the dense network's outputs; costs one more forward pass per step (default: 0.9
-    if the run starts from trained weights and the task can be distilled, else 0)."""
+    """Fraction of the loss that comes from the dense network's outputs; costs one more forward pass per step (default:
+    0.9 if the run starts from trained weights and the task can be distilled, else 0)."""
     temperature: Above0 = 4.0
     """Softens the dense network's outputs."""
     blocks: NonNegative | None = None

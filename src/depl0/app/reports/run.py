@@ -1,4 +1,4 @@
-"""The data of a run for reports, read from its folder alone."""
+"""The data of a run for reports, read only from its folder."""
 
 from __future__ import annotations
 

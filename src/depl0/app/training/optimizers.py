@@ -1,6 +1,6 @@
 """The paper's two optimizers, SGD with momentum for the weights and Adam for the gates, and their learning rates.
 
-Learning rates are functions of progress alone, so that a resumed run needs no scheduler state.
+Learning rates are functions only of progress, so that a resumed run needs no scheduler state.
 """
 
 from __future__ import annotations

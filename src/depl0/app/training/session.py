@@ -131,7 +131,7 @@ def open_session(
     resume: bool,
     reporter: Reporter | None,
 ) -> Iterator[Session]:
-    """Open a run folder for this run alone, resuming it if it ``goes_on``; trackers and checkpoints end with it."""
+    """Open and lock a run folder, and resume it if it ``goes_on``; trackers and checkpoints end with the context."""
     with exclusive(folder.path, accelerator), explain_failures(accelerator, folder):
         shown: Reporter = reporter if reporter and accelerator.is_main_process else Quiet()
         if accelerator.is_main_process:
