@@ -1,10 +1,9 @@
-"""From which network size and batch size does pruning save time on a CPU? Makes
-docs/results/rounding/small_networks.json.
+"""From which network and batch size does pruning pay off on a CPU? Makes docs/results/rounding/small_networks.json.
 
     python benchmarks/small_networks.py OUT.json
 
-Small networks are cut to half of their MACs, untrained (filter norms, the same share of every group), in whole channels
-and in multiples of 8, and timed in turns with the dense network in PyTorch, with one thread.
+Small networks are cut to half of their MACs, untrained (filter norms, the same fraction of every group), in whole
+channels and in multiples of 8, and timed alternately with the dense network in PyTorch, with one thread.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, request: Request) -> bytes | Mapping[str, bytes]:
-        """Return the file, or a dict from suffix to file if the format has several files with the same stem."""
+        """Return the file, or several files with the same stem by their suffixes, which include :attr:`suffix`."""
 
     def check_installed(self) -> None:  # noqa: B027 - most formats need nothing that depl0 does not need
         """Raise NotInstalledError if a package that writes or runs the file is missing."""

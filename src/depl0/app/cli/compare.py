@@ -71,9 +71,7 @@ def compare_command(
     folder, reporter = study_folder(out, "comparison", recipe.name), make_reporter(quiet)
     if choose is not None:
         if not (folder / "study.json").exists():
-            Study(
-                "comparison", comparison.members(), folder
-            )  # raises before any trial if the folder belongs to something else
+            Study("comparison", comparison.members(), folder)  # raises for a foreign folder before any trial
         trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
         with threads_by_work():
             comparison = comparison.chosen(trials.run(folder, reporter, workers_of(on, cpus, gpus)))

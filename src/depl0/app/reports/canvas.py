@@ -70,10 +70,7 @@ Draw = Callable[[Axes], None]
 def style() -> Iterator[None]:
     """Apply the style of the reports within the context."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        for known in (
-            "constrained_layout not applied",
-            "Glyph",
-        ):  # for instance, a name with a thousand letters, or without any
+        for known in ("constrained_layout not applied", "Glyph"):  # very long names, unknown characters
             warnings.filterwarnings("ignore", known, UserWarning)
         yield
 

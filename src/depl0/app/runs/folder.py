@@ -136,12 +136,7 @@ class RunFolder:
         path = self.path / "summary.json"
         try:
             return dict(io.read_json(path))
-        except (
-            FileNotFoundError,
-            ValueError,
-            TypeError,
-            RecursionError,
-        ):  # a truncated summary is ignored and written again
+        except (FileNotFoundError, ValueError, TypeError, RecursionError):  # truncated: it is written again
             return None
         except OSError as error:
             raise FormatError(

@@ -116,9 +116,7 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
     accelerator.backward(loss)
     if phase.clip_norm is not None:
         weights = phase.optimizers[0].optimizer
-        accelerator.unscale_gradients(
-            weights
-        )  # only for these: the gates' optimizer unscales its own gradients in its step
+        accelerator.unscale_gradients(weights)  # the gates' optimizer unscales its own gradients in its step
         nn.utils.clip_grad_norm_([p for group in weights.param_groups for p in group["params"]], phase.clip_norm)
     session.guard.keep(loss, losses.task, [s.optimizer for s in phase.optimizers], accelerator.scaler is not None)
     for scheduled in phase.optimizers:

@@ -141,9 +141,7 @@ def open_session(
         if accelerator.is_main_process:
             trust_code(resolved)
         elsewhere = [name for name in resolved.run.trackers if name != "tensorboard"]
-        start_trackers(
-            accelerator, resolved, folder.path, elsewhere
-        )  # may fail, so it comes before the start of the run
+        start_trackers(accelerator, resolved, folder.path, elsewhere)  # may fail, so before the run starts
         if goes_on:
             session.resume()
         else:
