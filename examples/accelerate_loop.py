@@ -25,7 +25,7 @@ def blobs(count: int, seed: int) -> TensorDataset:
 
 
 def network() -> nn.Module:
-    """A small convolutional classifier that keeps places apart."""
+    """Return a small convolutional classifier that keeps places apart."""
     return nn.Sequential(
         nn.Conv2d(3, 24, 3, padding=1),
         nn.BatchNorm2d(24),

@@ -28,7 +28,7 @@ def checkers(count: int, seed: int) -> TensorDataset:
 
 
 def network() -> nn.Module:
-    """A small convolutional classifier."""
+    """Return a small convolutional classifier."""
     return nn.Sequential(
         nn.Conv2d(1, 24, 3, padding=1),
         nn.BatchNorm2d(24),

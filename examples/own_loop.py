@@ -31,7 +31,7 @@ def stripes(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def network() -> nn.Module:
-    """A small convolutional classifier."""
+    """Return a small convolutional classifier."""
 
     def block(channels: int, filters: int) -> list[nn.Module]:
         return [nn.Conv2d(channels, filters, 3, padding=1, bias=False), nn.BatchNorm2d(filters), nn.ReLU()]
