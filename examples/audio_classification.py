@@ -12,7 +12,7 @@ STEPS, BATCH, RATE, LENGTH = 150, 32, 4000, 512
 
 
 def tones(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return an eighth of a second of noise with a tone. The class is the kind of the tone: pure, square, rising or falling."""
+    """Return noisy tones of an eighth of a second. The classes are pure, square, rising and falling."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.randint(4, (count,), generator=rng)
     time = torch.arange(LENGTH) / RATE
