@@ -135,7 +135,7 @@ def test_keys_that_do_not_fit_are_named(tmp_path, target):
         f"weights file {file} does not fit the network: "
         "4 missing (0.weight, 0.bias, 1.running_mean and 1 more), 1 extra (extra), "
         "2 misshapen (3.bias: 10 in the file, 4 in the network; 3.weight: 10×8 in the file, 4×8 in the network).\n"
-        "hint: give the network that was trained, with the same number of classes. Nothing was loaded."
+        "hint: pass the network that was trained, with the same number of classes. Nothing was loaded."
     )
 
 
@@ -180,7 +180,7 @@ def test_the_meta_device_has_nothing_to_load_into(tmp_path, source):
 def test_files_that_are_not_there(tmp_path, target):
     assert refused(target, tmp_path / "none.pt") == f"weights file {tmp_path / 'none.pt'} does not exist."
     (tmp_path / "folder.pt").mkdir()
-    assert "folder.pt is no file; a .safetensors, .pt or .pth file was expected." in refused(
+    assert "folder.pt is not a file; expected a .safetensors, .pt or .pth file." in refused(
         target, tmp_path / "folder.pt"
     )
     (tmp_path / "w.onnx").write_bytes(b"x")

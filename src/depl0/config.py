@@ -105,7 +105,7 @@ class GateConfig:
             check_share(self.budget)
             if self.alone:
                 raise InputError(
-                    f"alone must be empty where there is a budget, got {self.alone!r} instead.",
+                    f"alone must be empty if there is a budget, got {self.alone!r} instead.",
                     hint="gates that cut nothing cost nothing, and have nothing to compete for.",
                 )
         checked_kind(self.of)
@@ -148,7 +148,7 @@ def check_round_to(round_to: object) -> None:
     """Raise InputError unless this is a number of channels."""
     if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
         raise InputError(
-            f"round_to must be a whole number of at least 1, got {round_to!r} instead.",
+            f"round_to must be an integer of at least 1, got {round_to!r} instead.",
             hint="8, 16 or 32 channels suit most hardware; 1 rounds nothing.",
         )
 

@@ -49,7 +49,7 @@ def two():
         (f"{SHORT} --budget 50", ["got 50 instead", "for 50 % write 0.5."]),
         (f"{SHORT} --budget 0", ["--budget takes numbers above 0 and at most 1", "got 0 instead"]),
         (f"{SHORT} --budget 1.5", ["--budget takes numbers above 0 and at most 1", "got 1.5"]),
-        (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs is infeasible", "ask for at least 0.01"]),
+        (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs is infeasible", "use at least 0.01"]),
         (f"{SHORT} --of seconds", ["--of must be one of macs, params, latency"]),
         (f"{SHORT} --set gates.generator=fcc", ["gates.generator", "fc"]),
         (f"{SHORT} --set gates.direction=sideways", ["gates.direction must be 'forward' or 'backward'"]),

@@ -78,7 +78,7 @@ def test_plain_weights(type_command: Type) -> None:
             "'pt2', 'safetensors', got 'tflite'",
         ),
         (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "opset must be an integer from 18"),
-        (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes whole numbers"),
+        (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes integers"),
         (f"export {CHANNELS} --to onnx --model resnet20", "holds a compact TinyDigits, but for another network"),
     ],
     ids=["no run", "no factory", "format", "opset", "shape", "other network"],

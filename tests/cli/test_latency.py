@@ -89,8 +89,8 @@ def test_too_little_memory_is_said_in_words(type_command: Type, words: str) -> N
     [
         ("empty", "holds neither a run nor a compact network"),
         ("resnet21", "got 'resnet21' instead"),
-        (f"{SMALL} --batch 1,x", "--batch takes whole numbers"),
-        (f"{SMALL} --batch 0", "--batch takes whole numbers"),
+        (f"{SMALL} --batch 1,x", "--batch takes integers"),
+        (f"{SMALL} --batch 0", "--batch takes integers"),
         (f"{SMALL} --threads 100000", "Invalid value for '--threads'"),
         (f"{SMALL} --image-size -3", "Invalid value for '--image-size'"),
         (f"{SMALL} --backend tensorrt", "--backend must be one of"),

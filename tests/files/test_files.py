@@ -247,7 +247,7 @@ def test_tampered_positions(folder: Path) -> None:
 )
 def test_header_that_is_no_header(folder: Path, text: str | bytes) -> None:
     (folder / "compact.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    refused(folder, "is no JSON file|does not describe a compact network")
+    refused(folder, "is not a JSON file|does not describe a compact network")
 
 
 @pytest.mark.parametrize(

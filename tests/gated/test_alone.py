@@ -85,5 +85,5 @@ def test_what_cannot_be() -> None:
         depl0.plan(resnet8(), IMAGES[:1], alone=("conv1",))
     with pytest.raises(InputError, match=r"alone names 'cnv1', but .*\nhint: did you mean conv1"):
         depl0.plan(resnet8(), IMAGES[:1], groups="inner", alone=("cnv1",))
-    with pytest.raises(InputError, match=r"alone must be empty where there is a budget, got \('conv1',\) instead"):
+    with pytest.raises(InputError, match=r"alone must be empty if there is a budget, got \('conv1',\) instead"):
         depl0.GateConfig(alone=("conv1",), budget=0.5)

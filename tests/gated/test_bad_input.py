@@ -69,7 +69,7 @@ def test_host_that_cannot_be_copied() -> None:
         ),
         ([], "got an empty list instead"),
         (None, "got NoneType instead"),
-        ((), r"example_inputs holds no tensor.*\nhint: pass what the network's forward takes"),
+        ((), r"example_inputs holds no tensor.*\nhint: pass the arguments of the network's forward"),
         ({}, "holds no tensor"),
         ({3: image()}, "keys are not all argument names"),
         (

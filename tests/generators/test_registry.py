@@ -64,9 +64,9 @@ def test_start_is_an_argument():
             "did you mean paper?",
         ),
         ({"preset": "x"}, "got 'x' instead.", "'default' trains best"),
-        ({"sizes": []}, "one or more whole numbers above 0, got [] instead.", "leave it out"),
-        ({"sizes": [3, 0]}, "one or more whole numbers above 0, got [3, 0] instead.", "leave it out"),
-        ({"sizes": [2.5]}, "one or more whole numbers above 0, got [2.5] instead.", "leave it out"),
+        ({"sizes": []}, "one or more positive integers, got [] instead.", "leave it out"),
+        ({"sizes": [3, 0]}, "one or more positive integers, got [3, 0] instead.", "leave it out"),
+        ({"sizes": [2.5]}, "one or more positive integers, got [2.5] instead.", "leave it out"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, text, hint):

@@ -234,7 +234,7 @@ def test_a_callable_of_a_module(write, tmp_path, monkeypatch):
     assert "there is no module nets_package.other." in message_of("nets_package.other:make")
     assert "there is no module no_such_package." in message_of("no_such_package.nets:make")
     assert "hint: the name of a file must end in .py" in message_of("nets_package/nets:make")
-    assert "'..' is no name of a module" in message_of("..:make")
+    assert "'..' is not the name of a module" in message_of("..:make")
 
 
 def test_a_module_that_imports_one_that_is_missing(write, tmp_path, monkeypatch):

@@ -161,7 +161,7 @@ def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
     compact = depl0.prune(trained, example, data=iter(BATCHES), budget=0.5, steps=4, loss=loss)
     assert depl0.info(compact).macs_left <= 0.5 and len(calls) >= 4
     for steps in (1, 0, True, 2.5):
-        with pytest.raises(InputError, match="steps must be a whole number of at least 2"):
+        with pytest.raises(InputError, match="steps must be an integer of at least 2"):
             depl0.prune(trained, example, data=BATCHES, steps=steps)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"with steps, a batch must be a pair \(inputs, targets\), got Tensor instead"):
         depl0.prune(trained, example, data=INPUTS, steps=4)

@@ -181,5 +181,5 @@ def test_with_a_budget_extraction_rounds_within_it() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -8, 2.0, True, "8"], ids=repr)
 def test_numbers_that_are_none_are_refused(wrong: object) -> None:
-    with pytest.raises(InputError, match="round_to must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="round_to must be an integer of at least 1"):
         mixed().extract(round_to=wrong)  # type: ignore[arg-type]

@@ -128,5 +128,5 @@ def metric_in(summary: Mapping[str, Any]) -> Metric:
     except (TypeError, InputError) as error:
         raise FormatError(
             f"a summary's metric must have a name, a unit and higher_is_better, got {found!r} instead.",
-            hint="copy summary.json again from where it was written.",
+            hint="copy summary.json again from its source.",
         ) from error

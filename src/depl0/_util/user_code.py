@@ -79,7 +79,7 @@ def load_class(spec: str, what: str, base: type[_T]) -> type[_T]:
         said = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
         raise InputError(
             f"{what} {spec!r} must be a class below {wanted}, got {said} instead.",
-            hint=f"let the class inherit from {wanted}.",
+            hint=f"make the class inherit from {wanted}.",
         )
     check_concrete(found, spec, what)
     return found
@@ -175,7 +175,7 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
 def _load_module(name: str, spec: str, what: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise InputError(
-            f"{what} {spec!r}: {name!r} is no name of a module.",
+            f"{what} {spec!r}: {name!r} is not the name of a module.",
             hint="the name of a file must end in .py: path/to/file.py:callable.",
         )
     invalidate_caches()  # the module may have been written after this process started

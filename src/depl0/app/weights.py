@@ -107,7 +107,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise InputError(f"weights file {path} does not exist.")
     if not path.is_file():
-        raise InputError(f"weights file {path} is no file; a .safetensors, .pt or .pth file was expected.")
+        raise InputError(f"weights file {path} is not a file; expected a .safetensors, .pt or .pth file.")
     name = path.name.lower()
     if name.endswith(".safetensors"):
         return _read_safetensors(path)
@@ -140,7 +140,7 @@ def _read_pytorch(path: Path) -> object:
     except UnpicklingError as error:
         foreign = re.search(r"GLOBAL (\S+)", str(error))
         if foreign is None:
-            raise _damaged(path, "it is no PyTorch file") from error
+            raise _damaged(path, "it is not a PyTorch file") from error
         raise InputError(
             f"weights file {path} is refused: it holds {foreign[1]}, which would run code when it is read. "
             "Only tensors are read.",
@@ -218,7 +218,7 @@ def _check_fit(source: str, found: Mapping[str, Tensor], wanted: Mapping[str, Te
         parts.append(f"{len(unlike)} misshapen ({_some(shapes, '; ')})")
     raise InputError(
         f"{source} does not fit the network: {', '.join(parts)}.",
-        hint="give the network that was trained, with the same number of classes. Nothing was loaded.",
+        hint="pass the network that was trained, with the same number of classes. Nothing was loaded.",
     )
 
 

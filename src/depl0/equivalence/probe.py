@@ -87,7 +87,7 @@ def _read(written: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 def _shape(sizes: Any, most: int) -> tuple[int, ...]:
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
-        raise ValueError("sizes must be whole numbers")
+        raise ValueError("sizes must be integers")
     if math.prod(sizes) > most or len(sizes) > 8:
         raise ValueError("a tensor too large to try")
     return tuple(sizes)

@@ -53,7 +53,7 @@ class Request:
         tensors = [[leaf for leaf in leaves if isinstance(leaf, Tensor)] for leaves in outputs]
         if not all(bool(leaf.isfinite().all()) for leaves in tensors for leaf in leaves if leaf.is_floating_point()):
             raise ExportError(
-                "the network gives outputs that are no finite numbers, so the file could not be compared with it.",
+                "the network's outputs are not finite, so the file could not be compared with it.",
                 hint="its training has diverged: look for NaN in its parameters.",
             )
         return tensors

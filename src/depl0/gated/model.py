@@ -399,7 +399,7 @@ class GatedModel(Gated):
             if share > config.budget + 1e-9:
                 raise GateError(
                     f"the fixed gates leave {share:.4f} of the {config.of}, more than the budget of {config.budget:g}.",
-                    hint="let search.freeze() choose gates within the budget, or attach with another one.",
+                    hint="call search.freeze() to choose gates within the budget, or attach with another one.",
                 )
         return extract_selected(network, gates, config.remove_blocks)
 

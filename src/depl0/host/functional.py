@@ -210,6 +210,6 @@ class _Reentrant:
         if _running.calls:
             raise InputError(
                 "the network uses activation checkpointing with use_reentrant=True, which does not see the gates.",
-                hint="let it call torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
+                hint="call torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
             )
         return _originals[REENTRANT].apply(*args)

@@ -56,7 +56,7 @@ class ExampleInputs:
                 "a list of such examples is for a network that is called in several ways.",
             )
         if not example.tensors():
-            raise InputError(f"{name} holds no tensor.", hint="pass what the network's forward takes.")
+            raise InputError(f"{name} holds no tensor.", hint="pass the arguments of the network's forward.")
         if example.batch() == 0:
             raise InputError(f"{name} is an empty batch.", hint="pass at least one example.")
         return example

@@ -69,7 +69,7 @@ def _check_values(model: nn.Module) -> None:
         if tensor.is_meta:
             raise InputError(
                 f"{name} is on the meta device and has no values.",
-                hint='give the network memory and weights: model.to_empty(device="cpu"), then load_state_dict.',
+                hint='allocate and load its weights first: model.to_empty(device="cpu"), then load_state_dict.',
             )
 
 

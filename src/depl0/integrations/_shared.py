@@ -37,7 +37,7 @@ def find_gated(model: nn.Module, name: str | None) -> GatedModel:
         )
     raise InputError(
         f"there are {len(gated)} gated networks in {type(model).__name__}: {', '.join(map(repr, gated))}.",
-        hint="say which one with gated='…'.",
+        hint="choose one with gated='…'.",
     )
 
 

@@ -233,7 +233,7 @@ def _all_steps(trainer: Trainer, max_epochs: int | None) -> int:
         loop.max_epochs = epochs
     if steps == float("inf"):
         raise InputError(
-            "the trainer does not know how many steps it is going to make.",
+            "the number of training steps is unknown.",
             hint="set max_epochs or max_steps, or pass SearchCallback(steps=…).",
         )
     if not trainer.lightning_module.automatic_optimization and trainer.max_steps != -1:

@@ -42,7 +42,7 @@ class WidthSpec:
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.dim < 0 or (self.out_dim or 0) < 0:
-            raise ValueError(f"{self} is no width of a module")
+            raise ValueError(f"{self} is not the width of a module")
 
 
 class FullWidth:

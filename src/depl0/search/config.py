@@ -81,7 +81,7 @@ class SearchConfig:
             )
         if self.first_scores not in get_args(FirstScores):
             raise unknown(
-                "first_scores", self.first_scores, get_args(FirstScores), "'none' lets all gates start alike."
+                "first_scores", self.first_scores, get_args(FirstScores), "'none' starts all gates with the same value."
             )
         if self.cut not in get_args(CutPolicy):
             raise unknown("cut", self.cut, get_args(CutPolicy), "'progressive' shrinks the network while it trains.")

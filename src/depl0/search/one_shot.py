@@ -380,7 +380,7 @@ def _recovery_steps(recover: int | Literal["auto"] | None, *, labelled: bool) ->
 
 def _check_training(steps: int | None, lr: float) -> None:
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 2):
-        raise InputError(f"steps must be a whole number of at least 2, got {steps!r} instead.")
+        raise InputError(f"steps must be an integer of at least 2, got {steps!r} instead.")
     if not lr > 0:
         raise InputError(f"lr must be a number above 0, got {lr!r} instead.")
 

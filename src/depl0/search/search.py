@@ -113,7 +113,7 @@ class Search:
                 hint="pass what depl0.attach(model, example) returned, not what is wrapped around it.",
             )
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise InputError(f"steps must be a whole number of at least 0, got {steps!r} instead.")
+            raise InputError(f"steps must be an integer of at least 0, got {steps!r} instead.")
         self.gated, self.steps = gated, steps
         self.config = (config or SearchConfig()).changed(**changes)
         self._optimizers, self._averages = list(optimizers), list(averages)
@@ -442,7 +442,7 @@ def _check_alike(gated: GatedModel) -> None:
     if bool(all_reduce_mean(differs) > 0):
         raise InputError(
             f"round_to must be the same in all processes, got {gated.config.round_to} here.",
-            hint="give depl0.attach the same round_to in every process.",
+            hint="pass the same round_to to depl0.attach in every process.",
         )
 
 

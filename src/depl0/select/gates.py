@@ -73,7 +73,7 @@ def _best_within(network: Snapshot, config: GateConfig, scores: Tensor) -> Tenso
     if low < least:
         raise GateError(
             f"a budget of {config.budget:g} of the {config.of} and min_share={config.min_share!r} cannot both be met.",
-            hint="ask for a larger budget or a smaller min_share.",
+            hint="use a larger budget or a smaller min_share.",
         )
     return _opened(network, order[:low])
 
@@ -157,7 +157,7 @@ def check_budget(network: Snapshot, config: GateConfig) -> None:
             means.append("round to fewer channels")
         raise InputError(
             f"a budget of {config.budget:g} of the {config.of} is infeasible: {layers} account for {minimum:.3f}.",
-            hint=f"{', or '.join([f'ask for at least {minimum + 0.005:.2f}', *means])}.",
+            hint=f"{', or '.join([f'use at least {minimum + 0.005:.2f}', *means])}.",
         )
 
 

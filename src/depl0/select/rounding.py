@@ -65,7 +65,7 @@ def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open:
         budget -= 1.01 * over * dense  # some layer keeps a channel that the terms do not include
     raise GateError(
         "no choice of rounded channels keeps the budget: every group is down to its smallest number already.",
-        hint="ask for a larger budget, or round to fewer channels.",
+        hint="use a larger budget, or round to fewer channels.",
     )
 
 

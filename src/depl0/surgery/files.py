@@ -209,7 +209,7 @@ def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
         raise FormatError(
             f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
             "was written with them.",
-            hint="copy both files again from where they were written.",
+            hint="copy both files again from their source.",
         )
     return header, record, values
 
@@ -222,7 +222,7 @@ def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
         raise FormatError(
             f"{source / 'compact.json'} describes cuts that the network does not allow: "
             f"{type(error).__name__} {error}.",
-            hint="copy the folder again from where it was written.",
+            hint="copy the folder again from its source.",
         ) from error
 
 
@@ -235,7 +235,7 @@ def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
     state = model.state_dict()
     odd = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if odd:
-        raise InputError(f"the network's state holds something that is no tensor: {odd[0]}.")
+        raise InputError(f"the network's state holds something other than a tensor: {odd[0]}.")
     return {name: tensor for name, tensor in state.items() if names.get(name, name) == name}
 
 
@@ -355,7 +355,7 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is damaged: {type(error).__name__} {error}.",
-            hint="copy the folder again from where it was written.",
+            hint="copy the folder again from its source.",
         ) from error
 
 
@@ -387,7 +387,7 @@ def _probe(proof: Any) -> Any:
     if proof is None:
         return None
     if not isinstance(proof, dict) or not isinstance(proof["outputs"], (list, type(None))):
-        raise ValueError("the outputs to compare with are no list")
+        raise ValueError("the outputs to compare with are not a list")
     return check_description(proof["inputs"])
 
 
@@ -417,7 +417,7 @@ def _whole(value: Any) -> int:
 
 def _count(value: Any) -> int:
     if not 0 < _whole(value) < 2**20:
-        raise ValueError(f"{value} is no number of channels")
+        raise ValueError(f"{value} is not a number of channels")
     return int(value)
 
 
@@ -432,12 +432,12 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(_read(path, io.MAX_JSON).decode())
     except (ValueError, RecursionError) as error:  # not text, not JSON, too many digits, or nested too deeply
-        raise FormatError(f"{path} is no JSON file: {error}.") from error
+        raise FormatError(f"{path} is not a JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")
     version = header.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise FormatError(f"{path} has format version {version!r}; a whole number was expected.")
+        raise FormatError(f"{path} has format version {version!r}; expected an integer.")
     if version > VERSION:
         raise FormatError(
             f"{path} has format version {str(version)[:20]}, but this depl0 reads versions up to {VERSION}.",

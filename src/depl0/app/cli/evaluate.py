@@ -47,9 +47,7 @@ def eval_command(
 
     folder, recipe_file = find_compact(path)
     if recipe_file is None and (data is None or model is None):
-        raise InputError(
-            f"{path} is a compact network without its run.", hint="say --data and --model, as they were in the run."
-        )
+        raise InputError(f"{path} is a compact network without its run.", hint="pass --data and --model as in the run.")
     options = {"data.spec": data, "model.spec": model, "task.spec": task_spec, "run.device": device}
     given = {name: value for name, value in options.items() if value is not None} | read_assignments(set_)
     recipe = with_overrides(recipe_of_run(recipe_file, given) if recipe_file else catalog.get("digits"), given)

@@ -122,5 +122,5 @@ def _shape(words: str | None) -> tuple[int, ...] | None:
     except ValueError:
         sizes = ()
     if not sizes or any(size < 1 for size in sizes):
-        raise InputError(f"--shape takes whole numbers such as 3,224,224, got {words!r} instead.")
+        raise InputError(f"--shape takes integers such as 3,224,224, got {words!r} instead.")
     return sizes

@@ -57,5 +57,5 @@ def _numbers(option: str, words: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or any(number < 1 for number in numbers) or len(set(numbers)) < len(numbers):
-        raise InputError(f"{option} takes whole numbers such as 1,32, got {words!r} instead.")
+        raise InputError(f"{option} takes integers such as 1,32, got {words!r} instead.")
     return numbers

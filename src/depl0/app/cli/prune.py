@@ -128,7 +128,7 @@ def chosen_recipe(
     base = recipe_for(model, source, recipe, trained=bool(weights or pretrained))
     chosen = complete(base, {**(QUICK if quick else {}), **given}, set_)
     if quick and not chosen.model.starts_trained:
-        raise InputError("--quick needs a trained network.", hint="give --weights FILE or --pretrained.")
+        raise InputError("--quick needs a trained network.", hint="pass --weights FILE or --pretrained.")
     return chosen
 
 

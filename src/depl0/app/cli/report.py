@@ -55,7 +55,7 @@ def _read_study(folder: Path) -> tuple[list[Run], StudyPart]:
         tables = tabulate(result), paired_differences(result)
         names = [str(member["name"]) for member in result["members"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}.", hint="call depl0 compare again to write it anew.") from error
+        raise InputError(f"{path} is damaged: {error}.", hint="call depl0 compare again to write it.") from error
     names = [name for name in names if (folder / name / "recipe.toml").is_file()]
     if not names:
         raise InputError(f"no run of the study {folder} has begun.", hint="call depl0 compare first.")

@@ -67,7 +67,7 @@ class LoaderBatches(Batches):
         try:
             steps = len(loader)
         except TypeError:
-            raise DataError(f"{name} must have a length.", hint="give its IterableDataset a __len__.") from None
+            raise DataError(f"{name} must have a length.", hint="add a __len__ to its IterableDataset.") from None
         if steps == 0:
             raise DataError(f"{name} must hold at least one batch, but holds none.")
         batch = loader.batch_size or 1

@@ -69,7 +69,7 @@ def _of_timm(name: str, in_channels: int) -> Published:
         known = [known for known in timm.list_pretrained() if known.partition(".")[0] == name.partition(".")[0]]
         raise InputError(
             f"timm publishes no trained weights for {name}.",
-            hint=f"there are {', '.join(known)}." if known else "give a file: --weights FILE.",
+            hint=f"there are {', '.join(known)}." if known else "pass a file: --weights FILE.",
         )
     tagged = f"{config.architecture}.{config.tag}" if config.tag else name
     page = f"https://huggingface.co/{config.hf_hub_id}" if config.hf_hub_id else ""

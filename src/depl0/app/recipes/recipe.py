@@ -149,7 +149,7 @@ def task_of(recipe: Recipe) -> Task:
         raise InputError(
             f"recipe field distill.weight must be 0 where task.spec is {section.spec!r}, got "
             f"{recipe.distill.weight:g} instead: the task does not support distillation.",
-            hint="give the task a method distill(outputs, wanted, temperature), or leave distill.weight out.",
+            hint="add a method distill(outputs, wanted, temperature) to the task, or leave distill.weight out.",
         )
     return task
 

@@ -51,7 +51,7 @@ def make_accelerator(recipe: Recipe, folder: Path | None = None) -> Accelerator:
         reason = str(error).strip().partition("\n")[0][:160]
         raise TrainingError(
             f"the {os.environ['WORLD_SIZE']} processes have not found each other within {wait.total_seconds():g} s.",
-            hint="start all of them anew, with the same address and port (torchrun does); where they start slowly, set "
+            hint="start all of them again, with the same address and port (torchrun does); if they start slowly, set "
             f"DEPL0_TIMEOUT to more seconds. This one saw: {reason}",
         ) from error
     world = os.environ.get("WORLD_SIZE", "1")

@@ -83,7 +83,7 @@ def explain_failures(accelerator: Accelerator, folder: RunFolder) -> Iterator[No
         intact = " The last checkpoint in it is intact." if folder.has_checkpoints else ""
         raise TrainingError(
             f"{folder.path} cannot be written to: {error.strerror}{place}.{intact}",
-            hint=f"make room or mend the disk, then {CONTINUE}",
+            hint=f"free some space or repair the disk, then {CONTINUE}",
         ) from error
     except RuntimeError as error:
         if stop_asked():  # the same signal has ended another process or a data-loading worker

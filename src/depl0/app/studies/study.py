@@ -60,7 +60,8 @@ class Study:
         for name in members:
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise InputError(
-                    f"member {name!r} would lie outside of the {kind}'s folder.", hint="give its recipe another name."
+                    f"member {name!r} would lie outside of the {kind}'s folder.",
+                    hint="choose another name for its recipe.",
                 )
         self.kind = kind
         self.members = dict(members)

@@ -50,7 +50,7 @@ class Task(abc.ABC):
         """Return the loss against the dense network's outputs on the same batch, the mean over the batch."""
         raise InputError(
             f"{type(self).__name__} does not say how a network learns from another one's outputs.",
-            hint="give the task a method distill(outputs, wanted, temperature), or leave distill.weight out.",
+            hint="add a method distill(outputs, wanted, temperature) to the task, or leave distill.weight out.",
         )
 
     @property
@@ -143,7 +143,7 @@ def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, ob
     if not isinstance(task, Task):
         raise InputError(
             f"task {spec!r} must be a depl0.app.tasks.Task or return one, got a {type(task).__name__} instead.",
-            hint="let the class inherit from depl0.app.tasks.Task.",
+            hint="make the class inherit from depl0.app.tasks.Task.",
         )
     if not isinstance(getattr(task, "metric", None), Metric):
         raise InputError(

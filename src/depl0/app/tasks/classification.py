@@ -50,7 +50,7 @@ class Classification(Task):
         if classes is None:
             raise InputError(
                 f"classification needs one class number for every image, but {info.name} has other targets.",
-                hint="give whole numbers from 0 as labels, or say --task.",
+                hint="use integers from 0 as labels, or pass --task.",
             )
         scores = class_scores(outputs)
         if scores.dim() != 2 or scores.shape[1] != classes:

@@ -241,7 +241,7 @@ class BoundedGenerator(Generator):
 def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     if len(sizes) == 0 or any(type(size) is not int or size < 1 for size in sizes):
         raise InputError(
-            f"The sizes of the gate groups must be one or more whole numbers above 0, got {list(sizes)!r} instead.",
+            f"The sizes of the gate groups must be one or more positive integers, got {list(sizes)!r} instead.",
             hint="a group without gates has nothing to prune: leave it out.",
         )
     return tuple(sizes)

@@ -86,7 +86,7 @@ def check_augment(augment: Augment, batch: Any) -> None:
     """Raise InputError if flips and shifts are requested for inputs that are not images."""
     if augment is True and not is_image_batch(batch):
         raise InputError(
-            "augment must be False, or a function, where inputs are not batches of images (batch, channels, h, w).",
+            "augment must be False, or a function, if inputs are not batches of images (batch, channels, h, w).",
             hint="pass a function that returns a changed batch of inputs.",
         )
 

@@ -115,7 +115,7 @@ def _checked(axis: Axis, name: str, output: Tensor) -> int | None:
         raise InputError(
             f"class_axis must be an axis of output {name!r}, which has shape {tuple(output.shape)}, "
             f"got {axis!r} instead.",
-            hint="1 for images and pixels, -1 for tokens, None where outputs are not class scores.",
+            hint="1 for images and pixels, -1 for tokens, None if outputs are not class scores.",
         )
     return axis % output.dim()
 
