@@ -55,8 +55,7 @@ class GateConfig:
         round_to: every group keeps a multiple of this many channels, or all of them; 8, 16 or 32 suit most hardware.
         remove_blocks: remove layers that closed groups have made constant; otherwise one channel stays.
         min_share: the smallest fraction of its channels that every group keeps, whatever their importance. Use a dict
-        of
-            group names or shell patterns for several fractions (the first match counts): ``{"*.mlp.*": 0.25, "*":
+            of group names or shell patterns for several fractions (the first match counts): ``{"*.mlp.*": 0.25, "*":
             0.1}``.
 
     Raises:

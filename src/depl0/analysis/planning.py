@@ -45,8 +45,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
     Args:
         model: the network.
         example_inputs: a tensor, a tuple of positional or a dict of keyword arguments; or a list of such examples, if
-        the
-            network takes other paths for other arguments.
+            the network takes other paths for other arguments.
         groups: "all" groups, "inner" ones (not added to a shortcut), names of groups, or a function that selects some.
         alone: layers with separate gates, which multiply without a cut (:mod:`depl0.analysis.selection`).
 

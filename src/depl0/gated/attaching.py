@@ -36,8 +36,7 @@ def attach(
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments for the network.
         config: the gate configuration; None: the defaults of :class:`depl0.GateConfig`.
         budget: the fraction of the cost to keep; None: the configuration's. :class:`depl0.Search` moves the gates to
-        this
-            budget in your own training loop.
+            this budget in your own training loop.
         rng: random generator of the generator's initialisation; None: PyTorch's global one.
         changes: other fields of the configuration to set, for example ``round_to=8``.
 

@@ -37,10 +37,8 @@ class SearchConfig:
         warmup: the fraction of the search, at its start, during which all gates stay open.
         ramp: the fraction of it, after the warm-up, in which the target is lowered from the full cost to the budget.
         cut: when closed channels are cut out of the network: ``"progressive"`` (whenever it saves a tenth of the
-        remaining
-            MACs), ``"never"`` (only by ``finish``), or ``"auto"``: progressive in one process and under DDP, else
-            never,
-            because other gradient synchronization would need the parameters of the smaller network.
+            remaining MACs), ``"never"`` (only by ``finish``), or ``"auto"``: progressive in one process and under DDP,
+            else never, because other gradient synchronization would need the parameters of the smaller network.
         first_scores: the method for the initial scores, given ``calibrate``: ``"taylor"`` (first-order change of the
             loss, or of the outputs without labels, per cost), ``"reconstruction"`` (the remaining error if the consumer
             layers of a channel are refitted without it), or ``"none"``: all gates start with equal scores.

@@ -85,8 +85,7 @@ def prune(
             examples are used, sampled from the whole data set if it has a length; from a stream, the first ones. With
             ``steps``: pairs, one for each step, from the beginning again if there are fewer.
         budget: the fraction of the cost to keep. For several budgets a list of networks is returned in the same order;
-        they
-            are made from the largest to the smallest, each starting from the previous one.
+            they are made from the largest to the smallest, each starting from the previous one.
         recover: steps of the label-free recovery. "auto": at most 600, fewer if the held-out loss no longer improves; a
             network that cannot be trained is returned without recovery, with a warning. None or 0: no recovery.
         steps: training steps with labels after the cut, instead of ``recover``; None: no training with labels.

@@ -65,15 +65,12 @@ class Search:
         optimizers: the optimizers that train the host's weights; their state is cut along with the network.
             Learning-rate schedulers need no changes. Required unless no channel is cut before ``finish``.
         averages: modules that hold a copy of the gated model or of its host (``torch.optim.swa_utils.AveragedModel``,
-        timm's
-            ``ModelEma``); they are cut in the same way.
+            timm's ``ModelEma``); they are cut in the same way.
         calibrate: batches of calibration data (see :mod:`depl0.search.calibration`): a data loader or a list. Used for
-        the
-            initial scores of the gates and for batch-norm statistics after freezing; some batches are enough. Without
-            calibration data all gates start with equal scores, and statistics are not re-estimated.
+            the initial scores of the gates and for batch-norm statistics after freezing; some batches are enough.
+            Without calibration data all gates start with equal scores, and statistics are not re-estimated.
         loss: the loss of the task, ``loss(outputs, targets)``, if batches are pairs (inputs, targets). None: batches
-        may be
-            inputs alone, targets are not used, and channels are scored by the change of the outputs.
+            may be inputs alone, targets are not used, and channels are scored by the change of the outputs.
         config: the configuration; by default ``SearchConfig()``.
         listener: callbacks.
         state: the result of ``state_dict``, to continue a search. Load the gated model's own state first.

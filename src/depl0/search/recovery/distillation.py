@@ -55,8 +55,7 @@ class DistillationLoss:
         soft: the loss for predictions, ``soft(outputs, dense_outputs, temperature)``; by default :func:`soft_loss`,
             for class scores.
         kept: the kept channels of those blocks whose output lost some (:func:`kept_channels`); without it, such blocks
-        are
-            not compared.
+            are not compared.
     """
 
     def __init__(
