@@ -108,7 +108,7 @@ def random_pixels(settings: DataSettings) -> Batches:
     images = torch.randint(256, (50_000, 3, 32, 32), dtype=torch.uint8, generator=rng)
     labels = torch.randint(10, (50_000,), generator=rng)
     part = (images, labels)
-    arrays = Arrays("random", part, (images[:1], labels[:1]), 10, (0.5,) * 3, (0.25,) * 3, augment="crop-flip")
+    arrays = Arrays("random", part, (images[:1], labels[:1]), (0.5,) * 3, (0.25,) * 3, None, 10, "crop-flip")
     return open_arrays(arrays, settings, Target(torch.device("cpu"))).train
 
 

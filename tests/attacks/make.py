@@ -5,7 +5,6 @@ Each lies in the folder that is called after what a reader of depl0 takes it for
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import pickle  # noqa: TID251 - a weapon
@@ -112,12 +111,6 @@ ATTACKS: dict[str, tuple[str, bytes]] = {
     "study.json/no-recipe": (
         "a member whose recipe is a list",
         b'{"version": 1, "kind": "a", "members": [{"name": "a", "recipe": []}]}',
-    ),
-    "train-images-idx3-ubyte/many": ("2^32 - 1 images in 16 bytes", struct.pack(">4I", 0x803, 2**32 - 1, 28, 28)),
-    "train-images-idx3-ubyte/large": ("images of 2^32 - 1 pixels", struct.pack(">4I", 0x803, 1, 2**32 - 1, 1)),
-    "train-images-idx3-ubyte.gz/bomb": (
-        "30 MB of zeros in 30 kB, for one image",
-        gzip.compress(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(30_000_000), mtime=0),
     ),
 }  # fmt: skip
 """what each file attacks, and its content; all of them are refused in words, within 5 s and 1 GB"""

@@ -10,7 +10,6 @@ import pytest
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import parse_recipe
 from tests.cli.conftest import Type
-from tests.support.layouts import write_cifar10
 from tests.torchvision_shim import import_torchvision
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
@@ -73,13 +72,6 @@ def test_recipes(type_command: Type) -> None:
 @pytest.mark.parametrize("name", ["digits", "resnet50-imagenet-backward"])
 def test_a_recipe_shown_reads_back(type_command: Type, name: str) -> None:
     assert parse_recipe(type_command(f"recipes show {name}").out) == catalog.get(name)
-
-
-def test_data_that_is_there_is_not_downloaded(type_command: Type, tmp_path: Path) -> None:
-    there = write_cifar10(tmp_path / "d")
-    typed = type_command("recipes download cifar10 d")
-    assert typed.code == 0
-    assert (tmp_path / typed.out.strip()).resolve() == there
 
 
 @pytest.mark.parametrize(

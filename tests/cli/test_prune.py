@@ -222,12 +222,12 @@ def make():
 
 
 def data_mnist(folder: Path) -> str:
-    write_mnist(folder / "d", zipped=True)
+    write_mnist(folder / "d")
     return "mnist:d"
 
 
 def data_fashion(folder: Path) -> str:
-    write_mnist(folder / "d", zipped=False)
+    write_mnist(folder / "d", "FashionMNIST")
     return "fashion-mnist:d"
 
 

@@ -49,24 +49,9 @@ def test_a_test_epoch_takes_each_image_once_and_in_order(size, share, world):
     assert max(rank.size for rank in ranks) - min(rank.size for rank in ranks) <= 1
 
 
-@given(st.integers(24, 200), st.sampled_from([1, 2, 3]), st.integers(0, 50), st.data())
-def test_short_epochs_share_one_pass_over_the_images(size, world, number, data):
-    images = data.draw(st.integers(6, size))
-    settings = DataSettings(batch_size=6, epoch_images=images)
-    ranks = [Shuffled(size, settings, Target(CPU, rank, world)) for rank in range(world)]
-    steps = images // 6
-    assert [rank.steps for rank in ranks] == [steps] * world
-    in_pass = size // (6 * steps)
-    epochs = range(number * in_pass, (number + 1) * in_pass)
-    taken = np.concatenate([np.concatenate(rank.epoch(epoch)) for rank in ranks for epoch in epochs])
-    assert len(taken) == len(np.unique(taken)) == in_pass * 6 * steps
-
-
 @pytest.mark.parametrize(
     ("settings", "world", "text"),
     [
-        ({"batch_size": 6, "epoch_images": 5}, 1, "data.epoch_images must be from 6, one batch, to 24, all training"),
-        ({"batch_size": 6, "epoch_images": 25}, 1, "got 25 instead"),
         ({"batch_size": 128}, 3, "data.batch_size must be divisible by the 3 processes that share a batch, got 128"),
         ({"batch_size": 32}, 32, "24 training examples cannot be shared by 32 processes"),
     ],
@@ -74,13 +59,6 @@ def test_short_epochs_share_one_pass_over_the_images(size, world, number, data):
 def test_epochs_that_cannot_be_divided_are_errors(settings, world, text):
     with pytest.raises(InputError, match=text):
         Shuffled(24, DataSettings(**settings), Target(CPU, 0, world))
-
-
-def test_orders_are_random():
-    (schedule,) = schedules(Shuffled, 1000, 1000, 1)
-    places = np.stack([schedule.epoch(epoch)[0] for epoch in range(200)])
-    assert abs(places.mean(axis=0) - 499.5).max() < 6 * 288.7 / 200**0.5
-    assert len({row.tobytes() for row in places}) == 200
 
 
 @given(sizes, st.data())
@@ -101,9 +79,7 @@ def test_limits_and_held_out_examples_nest(size, data):
     ("settings", "world", "text"),
     [
         ({"limit_train": 21}, 1, "data.limit_train must be at most 20, the number of train examples, got 21 instead"),
-        ({"limit_test": 9}, 1, "data.limit_test must be at most 5"),
         ({"validation": 0.01}, 1, "hold out at least 1 and fewer than all of the 20 .*, but 0.01 holds out 0"),
-        ({"validation": 0.99}, 1, "but 0.99 holds out 20"),
         ({"validation": 0.05}, 2, "hold out at least 2 and"),
     ],
 )

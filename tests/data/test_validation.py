@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
 
 from depl0.app.data import Data, DataSettings, open_data
 from depl0.app.data.base import Batches
@@ -16,11 +15,11 @@ from tests.support.layouts import write_folder
 
 TWENTY = """
 import torch
-def make(settings):
+def make():
     images = torch.arange(25, dtype=torch.uint8).view(25, 1, 1, 1).expand(25, 1, 4, 4).contiguous()
     return (images[:20], torch.arange(20) % 5), (images[20:], torch.arange(5))
 """
-PLAIN = DataSettings(batch_size=4, mean=(0.0,), std=(1.0,), crop_padding=1, augment="crop-flip", eval_batch_size=3)
+PLAIN = DataSettings(batch_size=4, mean=(0.0,), std=(1.0,), eval_batch_size=3)
 
 
 @pytest.fixture
@@ -46,24 +45,8 @@ def test_held_out_images_are_training_images_that_are_not_trained_on(twenty: str
     assert sorted(held_out + trained) == list(range(20))
     assert (data.info.train_size, data.info.validation_size, data.info.test_size) == (16, 4, 5)
     assert (data.split, data.for_choices) == ("validation", data.validation)
-    assert data.validation is not None
-    for images, _ in data.validation.epoch(0):  # neither cropped nor mirrored
-        assert all(len(image.unique()) == 1 for image in images)
-
-
-def test_the_split_does_not_depend_on_the_seed_and_small_ones_nest(twenty: str) -> None:
-    chosen = [numbers(opened(twenty, validation=0.2, seed=seed).validation) for seed in (0, 1)]
-    assert chosen[0] == chosen[1]
-    assert set(chosen[0]) < set(numbers(opened(twenty, validation=0.5).validation))
-    assert set(numbers(opened(twenty, validation=0.2, limit_train=10).validation)) < set(
-        numbers(opened(twenty, limit_train=10, batch_size=10).train)
-    )
-
-
-def test_without_it_nothing_changes(twenty: str) -> None:
-    data = opened(twenty)
-    assert data.validation is None
-    assert (data.split, data.for_choices, data.info.validation_size) == ("test", data.test, 0)
+    again = opened(twenty, validation=0.2, seed=1)
+    assert numbers(again.validation) == held_out
 
 
 def test_processes_share_it(twenty: str) -> None:
@@ -84,14 +67,3 @@ def test_folders(tmp_path: Path) -> None:
     assert data.info.validation_size > 0
     assert images(data.train, data.validation) == images(every.train)
     assert images(data.test) == images(every.test)
-
-
-def make_sets() -> tuple[TensorDataset, TensorDataset]:
-    images = torch.arange(25).view(25, 1, 1, 1) / 255 * torch.ones(25, 1, 4, 4)
-    return TensorDataset(images[:20], torch.arange(20) % 5), TensorDataset(images[20:], torch.arange(5))
-
-
-def test_datasets_of_the_users_own() -> None:
-    data = opened(f"{__name__}:make_sets", validation=0.2, augment="none")
-    held_out, trained = numbers(data.validation), numbers(data.train)
-    assert (len(held_out), data.info.validation_size) == (4, 4) and sorted(held_out + trained) == list(range(20))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import struct
 from pathlib import Path
 from random import Random
 
@@ -13,7 +11,6 @@ from hypothesis import given
 
 import depl0
 from depl0.app.data import open_data
-from depl0.app.data.readers import read_idx
 from depl0.app.recipes.toml import parse_recipe, write_recipe
 from depl0.app.runs.checkpoint import load_newest
 from depl0.app.training.checkpoints import Sums, save_phase
@@ -106,27 +103,6 @@ def test_damaged_checkpoints(checkpoint: Path, tmp_path: Path, file: str, rng: R
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
-
-
-def idx(magic: int, *sizes: int, content: bytes) -> bytes:
-    return struct.pack(f">{1 + len(sizes)}I", magic, *sizes) + content
-
-
-IMAGES = idx(0x803, 2, 28, 28, content=bytes(range(256)) * 6 + bytes(32))
-
-
-@cases(600)
-@given(rng=seeds)
-def test_damaged_idx_files(tmp_path: Path, rng: Random) -> None:
-    zipped, within = rng.random() < 0.5, rng.random() < 0.5
-    content = damaged_bytes(rng, IMAGES)
-    path = tmp_path / ("images.gz" if zipped else "images")
-    if zipped:
-        content = gzip.compress(content, mtime=0) if within else damaged_bytes(rng, gzip.compress(IMAGES, mtime=0))
-    path.write_bytes(content)
-    with bounded(), only(DataError):
-        found = read_idx(path, (28, 28))
-        assert found.shape[1:] == (28, 28) and len(found) * 784 <= len(IMAGES) + 200
 
 
 @cases(80)

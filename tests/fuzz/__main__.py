@@ -17,7 +17,7 @@ from random import Random
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 SHARES = {
-    "state.json": 150, "state.safetensors": 60, "train-images-idx3-ubyte": 200, "recipe.toml": 130,
+    "state.json": 150, "state.safetensors": 60, "recipe.toml": 330,
     "weights.safetensors": 40, "gates.jsonl": 60, "metrics.jsonl": 60, "summary.json": 120, "environment.json": 70,
     "study.json": 60, "weights.pt": 20, "compact.json": 15, "compact.safetensors": 15,
 }  # fmt: skip

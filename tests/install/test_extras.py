@@ -24,7 +24,6 @@ EXTRAS = (
     "onnx",
     "onnxruntime",
     "onnxscript",
-    "pooch",
     "psutil",
     "pytorch_lightning",
     "requests",

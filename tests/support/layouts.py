@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -33,31 +31,20 @@ def write_cifar100(folder: Path, records: int = 120) -> Path:
     return write_cifar(folder, CIFAR100, records)
 
 
-def pack(folder: Path, archive: Path) -> Path:
-    """Pack a folder as a ``.tar.gz``."""
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, arcname=folder.name)
-    return archive
-
-
 def idx_bytes(values: np.ndarray) -> bytes:
     header = struct.pack(f">{1 + values.ndim}I", 0x00000800 + values.ndim, *values.shape)
     return header + values.astype(np.uint8).tobytes()
 
 
-def write_mnist(folder: Path, train: int = 30, test: int = 10, zipped: bool = True, dotted: bool = False) -> Path:
-    """Write the four idx files of MNIST or Fashion-MNIST."""
+def write_mnist(folder: Path, name: str = "MNIST", train: int = 30, test: int = 10) -> Path:
+    """Write the four idx files of MNIST or Fashion-MNIST as torchvision keeps them."""
     rng = np.random.default_rng(0)
-    folder.mkdir(parents=True, exist_ok=True)
+    raw = folder / name / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
     for part, count in (("train", train), ("t10k", test)):
         images = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
         for kind, values in (("images", images), ("labels", np.arange(count) % 10)):
-            name = f"{part}-{kind}{'.' if dotted else '-'}idx{values.ndim}-ubyte"
-            content = idx_bytes(values)
-            if zipped:
-                (folder / f"{name}.gz").write_bytes(gzip.compress(content))
-            else:
-                (folder / name).write_bytes(content)
+            (raw / f"{part}-{kind}-idx{values.ndim}-ubyte").write_bytes(idx_bytes(values))
     return folder
 
 

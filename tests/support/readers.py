@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from safetensors.torch import save as write_safetensors
 
 import depl0
 from depl0._util.io import checksum
-from depl0.app.data.readers import read_idx
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.reports.report import as_text
 from depl0.app.reports.run import read_run
@@ -61,10 +59,6 @@ def prepared(name: str, folder: Path) -> Path:
         members = [{"name": "a", "recipe_sha256": "0", "recipe": recipe}]
         failed = {"a": {"kind": "InputError", "message": "no", "hint": None}}
         path.write_text(json.dumps({"version": 1, "kind": "sweep", "members": members, "failures": failed}))
-    elif name == "train-images-idx3-ubyte":
-        path.write_bytes(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(784))
-    elif name == "train-images-idx3-ubyte.gz":
-        path.touch()
     else:
         shutil.rmtree(folder)
         write_run(folder, layers=2, gates=3, epochs=2)
@@ -119,8 +113,3 @@ def read_report(path: Path) -> None:
 @reads("study.json")
 def read_members(path: Path) -> None:
     read_study(path)
-
-
-@reads("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
-def read_images(path: Path) -> None:
-    read_idx(path, (28, 28))

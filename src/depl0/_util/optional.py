@@ -92,6 +92,14 @@ def import_torchvision() -> Any:
     return torchvision
 
 
+def torchvision() -> Any:
+    """Import torchvision, or raise an error that names the command that installs it."""
+    try:
+        return import_torchvision()
+    except ImportError as error:
+        raise missing("torchvision", "to read image files and MNIST") from error
+
+
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Return the boxes that non-maximum suppression keeps, as indices in decreasing order of their scores.
 

@@ -76,14 +76,3 @@ def fields_command(
         default = "required" if field["required"] else f"default: {field['default']}"
         echo(f"{field['name']}: {field['type']}" + ("" if field["default"] == "none" else f" ({default})"))
         echo(fill(field["description"], 100, initial_indent="    ", subsequent_indent="    "))
-
-
-@app.command("download", cls=GroupedCommand)
-def download_command(
-    name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
-    directory: Annotated[str, typer.Argument(help="Destination folder.")],
-) -> None:
-    """Download a data set, verify it, and unpack it."""
-    from depl0.app.data.download import download
-
-    echo(download(name, directory))

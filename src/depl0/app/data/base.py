@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from depl0._util.progress import check_stop
-from depl0.errors import InputError
+from depl0.errors import DataError, InputError
 
 Split: TypeAlias = Literal["validation", "test"]
 
@@ -41,8 +41,6 @@ class DataInfo:
     std: tuple[float, ...] | None = None
     target_shape: tuple[int, ...] | None = ()
     """the shape of one target: () is a number, None several tensors"""
-    labels: tuple[int, ...] | None = None
-    """the integers that occur in label maps, if they are known"""
 
     @property
     def num_outputs(self) -> int | None:
@@ -55,6 +53,22 @@ class DataInfo:
     def shape(self) -> str:
         """Return the inputs of one example as text: ``3×32×32``."""
         return self.input_shapes if self.image_shape is None else "×".join(map(str, self.image_shape))
+
+    def warnings(self) -> Iterator[str]:
+        """Yield the reasons why the result of a run on this data would be meaningless, one sentence each."""
+        if self.num_classes == 1:
+            yield "the data has one class: every network gets 100 %."
+        if self.test_size == 1:
+            yield "the data has one test image: the accuracy can only be 0 or 100 %."
+        if self.class_counts is None or self.num_classes in (None, 1):
+            return
+        names = self.class_names or tuple(map(str, range(len(self.class_counts[0]))))
+        parts = (("training", "cannot be learned"), ("test", "are not part of the accuracy"))
+        for (part, meaning), counts in zip(parts, self.class_counts, strict=True):
+            empty = [name for name, count in zip(names, counts, strict=True) if count == 0]
+            if empty:
+                shown = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
+                yield f"{len(empty)} of {len(counts)} classes have no {part} images and {meaning}: {shown}."
 
     def description(self) -> dict[str, Any]:
         """Return the preprocessing that the trained network needs, as plain lists and numbers."""
@@ -140,6 +154,44 @@ class Data:
         return self.test if self.validation is None else self.validation
 
 
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
 def is_integer(tensor: Tensor) -> bool:
     """Return True if a tensor holds integers."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
+def are_classes(targets: Any) -> bool:
+    """Return True if targets are class indices: one integer per example.
+
+    >>> are_classes(torch.tensor([0, 1])), are_classes(torch.tensor([0.0, 1.0])), are_classes({"x": torch.tensor([0])})
+    (True, False, False)
+    """
+    return isinstance(targets, Tensor) and targets.ndim == 1 and is_integer(targets)
+
+
+def count_classes(name: str, train: Any, test: Any, known: int = 0) -> int | None:
+    """Return the number of classes, at least those known; None if targets are not class indices.
+
+    Raises:
+        DataError: labels are negative, too large, or in one part only.
+    """
+    if not (are_classes(train) and are_classes(test)):
+        return None
+    count = max(known, int(train.max()) + 1)
+    for part, labels in (("training", train), ("test", test)):
+        wrong = ((labels < 0) | (labels >= count)).nonzero()
+        if len(wrong):
+            place = int(wrong[0])
+            raise DataError(
+                f"the {part} labels of {name} must be from 0 to {count - 1}, got {int(labels[place])} for example "
+                f"{place:,} instead.",
+                hint="number the classes 0, 1, 2, …; targets of a regression are floats.",
+            )
+    if count > max(100_000, len(train)):
+        raise DataError(
+            f"{name} has labels for {count:,} classes, but only {len(train):,} training examples.",
+            hint="number the classes 0, 1, 2, … without gaps.",
+        )
+    return count

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
-from depl0.app.data.base import Batches, Data, DataInfo, Target, is_integer
-from depl0.app.data.parts import make_data
-from depl0.app.data.schedule import CROP, Indices, Schedule, Shuffled, random_stream
+from depl0.app.data.base import Batches, Data, DataInfo, Target, count_classes
+from depl0.app.data.schedule import CROP, Indices, Schedule, Shuffled, make_data, random_stream
 from depl0.app.data.settings import DataSettings
-from depl0.errors import DataError, InputError
+from depl0.errors import InputError
 
-Part: TypeAlias = tuple[Tensor, Any]
-"""images, uint8 (number, channels, height, width), and their targets: a tensor, or a tuple or dict of tensors"""
+Part: TypeAlias = tuple[Tensor, Tensor]
+"""images, uint8 (number, channels, height, width), and their classes"""
 
-MAX_LABELS = 256
-"""label maps with more different integers are not listed"""
 RESIZE_CHUNK = 1024
 
 
@@ -35,59 +31,40 @@ class Arrays:
     name: str
     train: Part
     test: Part
-    mean: tuple[float, ...] | None = None
-    """None: measured"""
-    std: tuple[float, ...] | None = None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    class_names: tuple[str, ...] | None
+    num_classes: int
     augment: str = "none"
     """augmentation selected by ``augment="default"`` for this data set"""
-    class_names: tuple[str, ...] | None = None
-    num_classes: int | None = None
-    """None: the number of names, or the largest label"""
 
 
 def open_arrays(arrays: Arrays, settings: DataSettings, target: Target) -> Data:
-    """Check a data set in memory, move it to the device, and make batches of it."""
+    """Move a data set in memory to the device, and make batches of it."""
     augment = arrays.augment if settings.augment == "default" else settings.augment
     if augment == "imagenet":
         raise InputError(f"data.augment must be crop-flip, crop or none for {arrays.name}, got 'imagenet' instead.")
-    for part, which in ((arrays.train, "training"), (arrays.test, "test")):
-        _check(part, f"{which} images of {arrays.name}")
-    _check_alike(arrays)
-    changes = {"augment": augment != "none" and augment, "image_size": settings.image_size}
-    for name, value in changes.items():  # label maps and points would not be augmented with the images
-        if value and any(tensor.ndim > 2 for tensor in pytree.tree_leaves(arrays.train[1])):
-            raise InputError(
-                f"data.{name} must be left out for {arrays.name}, whose targets have places in the image, "
-                f"got {value!r} instead.",
-                hint="change images and targets together in a Dataset of your own.",
-            )
-    num_classes = count_classes(
-        arrays.name, arrays.train[1], arrays.test[1], arrays.num_classes or len(arrays.class_names or ())
-    )
-    own = (arrays.mean, arrays.std) if arrays.mean and arrays.std else statistics(arrays.train[0])
-    mean, std = normalisation(settings, own)
+    count_classes(arrays.name, arrays.train[1], arrays.test[1], arrays.num_classes)
+    mean, std = normalisation(settings, (arrays.mean, arrays.std))
     normalise = Normalise(mean, std, target.device)
 
     def batches(is_train: bool, numbers: Indices, schedule: Schedule) -> Batches:
-        chosen = _select(arrays.train if is_train else arrays.test, numbers, settings, target)
+        images, labels = arrays.train if is_train else arrays.test
+        if len(numbers) < len(images):
+            images, labels = images[numbers], labels[numbers]
+        if settings.sides is not None and images.shape[2:] != settings.sides:
+            images = _resize(images, settings.sides)
         crops = None
         if isinstance(schedule, Shuffled) and augment != "none":
             crops = Crops(schedule, len(numbers), settings.crop_padding, augment == "crop-flip")
+        chosen = images.to(target.device).contiguous(), labels.to(target.device)
         return MemoryBatches(chosen, schedule, normalise, crops)
 
-    images, targets = arrays.train
-    describe = partial(
-        DataInfo,
-        name=arrays.name,
-        class_names=arrays.class_names,
-        image_shape=(images.shape[1], *(settings.sides or images.shape[2:])),
-        mean=mean,
-        std=std,
-        target_shape=target_shape(targets),
-        labels=_labels_in(targets, arrays.test[1]),
-    )
-    sizes = len(images), len(arrays.test[0])
-    return make_data(describe, num_classes, (targets, arrays.test[1]), batches, sizes, settings, target)
+    images = arrays.train[0]
+    shape = (images.shape[1], *(settings.sides or images.shape[2:]))
+    info = partial(DataInfo, name=arrays.name, class_names=arrays.class_names, image_shape=shape, mean=mean, std=std)
+    sizes, labels = (len(images), len(arrays.test[0])), (arrays.train[1], arrays.test[1])
+    return make_data(info, arrays.num_classes, labels, batches, sizes, settings, target)
 
 
 @final
@@ -120,9 +97,9 @@ class MemoryBatches(Batches):
         """Return these batches, neither cropped nor mirrored."""
         return MemoryBatches(self._part, self._schedule, self._normalise)
 
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Any]]:
+    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one epoch from a step on."""
-        images_of_part, targets = self._part
+        images_of_part, labels = self._part
         device = images_of_part.device
         draws = None if self._crops is None else self._crops.draw(epoch).to(device)
         steps = self._schedule.epoch(epoch)
@@ -133,15 +110,7 @@ class MemoryBatches(Batches):
             if self._crops is not None and draws is not None:
                 top, left, flip = draws[:, step]
                 images = crop_and_flip(images, top, left, flip > 0, self._crops.padding)
-            yield self._normalise(images), pytree.tree_map(_chosen_targets(chosen), targets)
-
-
-def _chosen_targets(chosen: Tensor) -> Callable[[Tensor], Tensor]:
-    def select(targets: Tensor) -> Tensor:
-        found = targets.index_select(0, chosen)
-        return found.long() if is_integer(found) else found  # converted only here, so that large label maps stay small
-
-    return select
+            yield self._normalise(images), labels.index_select(0, chosen)
 
 
 # -- pixels ------------------------------------------------------------------------------------------------------------
@@ -199,23 +168,6 @@ def normalisation(
     return tuple(chosen[0]), tuple(chosen[1])
 
 
-def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation of each channel of uint8 images, on the scale from 0 to 1.
-
-    A channel in which every pixel is the same gets the standard deviation 1, so that it can be divided by.
-    """
-    means, spreads = [], []
-    for channel in range(images.shape[1]):
-        counts = torch.bincount(images[:, channel].flatten().to(torch.int32), minlength=256).to(torch.float64)
-        values = torch.arange(256, dtype=torch.float64, device=images.device) / 255
-        share = counts / counts.sum()
-        mean = (share * values).sum()
-        spread = (share * (values - mean) ** 2).sum().sqrt()
-        means.append(mean.item())
-        spreads.append(spread.item() or 1.0)
-    return tuple(means), tuple(spreads)
-
-
 def _resize(images: Tensor, sides: tuple[int, int]) -> Tensor:
     """Resize uint8 images to a height and width, bilinear and without aliasing."""
     resized = images.new_empty(*images.shape[:2], *sides)
@@ -224,88 +176,3 @@ def _resize(images: Tensor, sides: tuple[int, int]) -> Tensor:
         chunk = functional.interpolate(chunk, sides, mode="bilinear", antialias=True)
         resized[start : start + RESIZE_CHUNK] = chunk.round_().clamp_(0, 255).to(torch.uint8)
     return resized
-
-
-# -- what belongs to an image ------------------------------------------------------------------------------------------
-
-
-def are_classes(targets: Any) -> bool:
-    """Return True if targets are class indices: one integer per example.
-
-    >>> are_classes(torch.tensor([0, 1])), are_classes(torch.tensor([0.0, 1.0])), are_classes({"x": torch.tensor([0])})
-    (True, False, False)
-    """
-    return isinstance(targets, Tensor) and targets.ndim == 1 and is_integer(targets)
-
-
-def target_shape(targets: Any) -> tuple[int, ...] | None:
-    """Return the shape of one example's target; None if it is several tensors."""
-    return tuple(targets.shape[1:]) if isinstance(targets, Tensor) else None
-
-
-def count_classes(name: str, train: Any, test: Any, known: int = 0) -> int | None:
-    """Return the number of classes, at least those known; None if targets are not class indices.
-
-    Raises:
-        DataError: labels are negative, too large, or in one part only.
-    """
-    if not (are_classes(train) and are_classes(test)):
-        return None
-    count = max(known, int(train.max()) + 1)
-    for part, labels in (("training", train), ("test", test)):
-        wrong = ((labels < 0) | (labels >= count)).nonzero()
-        if len(wrong):
-            place = int(wrong[0])
-            raise DataError(
-                f"the {part} labels of {name} must be from 0 to {count - 1}, got {int(labels[place])} for example "
-                f"{place:,} instead.",
-                hint="number the classes 0, 1, 2, …; targets of a regression are floats.",
-            )
-    if count > max(100_000, len(train)):
-        raise DataError(
-            f"{name} has labels for {count:,} classes, but only {len(train):,} training examples.",
-            hint="number the classes 0, 1, 2, … without gaps.",
-        )
-    return count
-
-
-def _select(part: Part, chosen: Indices, settings: DataSettings, target: Target) -> Part:
-    images, targets = part
-    if len(chosen) < len(images):
-        images, targets = images[chosen], pytree.tree_map(lambda tensor: tensor[chosen], targets)
-    if settings.sides is not None and images.shape[2:] != settings.sides:
-        images = _resize(images, settings.sides)
-    return images.to(target.device).contiguous(), pytree.tree_map(lambda tensor: tensor.to(target.device), targets)
-
-
-def _check(part: Part, which: str) -> None:
-    images, targets = part
-    if images.dtype != torch.uint8 or images.ndim != 4 or 0 in images.shape:
-        raise DataError(
-            f"the {which} must be uint8 of shape (number, channels, height, width), "
-            f"got {images.dtype} of shape {tuple(images.shape)} instead."
-        )
-    for tensor in pytree.tree_leaves(targets):
-        if tensor.ndim == 0 or len(tensor) != len(images):
-            found = "one number" if tensor.ndim == 0 else f"{len(tensor)} targets"
-            raise DataError(f"the {which} must have one target each, got {len(images)} images and {found}.")
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            place = int((~tensor.isfinite()).nonzero()[0][0])
-            raise DataError(f"the targets of the {which} must be finite, but that of image {place:,} is not.")
-
-
-def _check_alike(arrays: Arrays) -> None:
-    train, test = (
-        pytree.tree_map(lambda t: f"{'integers' if is_integer(t) else 'numbers'} of shape {tuple(t.shape[1:])}", part)
-        for part in (arrays.train, arrays.test)
-    )
-    if train != test:
-        raise DataError(f"training and test data of {arrays.name} must have one form, got {train} and {test} instead.")
-
-
-def _labels_in(*parts: Any) -> tuple[int, ...] | None:
-    """Return the integers that occur in label maps; None for other targets."""
-    if not all(isinstance(part, Tensor) and part.ndim > 2 and is_integer(part) for part in parts):
-        return None
-    found = sorted({int(value) for part in parts for value in part.unique()})
-    return tuple(found) if len(found) <= MAX_LABELS else None

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from depl0._util.io import open_regular
-from depl0._util.optional import require
+from depl0._util.optional import require, torchvision
 from depl0.app.data.memory import Arrays, Part
 from depl0.errors import DataError
 
@@ -22,9 +19,8 @@ DIGITS = tuple(str(digit) for digit in range(10))
 GARMENTS = (*["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag"], "Ankle boot")
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SPLIT_SEED = 0
-SIDE = 28
-"""height and width of MNIST's images"""
-MAX_ITEMS = 1_000_000
+MAX_RECORDS = 50_000
+SITE = "https://www.cs.toronto.edu/~kriz"
 AGAIN = "it is damaged or an incomplete copy: download it again."
 
 
@@ -39,88 +35,39 @@ def read_digits(path: Path) -> Arrays:
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     test = np.sort(by_class[::5])
     train = np.setdiff1d(by_class, test)
-    return Arrays(
-        "digits",
-        (images[train], torch.from_numpy(labels[train])),
-        (images[test], torch.from_numpy(labels[test])),
-        mean=(0.3055,),
-        std=(0.3760,),
-        class_names=DIGITS,
-    )
+    first, second = ((images[chosen], torch.from_numpy(labels[chosen])) for chosen in (train, test))
+    return Arrays("digits", first, second, (0.3055,), (0.3760,), DIGITS, 10)
 
 
 # -- MNIST: four idx files, gzipped or not -----------------------------------------------------------------------------
 
 
 def read_mnist(path: Path) -> Arrays:
-    """Return MNIST from its four files, in a folder or in one of the sub-folders that other programs make."""
-    folder = _find(path, ("mnist", "MNIST/raw", "MNIST"))
-    train, test = _mnist_part(folder, "train"), _mnist_part(folder, "t10k")
-    return Arrays("mnist", train, test, mean=(0.1307,), std=(0.3081,), class_names=DIGITS)
+    """Return MNIST from the folder that torchvision keeps it in."""
+    train, test = _mnist_parts("MNIST", path)
+    return Arrays("mnist", train, test, (0.1307,), (0.3081,), DIGITS, 10)
 
 
 def read_fashion_mnist(path: Path) -> Arrays:
-    """Return Fashion-MNIST from its four files."""
-    folder = _find(path, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"))
-    train, test = _mnist_part(folder, "train"), _mnist_part(folder, "t10k")
-    return Arrays("fashion-mnist", train, test, (0.2860,), (0.3530,), "crop-flip", GARMENTS)
+    """Return Fashion-MNIST from the folder that torchvision keeps it in."""
+    train, test = _mnist_parts("FashionMNIST", path)
+    return Arrays("fashion-mnist", train, test, (0.2860,), (0.3530,), GARMENTS, 10, "crop-flip")
 
 
-def read_idx(path: Path, shape: tuple[int, ...] = ()) -> Tensor:
-    """Return the bytes of an idx file whose items have a shape, after checking that header and length agree."""
-    header_size, item = 8 + 4 * len(shape), int(np.prod(shape, dtype=np.int64))
+def _mnist_parts(name: str, path: Path) -> Iterator[Part]:
+    """Yield training and test data."""
+    kind = getattr(torchvision().datasets, name)
     try:
-        with open_regular(path) as raw:
-            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-            header = np.frombuffer(file.read(header_size).ljust(header_size, b"\0"), dtype=">u4")
-            magic, count, *sizes = (int(number) for number in header)
-            wanted = 0x00000801 + len(shape)
-            if magic != wanted or tuple(sizes) != shape or not 0 < count <= MAX_ITEMS:
-                kind = f"{SIDE}×{SIDE} images" if shape else "labels"
-                raise DataError(
-                    f"{path} must be an idx file of {kind} with the magic number 0x{wanted:08x}, "
-                    f"got 0x{magic:08x} and the sizes {count, *sizes} instead.",
-                    hint="images and labels may have been swapped.",
-                )
-            values = bytearray(file.read(count * item + 1))  # one more, to notice a longer file
-    except (zlib.error, EOFError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} cannot be decompressed: {error}.", hint=AGAIN) from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if len(values) != count * item:
-        found = f"only {len(values):,}" if len(values) < count * item else "more"
-        raise DataError(f"{path} must have {count * item:,} bytes after its header, got {found} instead.", hint=AGAIN)
-    return torch.frombuffer(values, dtype=torch.uint8).view(count, *shape)
-
-
-def _mnist_part(folder: Path, part: str) -> Part:
-    images_path, labels_path = (_idx_file(folder, f"{part}-{kind}") for kind in ("images", "labels"))
-    images, labels = read_idx(images_path, (SIDE, SIDE)).unsqueeze(1), read_idx(labels_path).to(torch.int64)
-    if len(images) != len(labels):
-        raise DataError(f"{images_path} has {len(images):,} images but {labels_path.name} {len(labels):,} labels.")
-    return images, _checked(labels, 10, labels_path)
-
-
-def _find(path: Path, sub_folders: tuple[str, ...]) -> Path:
-    """Return the folder with the files: the given one, or one in it."""
-    candidates = (path, *(path / sub for sub in sub_folders))
-    return next((folder for folder in candidates if _idx_files(folder, "train-images")), path)
-
-
-def _idx_files(folder: Path, stem: str) -> list[Path]:
-    dimensions = 3 if stem.endswith("images") else 1
-    plain = [f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte"]
-    return [file for name in plain for end in ("", ".gz") if (file := folder / (name + end)).is_file()]
-
-
-def _idx_file(folder: Path, stem: str) -> Path:
-    found = _idx_files(folder, stem)
-    if not found:
+        for train in (True, False):
+            data = kind(str(path), train=train)
+            if data.data.shape[1:] != (28, 28) or len(data.data) != len(data.targets):
+                raise ValueError(f"images of shape {tuple(data.data.shape)}, and {len(data.targets)} labels")
+            yield data.data.unsqueeze(1), data.targets.long()
+    except (RuntimeError, ValueError, AssertionError, OSError, IndexError) as error:
         raise DataError(
-            f"{folder} must hold {stem}-idx{3 if stem.endswith('images') else 1}-ubyte, or the same with .gz.",
-            hint="four files are needed: the images and labels of 'train' and of 't10k'.",
-        )
-    return found[0]
+            f"{path} must hold the four files of {name} in the folder {name}/raw: {error}.",
+            hint=f"torchvision.datasets.{name}({str(path)!r}, download=True) downloads them.",
+        ) from error
 
 
 # -- CIFAR: the binary version -----------------------------------------------------------------------------------------
@@ -135,11 +82,10 @@ class Cifar:
     folder: str
     train: tuple[str, ...]
     test: str
-    records: int
-    """in each training file as published; the test file has 10,000"""
     num_classes: int
     label_bytes: int
     """the last one is used"""
+    archive: str
 
     @property
     def record(self) -> int:
@@ -153,14 +99,14 @@ class Cifar:
 
 
 _BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-CIFAR10 = Cifar("cifar10", "cifar-10-batches-bin", _BATCHES, "test_batch.bin", 10_000, 10, 1)
-CIFAR100 = Cifar("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", 50_000, 100, 2)  # labels: coarse, fine
+CIFAR10 = Cifar("cifar10", "cifar-10-batches-bin", _BATCHES, "test_batch.bin", 10, 1, "cifar-10-binary.tar.gz")
+CIFAR100 = Cifar("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", 100, 2, "cifar-100-binary.tar.gz")
 
 
 def read_cifar10(path: Path) -> Arrays:
     """Return CIFAR-10 from the folder of its binary files, or the folder around it."""
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return Arrays("cifar10", *_read_cifar(path, CIFAR10)[1:], mean, std, "crop-flip", CIFAR10_CLASSES)
+    return Arrays("cifar10", *_read_cifar(path, CIFAR10)[1:], mean, std, CIFAR10_CLASSES, 10, "crop-flip")
 
 
 def read_cifar100(path: Path) -> Arrays:
@@ -169,7 +115,7 @@ def read_cifar100(path: Path) -> Arrays:
     listed = folder / "fine_label_names.txt"
     names = tuple(listed.read_text(errors="replace").split()[:101]) if listed.is_file() else ()
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return Arrays("cifar100", train, test, mean, std, "crop-flip", names if len(names) == 100 else None, 100)
+    return Arrays("cifar100", train, test, mean, std, names if len(names) == 100 else None, 100, "crop-flip")
 
 
 def _read_cifar(path: Path, cifar: Cifar) -> tuple[Path, Part, Part]:
@@ -179,32 +125,24 @@ def _read_cifar(path: Path, cifar: Cifar) -> tuple[Path, Part, Part]:
     if folder is None or missing:
         raise DataError(
             f"{folder or path} must hold the binary version of {cifar.name}, but lacks {', '.join(missing)}.",
-            hint=f"`depl0 recipes download {cifar.name} {path}` downloads and unpacks it; pickles are not read.",
+            hint=f"download it: curl {SITE}/{cifar.archive} | tar xz -C {path}; pickles are not read.",
         )
-    parts = [[_records(folder / file, cifar) for file in files] for files in (cifar.train, (cifar.test,))]
-    if len({len(records) for records in parts[0]}) > 1:
-        raise DataError(f"the training files in {folder} must have the same number of records.", hint=AGAIN)
-    train, test = (_cifar_part(np.concatenate(records), cifar, folder) for records in parts)
+    train, test = (_cifar_part([folder / file for file in files], cifar) for files in (cifar.train, (cifar.test,)))
     return folder, train, test
 
 
-def _records(path: Path, cifar: Cifar) -> np.ndarray[Any, Any]:
-    size, most = path.stat().st_size, (10_000 if path.name == cifar.test else cifar.records) * cifar.record
-    if size == 0 or size % cifar.record or size > most:
-        raise DataError(
-            f"{path} must have {most:,} bytes, or a smaller multiple of {cifar.record:,}, got {size:,} instead.",
-            hint=AGAIN,
-        )
+def _cifar_part(paths: list[Path], cifar: Cifar) -> Part:
+    for path in paths:
+        size = path.stat().st_size
+        if size == 0 or size % cifar.record or size > MAX_RECORDS * cifar.record:
+            raise DataError(f"{path} must have a multiple of {cifar.record:,} bytes, got {size:,} instead.", hint=AGAIN)
     try:
-        return np.fromfile(path, dtype=np.uint8).reshape(-1, cifar.record)
+        records = np.concatenate([np.fromfile(path, dtype=np.uint8) for path in paths]).reshape(-1, cifar.record)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _cifar_part(records: np.ndarray[Any, Any], cifar: Cifar, folder: Path) -> Part:
+        raise DataError(f"{paths[0].parent} cannot be read: {error.strerror or error}.") from error
     labels = torch.from_numpy(records[:, cifar.label_bytes - 1].astype(np.int64))
     pixels = torch.from_numpy(records[:, cifar.label_bytes :].copy()).view(-1, 3, 32, 32)
-    return pixels, _checked(labels, cifar.num_classes, folder)
+    return pixels, _checked(labels, cifar.num_classes, paths[0].parent)
 
 
 def _checked(labels: Tensor, num_classes: int, where: Path) -> Tensor:

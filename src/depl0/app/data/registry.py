@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset
 
 from depl0._util.registry import nearest, question
 from depl0._util.user_code import UserCallable, is_importable, load_callable, shown_spec
 from depl0.app.data.base import Data, Target
-from depl0.app.data.datasets import KINDS, as_tensors, is_hugging_face, open_datasets
+from depl0.app.data.examples import PROTOCOL, as_dataset, open_datasets
 from depl0.app.data.folder import open_folder
-from depl0.app.data.loaders import open_loaders
-from depl0.app.data.memory import Arrays, open_arrays
+from depl0.app.data.memory import open_arrays
 from depl0.app.data.readers import READERS
 from depl0.app.data.settings import DataSettings
 from depl0.errors import DataError, InputError
@@ -26,9 +22,6 @@ from depl0.errors import DataError, InputError
 BUNDLED = ("digits",)
 NAMES = (*READERS, "folder")
 SPEC = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
-PROTOCOL = (
-    "(train, test): two Datasets, two DataLoaders, two splits of Hugging Face, or two pairs of arrays (inputs, targets)"
-)
 
 
 def names() -> tuple[str, ...]:
@@ -105,17 +98,12 @@ def _find_own(spec: str, name: str) -> UserCallable:
 
 
 def _open_own(make: UserCallable, settings: DataSettings, target: Target) -> Data:
-    """Call the user's function, which may take ``settings``, ``device``, ``rank`` and ``world``, and make batches.
-
-    It returns a pair, for training and for testing, of Datasets, DataLoaders, splits of Hugging Face, or pairs of
-    arrays (inputs, targets). uint8 images (number, channels, height, width) in arrays are kept on the device and
-    normalised by their own mean and standard deviation; other arrays are handled like a Dataset of their rows.
-    """
+    """Call the user's function, which may take ``settings``, ``device``, ``rank`` and ``world``, and make batches."""
     offered = {"settings": settings, "device": target.device, "rank": target.rank, "world": target.world}
     arguments, spec = make.wanted(offered), make.spec
     make.check_call(arguments, "only settings, device, rank and world are passed; give the others a default.")
     made: Any = make(**arguments)
-    if is_hugging_face(made, "DatasetDict"):
+    if isinstance(made, Mapping):  # a DatasetDict of Hugging Face
         test = next((name for name in ("test", "validation", "valid", "val") if name in made), None)
         if "train" not in made or test is None:
             raise DataError(
@@ -125,46 +113,15 @@ def _open_own(make: UserCallable, settings: DataSettings, target: Target) -> Dat
         made = made["train"], made[test]
     if not isinstance(made, (tuple, list)) or len(made) != 2:
         raise DataError(f"{spec} must return {PROTOCOL}, got {type(made).__name__} instead.")
-    train, test = made
-    if isinstance(train, DataLoader) or isinstance(test, DataLoader):
-        return open_loaders(spec, train, test, settings, target)
-    if all(isinstance(part, Dataset) or is_hugging_face(part) for part in made):
-        return open_datasets(spec, train, test, settings, target)
-    first, second = (
-        _as_arrays(part, f"the {which} data of {spec}", spec) for part, which in ((train, "training"), (test, "test"))
-    )
-    if all(isinstance(part, Tensor) and part.dtype == torch.uint8 and part.ndim == 4 for part in (first[0], second[0])):
-        return open_arrays(Arrays(spec, first, second), settings, target)
-    return open_datasets(spec, Rows(*first), Rows(*second), settings, target)
-
-
-def _as_arrays(part: Any, name: str, spec: str) -> tuple[Any, Any]:
-    if not isinstance(part, (tuple, list)) or len(part) != 2:
-        raise DataError(f"{spec} must return {PROTOCOL}, got {type(part).__name__} as one of them instead.")
-    inputs, targets = as_tensors(part[0], f"the inputs of {name}"), as_tensors(part[1], f"the targets of {name}")
-    tensors = pytree.tree_leaves((inputs, targets))
-    lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors}
-    if len(lengths) != 1 or lengths == {0}:
-        shown = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-        raise DataError(
-            f"{name} must be arrays of one length, got the shapes {shown} instead.", hint=f"each is {KINDS}."
-        )
-    return inputs, targets
-
-
-class Rows(Dataset[Any]):
-    """The rows of arrays in memory: one tensor or several, with one target or several."""
-
-    def __init__(self, inputs: Any, targets: Any) -> None:
-        self.inputs, self.targets = inputs, targets
-        self.length = len(pytree.tree_leaves(inputs)[0])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, number: int) -> tuple[Any, Any]:
-        row = pytree.tree_map(lambda tensor: tensor[number], (self.inputs, self.targets))
-        return row[0], row[1]
+    for name, value in {"augment": settings.augment, "image_size": settings.image_size}.items():
+        if value not in ("default", "none", None):
+            raise InputError(
+                f"data.{name} must be left out for {spec}, whose examples have their own transforms, "
+                f"got {value!r} instead.",
+                hint="torchvision.transforms.v2 has Resize, RandomCrop, RandomHorizontalFlip and many more.",
+            )
+    train, test = (as_dataset(part, spec) for part in made)
+    return open_datasets(spec, train, test, settings, target)
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

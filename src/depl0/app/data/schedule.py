@@ -1,25 +1,25 @@
-"""Which examples each step takes, as a pure function of seed and epoch; and the number of worker processes."""
+"""Which examples each step takes, as a pure function of seed and epoch."""
 
 from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from depl0.app.data.base import Target
+from depl0.app.data.base import Batches, Data, DataInfo, Target
 from depl0.app.data.settings import DataSettings
 from depl0.errors import InputError
 
 Indices = npt.NDArray[np.int64]
 
 # Purposes of random numbers. Each purpose has its own stream.
-ORDER, CROP, RESIZED_CROP, VALIDATION, LOADER = range(5)
-TRANSFORM = VALIDATION
-"""shares its number with VALIDATION, so that the batches of earlier releases are reproduced"""
+ORDER, CROP, _, VALIDATION = range(4)
+TRANSFORM = VALIDATION  # a shared number, so that the batches of earlier versions are reproduced
 VALIDATION_SEED = 0
 """the same for every run, so that all runs make their choices on the same examples"""
 MAX_WORKERS = 8
@@ -51,7 +51,7 @@ class Shuffled(Schedule):
     """Training: a new order in every epoch, cut into batches of which each rank takes an equal slice.
 
     The order does not depend on the number of ranks. Examples that do not fill a last batch are left out of the epoch.
-    Fewer examples than one batch make one smaller batch. With ``epoch_images`` one order serves several short epochs.
+    Fewer examples than one batch make one smaller batch.
     """
 
     def __init__(self, size: int, settings: DataSettings, target: Target) -> None:
@@ -64,15 +64,7 @@ class Shuffled(Schedule):
         if size < world:
             raise InputError(f"{size} training examples cannot be shared by {world} processes.")
         self.batch = batch if batch <= size else size - size % world
-        wanted = settings.epoch_images or size
-        if not self.batch <= wanted <= size:
-            raise InputError(
-                f"data.epoch_images must be from {self.batch:,}, one batch, to {size:,}, all training examples, "
-                f"got {wanted:,} instead.",
-                hint="0 makes an epoch of all of them.",
-            )
-        self.steps = wanted // self.batch
-        self._epochs_in_order = size // (self.steps * self.batch)
+        self.steps = size // self.batch
         self.seed = settings.seed
         share = self.batch // world
         self.mine = slice(target.rank * share, (target.rank + 1) * share)
@@ -81,9 +73,7 @@ class Shuffled(Schedule):
 
     def epoch(self, number: int) -> Sequence[Indices]:
         """Return the example numbers of every step."""
-        order, part = divmod(number, self._epochs_in_order)
-        first = part * self.steps * self.batch
-        return list(self.share(random_stream(self.seed, ORDER, order).permutation(self._examples)[first:]))
+        return list(self.share(random_stream(self.seed, ORDER, number).permutation(self._examples)))
 
     def share(self, values: Indices) -> Indices:
         """Cut values in epoch order into steps: (steps, examples of this rank)."""
@@ -153,3 +143,51 @@ def chosen_workers(wanted: int | None, world: int = 1) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     spare = cores // world - 1  # one core trains
     return min(spare, MAX_WORKERS) if spare > 1 else 0
+
+
+MakeBatches: TypeAlias = Callable[[bool, Indices, Schedule], Batches]
+"""from whether the examples are training examples, their numbers, and a schedule of these"""
+
+
+def make_data(
+    describe: Callable[..., DataInfo],
+    num_classes: int | None,
+    targets: tuple[Any, Any],
+    batches: MakeBatches,
+    sizes: tuple[int, int],
+    settings: DataSettings,
+    target: Target,
+) -> Data:
+    """Divide examples into parts and make batches of each.
+
+    Args:
+        describe: takes the number of classes, the sizes and the class counts.
+        num_classes: None if targets are not class indices; they are then ignored.
+        targets: of all training and all test examples.
+        batches: makes the batches of some of the examples.
+        sizes: the numbers of training and of test examples.
+        settings: limits, examples held out for validation, batch sizes.
+        target: where batches are needed.
+    """
+    train, held_out, test = split(sizes, settings, target.world)
+
+    def in_order(is_train: bool, numbers: Indices) -> Batches:
+        return batches(is_train, numbers, InOrder(len(numbers), settings, target))
+
+    def counts(labels: Any, numbers: Indices) -> tuple[int, ...]:
+        chosen = torch.as_tensor(labels)[torch.from_numpy(numbers)]
+        return tuple(torch.bincount(chosen, minlength=num_classes or 0).tolist())
+
+    info = describe(
+        num_classes=num_classes,
+        train_size=len(train),
+        test_size=len(test),
+        validation_size=0 if held_out is None else len(held_out),
+        class_counts=None if num_classes is None else (counts(targets[0], train), counts(targets[1], test)),
+    )
+    return Data(
+        info,
+        train=batches(True, train, Shuffled(len(train), settings, target)),
+        test=in_order(False, test),
+        validation=None if held_out is None else in_order(True, held_out),
+    )

@@ -41,9 +41,6 @@ class DataFields(Schema):
     """Use only this many training examples, the same for every seed; 0: all."""
     limit_test: Count = 0
     """Use only this many test examples, the same for every seed; 0: all."""
-    epoch_images: Count = 0
-    """Training examples per epoch; 0: all. Short epochs share one pass over the data, so that a short search still sees
-    many different examples."""
     validation: BelowOne = 0.0
     """Fraction of the training examples held out for choices, the same for every seed; the test examples are used at
     the end only."""

@@ -87,14 +87,6 @@ class Segmentation(Task):
                 f"the network gives scores for {classes} classes, but the data has {info.num_classes}.",
                 hint=f"build the network with {info.num_classes} classes; a callable may take num_classes.",
             )
-        wrong = [label for label in info.labels or () if label != self.ignore_index and not 0 <= label < classes]
-        if wrong:
-            raise InputError(
-                f"the network gives scores for {classes} classes, but {info.name} has pixels labelled "
-                f"{', '.join(map(str, wrong[:5]))}.",
-                hint="labels go from 0 to the number of classes less one; "
-                f"task.settings = {{ignore_index = {wrong[-1]}}} ignores pixels of that label.",
-            )
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
         """Return the KL divergence from the dense network's softened predictions, the mean over pixels."""

@@ -12,7 +12,6 @@ from accelerate import Accelerator
 
 from depl0.app.data import Data
 from depl0.app.recipes.recipe import Recipe, task_of
-from depl0.app.recipes.sanity import warnings_for
 from depl0.app.recipes.toml import with_overrides, write_recipe
 from depl0.app.runs.checkpoint import fitting, load_newest
 from depl0.app.runs.folder import RunFolder, open_run
@@ -147,7 +146,7 @@ def open_session(
         else:
             _begin(session, resume)
         start_trackers(accelerator, resolved, folder.path, set(resolved.run.trackers) & {"tensorboard"})
-        for warning in warnings_for(data.info):
+        for warning in data.info.warnings():
             session.reporter.note(f"warning: {warning}")
         try:
             yield session

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.random import seed_everything
 from depl0.app.data import Data, DataInfo, open_data
-from depl0.app.data.folder import IMAGE_SIZE, own_size, scan
+from depl0.app.data.folder import IMAGE_SIZE, image_folders, own_size
 from depl0.app.methods import Scored
 from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
 from depl0.app.models.pretrained import has_published, names_weights, published_weights
@@ -44,7 +44,8 @@ def with_preprocessing(recipe: Recipe, run: Path) -> Recipe:
         return recipe
     fields = published_preprocessing(model.spec)
     if not fields and ":" in model.spec:
-        network = factory(model.spec, len(scan(Path(path).expanduser())[0]), 3, IMAGE_SIZE, model.pretrained)()
+        classes = image_folders(Path(path).expanduser())[0].classes
+        network = factory(model.spec, len(classes), 3, IMAGE_SIZE, model.pretrained)()
         fields = own_preprocessing(network)
     if "image_size" not in fields and (size := own_size(Path(path).expanduser())):
         fields["image_size"] = size
