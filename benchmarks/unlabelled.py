@@ -21,8 +21,10 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+from bisect import bisect_left
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -40,9 +42,12 @@ from depl0.search.recovery.distillation import BLOCKS
 from depl0.search.recovery.examples import BATCH_SIZE, hold_out
 from depl0.search.recovery.outputs import compare_by, measure_agreement
 from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
+from depl0.search.recovery.statistics import reestimate
 from depl0.surgery.record import Agreement
 
 KEY = ("model", "method", "groups", "budget", "recover", "seed")
+STEP = 1 / 64
+"""Distance between two ratios of Torch-Pruning: one channel of the widest layers of these networks."""
 Steps = int | Literal["auto"]
 INTRODUCTION = """\
 # Recovery from unlabelled images
@@ -81,84 +86,112 @@ def main() -> None:
         load_weights(dense, args.weights)
         dense = dense.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         whole = accuracy(dense, splits["test"])
-        for seed, budget, recover, method in itertools.product(args.seeds, args.budgets, args.recover, args.methods):
-            cell = (Path(args.model).stem, method, args.groups, budget, recover, seed)
-            if cell in known:
+        for seed, recover, method in itertools.product(args.seeds, args.recover, args.methods):
+            base = {"model": Path(args.model).stem, "method": method, "groups": args.groups}
+            base |= {"recover": recover, "seed": seed}
+            missing = [b for b in args.budgets if tuple((base | {"budget": b})[key] for key in KEY) not in known]
+            if not missing:
                 continue
             drawn = calibration(splits["rest"], seed)
             batches = [images.to(memory_format=torch.channels_last) for images, _ in drawn]
-            start, used = time.perf_counter(), time.process_time()
             steps: Steps = "auto" if recover == "auto" else int(recover)
-            compact, agreement = CUTS[method](dense, batches, budget, args.groups, steps)
-            row = dict(zip(KEY, cell, strict=True))
-            row["most_steps"] = STEPS if steps == "auto" else steps
-            row |= {"lr": LR, "batch_size": BATCH_SIZE, "blocks": BLOCKS, "patience": PATIENCE}
-            row["seconds"] = round(time.perf_counter() - start, 1)
-            row["processor_seconds"] = round(time.process_time() - used, 1)
-            row |= {"accuracy": accuracy(compact, splits["test"]), "dense_accuracy": whole}
-            example = batches[0][:1]
-            row["macs_share"] = depl0.cost(compact, example).macs / depl0.cost(dense, example).macs
-            row |= {"agreement": agreement and vars(agreement), "images": CALIBRATION, "threads": args.threads}
-            rows.append(row | provenance())
-            save_rows(file, rows)
-            print(f"{row['accuracy']:.2f} %", *cell, agreement, f"{row['processor_seconds']:.0f} s", flush=True)
+            start, used = time.perf_counter(), time.process_time()
+
+            def note(budget: float, compact: nn.Module, agreement: Agreement | None) -> None:
+                row = base | {"budget": budget, "most_steps": STEPS if steps == "auto" else steps}
+                row |= {"lr": LR, "batch_size": BATCH_SIZE, "blocks": BLOCKS, "patience": PATIENCE}
+                row["seconds"] = round(time.perf_counter() - start, 1)
+                row["processor_seconds"] = round(time.process_time() - used, 1)
+                row |= {"accuracy": accuracy(compact, splits["test"]), "dense_accuracy": whole}
+                example = batches[0][:1]
+                row["macs_share"] = depl0.cost(compact, example).macs / depl0.cost(dense, example).macs
+                row |= {"agreement": agreement and vars(agreement), "images": CALIBRATION, "threads": args.threads}
+                rows.append(row | {"budgets": missing} | provenance())
+                save_rows(file, rows)
+                print(f"{row['accuracy']:.2f} %", *(row[key] for key in KEY), agreement, row["macs_share"], flush=True)
+
+            CUTS[method](dense, batches, missing, args.groups, steps, note)
     (args.out / "recovery.md").write_text("\n".join([*INTRODUCTION.splitlines(), "", *table(rows)]))
 
 
 # -- methods ---------------------------------------------------------------------------------------------------------
 
 
+Note: TypeAlias = Callable[[float, nn.Module, Agreement | None], None]
+"""Called with a budget, its network and its agreement with the original one, as soon as the network is ready."""
+
+
 def with_depl0(
-    dense: nn.Module, batches: list[Tensor], budget: float, groups: str, steps: Steps
-) -> tuple[nn.Module, Agreement | None]:
-    """Prune by one call."""
+    dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps, note: Note
+) -> None:
+    """Prune to all budgets by one call."""
     options: Any = {"recover": steps}
     if groups != "default":
         options |= {"groups": groups, "augment": True}
-    compact = depl0.prune(dense, batches[0][:1], data=batches, budget=budget, **options)
-    return compact, depl0.info(compact).agreement
+
+    def ready(compact: nn.Module) -> None:
+        info = depl0.info(compact)
+        note(min(budgets, key=lambda budget: abs(budget - info.macs_left)), compact, info.agreement)
+
+    depl0.prune(dense, batches[0][:1], data=batches, budget=budgets, on_ready=ready, **options)
 
 
 def with_l1_norm(
-    dense: nn.Module, batches: list[Tensor], budget: float, groups: str, steps: Steps
-) -> tuple[nn.Module, Agreement | None]:
+    dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps, note: Note
+) -> None:
     """Remove the channels with the smallest L1 norm, the same share of every group."""
-    options: Any = {"budget": budget, "generator": "independent", "groups": groups}
-    gated = depl0.attach(copy.deepcopy(dense), batches[0][:1], **options)
     method = METHODS["l1-norm"]
     assert isinstance(method, Scored)
-    scores = method.scores(gated, [], F.cross_entropy, torch.Generator())
-    freeze_network(gated, scores=method.comparable(gated.plan, scores))
-    return _recovered(gated.extract(), dense, batches, steps)
+    for budget in budgets:
+        options: Any = {"budget": budget, "generator": "independent", "groups": groups}
+        gated = depl0.attach(copy.deepcopy(dense), batches[0][:1], **options)
+        scores = method.scores(gated, [], F.cross_entropy, torch.Generator())
+        freeze_network(gated, scores=method.comparable(gated.plan, scores))
+        note(budget, *_recovered(gated.extract(), dense, batches, steps))
 
 
 def with_torch_pruning(
-    dense: nn.Module, batches: list[Tensor], budget: float, groups: str, steps: Steps
-) -> tuple[nn.Module, Agreement | None]:
-    """Prune with Torch-Pruning, by the smallest ratio of channels that keeps within the budget."""
+    dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps, note: Note
+) -> None:
+    """Prune with Torch-Pruning to within half a per cent below each budget, with norms re-estimated."""
+    for budget in budgets:
+        network = cut_with_torch_pruning(dense, batches[0][:1], budget)
+        reestimate(network, [(images, None) for images in batches])
+        note(budget, *_recovered(network, dense, batches, steps))
+
+
+def cut_with_torch_pruning(dense: nn.Module, example: Tensor, budget: float) -> nn.Module:
+    """Return the network that Torch-Pruning cuts to a budget.
+
+    One ratio for all layers gives coarse steps in narrow networks. So of two neighbouring ratios, the first layers get
+    the lower one, and as many as the budget allows.
+    """
     import torch_pruning
 
-    example = batches[0][:1]
     wanted = budget * depl0.cost(dense, example).macs
-    plan = depl0.plan(copy.deepcopy(dense), example, groups=groups)
-    pruned = {name.rpartition(".")[0] for name, _ in plan.filters}
+    plan = depl0.plan(copy.deepcopy(dense), example, groups="inner")
+    filters = {name.rpartition(".")[0] for name, _ in plan.filters}
 
-    def cut(ratio: float) -> nn.Module:
+    def cut(ratio: float, lower: int = 0) -> nn.Module:
         network = copy.deepcopy(dense).eval()
         layers = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-        ignored = [layer for name, layer in layers if name not in pruned]
-        importance = torch_pruning.importance.GroupMagnitudeImportance(p=2)
+        pruned = [layer for name, layer in layers if name in filters]
         torch_pruning.pruner.BasePruner(
-            network, example, importance=importance, pruning_ratio=ratio, ignored_layers=ignored
+            network,
+            example,
+            importance=torch_pruning.importance.GroupMagnitudeImportance(p=2),
+            pruning_ratio=ratio,
+            pruning_ratio_dict=dict.fromkeys(pruned[:lower], ratio - STEP),
+            ignored_layers=[layer for name, layer in layers if name not in filters],
         ).step()
         return network
 
-    low, high = 0.0, 0.99
-    for _ in range(7):  # to less than a hundredth
-        middle = (low + high) / 2
-        fits = depl0.cost(cut(middle), example).macs <= wanted
-        low, high = (low, middle) if fits else (middle, high)
-    return _recovered(cut(high), dense, batches, steps)
+    def fits(network: nn.Module) -> bool:
+        return depl0.cost(network, example).macs <= wanted
+
+    ratio = STEP * bisect_left(range(round(1 / STEP)), True, key=lambda step: fits(cut(STEP * step)))
+    most = bisect_left(range(1, len(filters) + 1), True, key=lambda lower: not fits(cut(ratio, lower)))
+    return cut(ratio, most)
 
 
 def _recovered(
