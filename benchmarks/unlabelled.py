@@ -22,14 +22,14 @@ import copy
 import itertools
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from common import mean_spread, network_options, provenance, read_rows, save_rows
-from one_shot import CALIBRATION, accuracy, calibration, open_splits
+from one_shot import CALIBRATION, Images, accuracy, calibration, open_splits
 from torch import Tensor, nn
 
 import depl0
@@ -90,55 +90,51 @@ def main() -> None:
             base = {"model": Path(args.model).stem, "method": method, "groups": args.groups}
             base |= {"recover": recover, "seed": seed}
             missing = [b for b in args.budgets if tuple((base | {"budget": b})[key] for key in KEY) not in known]
-            if not missing:
-                continue
-            drawn = calibration(splits["rest"], seed)
-            batches = [images.to(memory_format=torch.channels_last) for images, _ in drawn]
-            steps: Steps = "auto" if recover == "auto" else int(recover)
-            start, used = time.perf_counter(), time.process_time()
-
-            def note(budget: float, compact: nn.Module, agreement: Agreement | None) -> None:
-                row = base | {"budget": budget, "most_steps": STEPS if steps == "auto" else steps}
-                row |= {"lr": LR, "batch_size": BATCH_SIZE, "blocks": BLOCKS, "patience": PATIENCE}
-                row["seconds"] = round(time.perf_counter() - start, 1)
-                row["processor_seconds"] = round(time.process_time() - used, 1)
-                row |= {"accuracy": accuracy(compact, splits["test"]), "dense_accuracy": whole}
-                example = batches[0][:1]
-                row["macs_share"] = depl0.cost(compact, example).macs / depl0.cost(dense, example).macs
-                row |= {"agreement": agreement and vars(agreement), "images": CALIBRATION, "threads": args.threads}
-                rows.append(row | {"budgets": missing} | provenance())
-                save_rows(file, rows)
-                print(f"{row['accuracy']:.2f} %", *(row[key] for key in KEY), agreement, row["macs_share"], flush=True)
-
-            CUTS[method](dense, batches, missing, args.groups, steps, note)
+            if missing:
+                steps: Steps = "auto" if recover == "auto" else int(recover)
+                for row in measured(dense, splits, base, missing, steps):
+                    rows.append(row | {"dense_accuracy": whole, "threads": args.threads} | provenance())
+                    save_rows(file, rows)
+                    print(f"{row['accuracy']:.2f} %", *(row[key] for key in KEY), row["macs_share"], flush=True)
     (args.out / "recovery.md").write_text("\n".join([*INTRODUCTION.splitlines(), "", *table(rows)]))
+
+
+def measured(
+    dense: nn.Module, splits: dict[str, Images], base: dict[str, Any], budgets: list[float], steps: Steps
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for every budget."""
+    drawn = calibration(splits["rest"], base["seed"])
+    batches = [images.to(memory_format=torch.channels_last) for images, _ in drawn]
+    start, used = time.perf_counter(), time.process_time()
+    for budget, compact, agreement in CUTS[base["method"]](dense, batches, budgets, base["groups"], steps):
+        row = base | {"budget": budget, "budgets": budgets, "most_steps": STEPS if steps == "auto" else steps}
+        row |= {"lr": LR, "batch_size": BATCH_SIZE, "blocks": BLOCKS, "patience": PATIENCE, "images": CALIBRATION}
+        row["seconds"] = round(time.perf_counter() - start, 1)
+        row["processor_seconds"] = round(time.process_time() - used, 1)
+        row["accuracy"] = accuracy(compact, splits["test"])
+        row["macs_share"] = depl0.cost(compact, batches[0][:1]).macs / depl0.cost(dense, batches[0][:1]).macs
+        row["agreement"] = agreement and vars(agreement)
+        yield row
 
 
 # -- methods ---------------------------------------------------------------------------------------------------------
 
 
-Note: TypeAlias = Callable[[float, nn.Module, Agreement | None], None]
-"""Called with a budget, its network and its agreement with the original one, as soon as the network is ready."""
+Made: TypeAlias = Iterator[tuple[float, nn.Module, Agreement | None]]
+"""Budgets, with their networks and the agreement of each with the original one."""
 
 
-def with_depl0(
-    dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps, note: Note
-) -> None:
+def with_depl0(dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps) -> Made:
     """Prune to all budgets by one call."""
     options: Any = {"recover": steps}
     if groups != "default":
         options |= {"groups": groups, "augment": True}
-
-    def ready(compact: nn.Module) -> None:
-        info = depl0.info(compact)
-        note(min(budgets, key=lambda budget: abs(budget - info.macs_left)), compact, info.agreement)
-
-    depl0.prune(dense, batches[0][:1], data=batches, budget=budgets, on_ready=ready, **options)
+    networks = depl0.prune(dense, batches[0][:1], data=batches, budget=budgets, **options)
+    for budget, compact in zip(budgets, networks, strict=True):
+        yield budget, compact, depl0.info(compact).agreement
 
 
-def with_l1_norm(
-    dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps, note: Note
-) -> None:
+def with_l1_norm(dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps) -> Made:
     """Remove the channels with the smallest L1 norm, the same share of every group."""
     method = METHODS["l1-norm"]
     assert isinstance(method, Scored)
@@ -147,17 +143,17 @@ def with_l1_norm(
         gated = depl0.attach(copy.deepcopy(dense), batches[0][:1], **options)
         scores = method.scores(gated, [], F.cross_entropy, torch.Generator())
         freeze_network(gated, scores=method.comparable(gated.plan, scores))
-        note(budget, *_recovered(gated.extract(), dense, batches, steps))
+        yield budget, *_recovered(gated.extract(), dense, batches, steps)
 
 
 def with_torch_pruning(
-    dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps, note: Note
-) -> None:
+    dense: nn.Module, batches: list[Tensor], budgets: list[float], groups: str, steps: Steps
+) -> Made:
     """Prune with Torch-Pruning to within half a per cent below each budget, with norms re-estimated."""
     for budget in budgets:
         network = cut_with_torch_pruning(dense, batches[0][:1], budget)
         reestimate(network, [(images, None) for images in batches])
-        note(budget, *_recovered(network, dense, batches, steps))
+        yield budget, *_recovered(network, dense, batches, steps)
 
 
 def cut_with_torch_pruning(dense: nn.Module, example: Tensor, budget: float) -> nn.Module:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import depl0
 from depl0.errors import InputError
+from depl0.search import rounds
 from tests.networks.loops import BATCHES, LOSS, Loop, Net, batch, trained_net
 from tests.networks.tiny import TinyNet, run, tiny_recipe
 
@@ -219,6 +220,20 @@ def test_a_recipe_without_any_training(method: str, tmp_path: Path) -> None:
     assert max(errors.values()) < 1e-7
 
 
+def test_a_recipe_is_scored_in_rounds_as_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    save_file(TinyNet().state_dict(), tmp_path / "dense.safetensors")
+    weights = {}
+    for kept in (0.75, 0.01):  # several rounds, one round
+        monkeypatch.setattr(rounds, "ROUND", kept)
+        fields = {"model__weights": str(tmp_path / "dense.safetensors"), "gates__method": "reconstruction"}
+        changes: Any = {**fields, "search__epochs": 0, "finetune__epochs": 0, "search__compensate": True}
+        assert run(tiny_recipe(**changes, gates__budget=0.3), tmp_path / f"{kept}")["budget_reached"] <= 0.3
+        weights[kept] = load_file(tmp_path / f"{kept}" / "compact" / "compact.safetensors")
+    several, one = weights.values()
+    assert any(several[name].shape != one[name].shape or not several[name].equal(one[name]) for name in several)
+
+
 def test_a_recipe_that_recovers_without_labels(tmp_path: Path) -> None:
     torch.manual_seed(3)
     network = TinyNet()
@@ -269,8 +284,9 @@ def test_every_layer_keeps_a_tenth_unless_said_otherwise() -> None:
 
 def test_layers_below_a_tenth_are_named() -> None:
     network, data = lopsided()
-    with pytest.warns(UserWarning, match=r"leaves less than 10% of the channels of .*\(\d of 40\).*min_share"):
+    with pytest.warns(UserWarning, match=r"leaves less than 10% of the channels of .*\(\d of 40\).*min_share") as seen:
         depl0.prune(network, data[0][:1], data=data, budget=0.03, recover=None)
+    assert {warning.filename for warning in seen} == {__file__}
 
 
 # -- rounding, and warnings --------------------------------------------------------------------------------------------
@@ -296,8 +312,11 @@ def test_a_network_that_can_hardly_be_used_is_said_to_be_so() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Tanh(), nn.Linear(64, 4, bias=False))
     data = [torch.randn(256, 64)]  # every channel is as necessary as every other
-    with pytest.warns(UserWarning, match="has little in common with the original one: .* Ask for a larger budget"):
+    with pytest.warns(
+        UserWarning, match="has little in common with the original one: .* Ask for a larger budget"
+    ) as seen:
         depl0.prune(network, data[0][:1], data=data, budget=0.02, recover=None, class_axis=None)
+    assert {warning.filename for warning in seen} == {__file__}
     with pytest.warns(UserWarning, match=r"the recovery of 20 steps gained nothing: .* -> |went from"):
         depl0.prune(network, data[0][:1], data=data, budget=0.5, recover=20, lr=1e-9)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import depl0
 from depl0._util import progress
 from depl0.errors import InputError
-from depl0.search import one_shot
+from depl0.search import rounds
 from depl0.search.recovery import self_distillation
 from depl0.search.recovery.distillation import block_outputs, kept_channels
 from depl0.search.recovery.examples import flip_and_shift, hold_out
@@ -168,8 +168,8 @@ def test_latency_budgets_are_compensated_for(monkeypatch: pytest.MonkeyPatch) ->
     )
     inputs = [torch.randn(8, 1, 16, 16)]
     frozen = []
-    freeze = one_shot.freeze_network
-    monkeypatch.setattr(one_shot, "freeze_network", lambda *a, **k: frozen.append(freeze(*a, **k)) or frozen[-1])
+    freeze = rounds.freeze_network
+    monkeypatch.setattr(rounds, "freeze_network", lambda *a, **k: frozen.append(freeze(*a, **k)) or frozen[-1])
     monkeypatch.setattr("depl0.select.latency.measured_share", lambda *_: 0.79)
     compact = depl0.prune(network, inputs[0], data=inputs, budget=0.8, of="latency", recover=2)
     assert frozen[0].latency is not None and frozen[0].compensation is not None

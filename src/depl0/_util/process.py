@@ -10,13 +10,16 @@ continue with the outdated casts, so :func:`library_defaults` disables this cach
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -60,6 +63,17 @@ def ignored_warnings() -> Iterator[None]:
     with exclusive(), warnings.catch_warnings():
         warnings.simplefilter("ignore", matches)
         yield
+
+
+_OWN_FILES = (str(Path(__file__).parents[1]), contextlib.__file__)
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line of the user's code that called the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 @contextmanager

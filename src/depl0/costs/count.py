@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from depl0._util.process import exclusive, library_defaults
+from depl0._util.process import exclusive, library_defaults, warn_caller
 from depl0._util.random import isolated_random
 from depl0.costs.operators import MacCounter
 from depl0.host.copies import private_copy, untouched
@@ -78,10 +77,9 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
 def warn_of_uncounted(counted: Cost) -> None:
     """Warn if a network uses operators whose MACs are unknown."""
     if counted.uncounted:
-        warnings.warn(
+        warn_caller(
             f"the MACs of these operators are not counted: {', '.join(counted.uncounted)}. A budget is a fraction of "
-            "the MACs that are counted.",
-            stacklevel=4,
+            "the MACs that are counted."
         )
 
 

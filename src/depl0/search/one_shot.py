@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
@@ -14,31 +12,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Unpack
 
-from depl0._util.process import library_defaults, read_as_user, with_user_defaults
+from depl0._util.process import library_defaults, read_as_user, warn_caller, with_user_defaults
 from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
-from depl0.gated import GatedModel, attach
+from depl0.gated import attach
 from depl0.host.copies import private_copy
 from depl0.host.network import check_host, first_line
 from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call, on_device
-from depl0.search.freezing import freeze_network
 from depl0.search.recovery.descent import LR, WARMUP_STEPS, Recovery, descend
 from depl0.search.recovery.distillation import DistillationLoss, kept_channels
 from depl0.search.recovery.examples import Augment, check_augment, hold_out, is_image_batch
 from depl0.search.recovery.memory import check_memory, needed_memory
 from depl0.search.recovery.outputs import ClassAxis, compare_by, is_hopeless, measure_agreement, missing_classes
 from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
-from depl0.search.scores.reconstruction import reconstruction_scores
-from depl0.select.gates import check_budget, minimum_share
+from depl0.search.rounds import cut_in_rounds
+from depl0.select.gates import check_budget
 from depl0.surgery.record import Agreement, RecoveryRecord, record_of, remember
 
-MIN_SHARE = 0.1
-"""Smallest fraction of every group's channels: scores alone may close nearly all of them, e.g. in a gated MLP."""
-MULTIPLE, WIDE = 8, 96
-"""Channels are kept in multiples of 8 by default if most of them are in groups of at least this size."""
-ROUND = 0.75
-"""Approximate fraction of the previous round's cost that a round keeps."""
 LEAST_GAIN = 0.01
 """Smallest relative decrease of the held-out loss for a recovery to count as useful."""
 
@@ -149,7 +140,7 @@ def prune(
         check_memory(needed_memory(gated, inputs, trained=steps is not None or recovery_steps > 0), gated.engine.device)
         comparison = compare_by(original, held_out[0], class_axis) if held_out else None
         if comparison is not None and (missing := missing_classes(original, held_out, comparison)) is not None:
-            warnings.warn(missing, stacklevel=2)
+            warn_caller(missing)
         if augment == "auto":
             augment = is_image_batch(inputs[0]) and comparison is not None and comparison.axes == (1,)
         check_augment(augment, inputs[0])
@@ -178,13 +169,13 @@ def prune(
             except RuntimeError as error:  # no derivative, or not enough memory for it; the cut itself is valid
                 if recover != "auto":
                     raise
-                warnings.warn(
-                    f"the network was cut but not recovered: {first_line(error)} (recover=None: the cut alone).",
-                    stacklevel=2,
+                warn_caller(
+                    f"the network was cut but not recovered: {first_line(error)} (recover=None: the cut alone)."
                 )
                 return None
 
-        for share, pruned in _cut_in_rounds(gated, original, inputs, budgets, changes, progress):
+        for share, _ in cut_in_rounds(gated, original, inputs, budgets, gated.config, changes, progress.phase):
+            pruned = gated.extract()
             progress.phase(f"recovering {share:g}" if len(budgets) > 1 else "recovering")
             done = recovered(pruned)
             agreement = None if comparison is None else measure_agreement(pruned, original, held_out, comparison)
@@ -197,80 +188,6 @@ def prune(
             if done is not None and done.interrupted:
                 break
     return [networks[share] for share in budgets if share in networks] if isinstance(budget, Sequence) else pruned
-
-
-def _cut_in_rounds(
-    gated: GatedModel,
-    original: nn.Module,
-    inputs: list[Any],
-    budgets: list[float],
-    given: Collection[str],
-    progress: ProgressLine,
-) -> Iterator[tuple[float, nn.Module]]:
-    """Score, cut and refit in rounds; yield a network for every budget, from the largest to the smallest."""
-    once = Calibration(inputs, inputs, inputs)
-    rounds = round_shares(budgets) if gated.config.of != "latency" else sorted(set(budgets), reverse=True)
-    for number, share in enumerate(rounds, 1):
-        name = f", round {number} of {len(rounds)}" if len(rounds) > 1 else ""
-        progress.phase(f"scoring{name}")
-        target = max(budget for budget in budgets if budget <= share)
-        config = _config_for(gated, share, given, rounded=share in budgets)
-        wanted = _config_for(gated, target, given, rounded=False)
-        scores = reconstruction_scores(gated, inputs, config.of, wanted)
-        progress.phase(f"fitting{name}")
-        freezing = freeze_network(gated, config, scores=scores, calibration=once, compensated=True, original=original)
-        if share in budgets:
-            if "min_share" not in given and not config.remove_blocks:
-                _warn_of_narrow_groups(gated, freezing.gates, share)
-            yield share, gated.extract()
-        if number < len(rounds):
-            gated.engine.free_gates()
-            gated.engine.close(freezing.gates == 0)
-
-
-def round_shares(budgets: Sequence[float]) -> list[float]:
-    """Return the fraction of the cost after every round; all budgets are among them.
-
-    >>> [round(share, 2) for share in round_shares([0.25, 0.5])]
-    [0.71, 0.5, 0.35, 0.25]
-    """
-    shares, last = [], 1.0
-    for budget in sorted(set(budgets), reverse=True):
-        count = max(1, round(math.log(budget / last) / math.log(ROUND)))
-        shares += [last * (budget / last) ** (number / count) for number in range(1, count)] + [budget]
-        last = budget
-    return shares
-
-
-def _config_for(gated: GatedModel, budget: float, given: Collection[str], *, rounded: bool) -> GateConfig:
-    """Return the configuration for one budget: unset fields get their defaults if the budget allows them."""
-    config, network = gated.config.changed(budget=budget), gated.engine.snapshot()
-    if not rounded:
-        config = config.changed(round_to=1)
-    defaults: list[dict[str, Any]] = []
-    wide = sum(group.size for group in gated.plan.groups if group.size >= WIDE)
-    if rounded and "round_to" not in given and config.of != "latency" and 2 * wide >= gated.plan.num_gates:
-        defaults.append({"round_to": MULTIPLE})
-    if "min_share" not in given and not config.remove_blocks:
-        defaults.append({"min_share": MIN_SHARE})
-    for default in defaults:
-        changed = config.changed(**default)
-        if max(minimum_share(network, each) for each in (changed, changed.changed(round_to=1))) <= budget:
-            config = changed
-    return config
-
-
-def _warn_of_narrow_groups(gated: GatedModel, gates: Tensor, budget: float) -> None:
-    """Warn about the groups that keep less than :data:`MIN_SHARE` of their channels."""
-    kept = {group: int((gates[group.gates] > 0).sum()) or 1 for group in gated.plan.groups}
-    narrow = [f"{g.name} ({n} of {g.size})" for g, n in kept.items() if n < math.ceil(MIN_SHARE * g.size)]
-    if narrow:
-        more = f" and {len(narrow) - 5} more" if len(narrow) > 5 else ""
-        warnings.warn(
-            f"the budget of {budget:g} leaves less than {MIN_SHARE:.0%} of the channels of "
-            f"{', '.join(narrow[:5])}{more}; ask for a larger one, or give min_share to choose what every group keeps.",
-            stacklevel=4,
-        )
 
 
 def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Recovery | None = None) -> None:
@@ -289,16 +206,14 @@ def _outcome(recovery: Recovery | None, agreement: Agreement | None) -> str:
 
 def _warn_of_little_gain(recovery: Recovery | None, agreement: Agreement | None) -> None:
     if recovery is not None and _gained_nothing(recovery):
-        warnings.warn(
+        warn_caller(
             f"the recovery of {recovery.steps} steps gained nothing: the held-out loss went from "
             f"{recovery.before:.3g} to {recovery.after:.3g}. Try another lr, or recover=None to save the time.",
-            stacklevel=3,
         )
     if agreement is not None and is_hopeless(agreement):
-        warnings.warn(
+        warn_caller(
             f"the pruned network has little in common with the original one: {agreement}. Ask for a larger budget, "
             "recover longer (recover=2000) or train it with labels (steps=…).",
-            stacklevel=3,
         )
 
 

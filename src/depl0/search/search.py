@@ -7,7 +7,6 @@ between two checks is in ``state_dict``. Therefore a resumed search makes the sa
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, final
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, world_size
-from depl0._util.process import library_defaults
+from depl0._util.process import library_defaults, warn_caller
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
@@ -171,11 +170,10 @@ class Search:
         """
         if not self._state.frozen:
             if self.done < self.steps:
-                warnings.warn(
+                warn_caller(
                     f"finish() was called after {self.done:,} of {self.steps:,} steps: channels that the search would "
                     "have closed step by step are closed at once. Call step() in every training step, or pass the "
-                    "number of steps that you train for.",
-                    stacklevel=3,  # for the frame of library_defaults
+                    "number of steps that you train for."
                 )
             self.freeze()
         broadcast_buffers(self.gated)  # ranks have seen different data since the gates were frozen

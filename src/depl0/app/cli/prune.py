@@ -64,10 +64,11 @@ def chosen_recipe(
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="FLOAT", help="Share of the cost to keep, e.g. 0.5; with --quick also several, e.g. 0.75,0.5,0.25."
+            metavar="FLOAT",
+            help="Fraction of the cost to keep, e.g. 0.5; with --quick also several, e.g. 0.75,0.5,0.25.",
         ),
     ] = None,
-    of: Annotated[str | None, choice("--of", BUDGETS, "Cost that the budget is a share of.")] = None,
+    of: Annotated[str | None, choice("--of", BUDGETS, "Cost that the budget is a fraction of.")] = None,
     round_to: Annotated[
         str | None,
         typer.Option(help="Keep a multiple of this many channels per group, e.g. 8."),
@@ -102,7 +103,7 @@ def chosen_recipe(
     shares = () if budget is None else read_budgets(budget, "--budget")
     if len(shares) > 1:
         raise InputError(
-            f"--budget takes one share here, got {budget} instead.",
+            f"--budget takes one fraction here, got {budget} instead.",
             hint="prune --quick makes a network for each of several, and compare --budgets trains them.",
         )
     fields = {
@@ -165,7 +166,7 @@ def prune_command(
 def _prune_to_each(
     budgets: tuple[float, ...], options: dict[str, Any], out: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Prune a network to each budget, each in its own run folder, and compare them. Channels are scored once."""
+    """Prune a network to each budget, each in its own run folder, and compare them."""
     from depl0.app.cli.compare import run_comparison, study_folder
     from depl0.app.runs.progress import make_reporter
     from depl0.app.studies.compare import Comparison

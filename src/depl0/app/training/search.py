@@ -21,6 +21,7 @@ from depl0._util.distributed import all_reduce_mean
 from depl0._util.user_code import wrap_user_errors
 from depl0.app.data import Batches
 from depl0.app.methods import Scored
+from depl0.app.methods.losses import Reconstruction
 from depl0.app.recipes.recipe import Recipe, method_of
 from depl0.app.runs.gate_log import describe_gates, gates_line
 from depl0.app.runs.progress import shown_as
@@ -33,13 +34,15 @@ from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import search_optimizers, weight_optimizer
 from depl0.app.training.phase import Losses, Phase, PhaseName
 from depl0.app.training.session import Session
-from depl0.config import PenaltyKind, PenaltyScale
+from depl0.config import GateConfig, PenaltyKind, PenaltyScale
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import COSTS
+from depl0.host.copies import private_copy
 from depl0.search.calibration import MOST_BATCHES, Calibration
 from depl0.search.config import SearchConfig
 from depl0.search.freezing import Freezing, freeze_network
+from depl0.search.rounds import cut_in_rounds
 from depl0.search.search import Search
 from depl0.search.state import Convergence, Cut, SearchListener
 from depl0.select.gates import select_gates
@@ -218,21 +221,37 @@ def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> No
     gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
     if recipe.search_epochs > 0:
         run_phase(session, ScoredPhase(session, gated, method))
+    config = gated.config.changed(budget=recipe.gates.budget, of=recipe.gates.of)
     data = calibration(session)
-    if recipe.search_epochs > 0:
-        before, scores = _scored(session, gated, method, data)
+    if isinstance(method, Reconstruction) and recipe.search.compensate and config.budget is not None:
+        before = score_before_freezing(session, gated)
+        freezing = _cut_in_rounds(session, gated, config, config.budget, data)
     else:
-        before, scores = session.shared.once("scores", recipe, lambda: _scored(session, gated, method, data))
-    with shown_as(session.reporter, "fitting"):
-        freezing = freeze_network(
-            gated,
-            gated.config.changed(budget=recipe.gates.budget, of=recipe.gates.of),
-            scores=method.comparable(gated.plan, scores),
-            calibration=data,
-            compensated=recipe.search.compensate,
-            renewed=recipe.search.renew_statistics,
-        )
+        before, scores = _scored(session, gated, method, data)
+        with shown_as(session.reporter, "fitting"):
+            freezing = freeze_network(
+                gated,
+                config,
+                scores=method.comparable(gated.plan, scores),
+                calibration=data,
+                compensated=recipe.search.compensate,
+                renewed=recipe.search.renew_statistics,
+            )
     record_freezing(session, gated, freezing, before)
+
+
+def _cut_in_rounds(
+    session: Session, gated: GatedModel, config: GateConfig, budget: float, data: Calibration
+) -> Freezing:
+    """Score, cut and refit in rounds, as :func:`depl0.prune` does."""
+    gated.engine.free_gates()
+    defaults = GateConfig()
+    given = {name for name in ("round_to", "min_share") if getattr(config, name) != getattr(defaults, name)}
+    original, inputs = private_copy(gated.host), data.inputs()
+    with shown_as(session.reporter, "scoring and fitting"):
+        for _, freezing in cut_in_rounds(gated, original, inputs, [budget], config, given):
+            found = freezing
+    return found
 
 
 def _scored(session: Session, gated: GatedModel, method: Scored, data: Calibration) -> tuple[float, Tensor]:
