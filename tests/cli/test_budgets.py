@@ -67,7 +67,7 @@ def test_the_cut_alone(type_command: Type, tmp_path: Path) -> None:
 
 def test_several_budgets_need_quick(type_command: Type) -> None:
     typed = type_command("prune digits --budget 0.5,0.25")
-    assert typed.code == 2 and "--budget takes one share here, got 0.5,0.25 instead." in typed.err
+    assert typed.code == 2 and "--budget takes one fraction here, got 0.5,0.25 instead." in typed.err
     assert "compare --budgets" in typed.err
     typed = type_command("prune digits --budget 50")
     assert typed.code == 2 and "hint: for 50 % write 0.5." in typed.err
