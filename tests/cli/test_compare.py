@@ -59,35 +59,54 @@ def test_a_comparison_at_several_budgets(type_command: Type, tmp_path: Path) -> 
     assert "--budgets takes numbers above 0 and at most 1, separated by commas, got 2 instead." in wrong.err
 
 
-def test_a_choice_on_held_out_images(type_command: Type, tmp_path: Path) -> None:
-    words = "compare digits --methods dep-l0,l1-norm --seeds 1 --choose weight_optimizer.lr=1e-9,0.05 --budget 0.5"
-    typed = type_command(f"{words} {TINY}".replace("--epochs 1", "--epochs 4"))
-    assert typed.code == 0, typed.err
+def test_a_sweep_with_a_member_that_fails(type_command: Type, tmp_path: Path) -> None:
+    words = f"compare digits --seeds 1 --budgets 0.0001,0.5,0.3 {TINY}"
+    typed = type_command(words)
+    assert typed.code == 1
+    assert "1 of 3 members failed: dep-l0/budget-0.0001/seed-0" in typed.err and "Traceback" not in typed.err
+    rows = {line.split()[1]: line.split() for line in typed.out.splitlines() if line.strip().startswith("dep-l0 ")}
+    assert [rows[budget][2:3] for budget in ("0.5", "0.3")] == [["1"], ["1"]]
+    assert rows["0.0001"][2:5] == ["0", "of", "1"]
+    assert "a budget of 0.0001 of the macs is infeasible" in typed.out
     out = tmp_path / "out"
-    choice = json.loads((out / "comparison.json").read_text())["choice"]
-    assert (choice["field"], choice["chosen_by"]) == ("weight_optimizer.lr", "validation_accuracy")
-    scores: dict[str, dict[str, float]] = {"dep-l0": {}, "l1-norm": {}}
-    for member in choice["members"]:
-        trial = out / "trials" / member["name"]
-        found = json.loads((trial / "summary.json").read_text())["validation"]["compact"]["accuracy"]
-        scores[member["method"]][member["value"]] = found
-        recipe = read_recipe(trial / "recipe.toml")
-        assert (recipe.data.validation, recipe.weight_optimizer.lr) == (0.1, float(member["value"]))
-    assert choice["chosen"] == {method: max(of, key=of.__getitem__) for method, of in scores.items()}
-    assert choice["chosen"]["dep-l0"] == "0.05"  # nothing is learned with the other
-    final = read_recipe(out / "dep-l0" / "seed-0" / "recipe.toml")
-    assert (final.weight_optimizer.lr, final.data.validation) == (0.05, 0)
-    assert "weight_optimizer.lr was chosen from 1e-9, 0.05 on validation images" in typed.out
-    assert "| dep-l0" in (out / "trials" / "trials.md").read_text()
+    assert sorted(path.name for path in out.iterdir()) == [
+        *(f"comparison.{kind}" for kind in ("json", "md", "pdf", "png", "svg")),
+        "dep-l0",
+        "study.json",
+    ]
+    result = json.loads((out / "comparison.json").read_text())
+    for member in result["members"][:2]:
+        summary = json.loads((out / member["name"] / "summary.json").read_text())
+        assert member["accuracy"] == summary["compact"]["accuracy"]
+        assert member["macs_left"] == summary["macs_left"]
+    for row in result["methods"][:2]:
+        assert row["macs_left"]["mean"] <= row["budget"]
+    assert [member["status"] for member in result["members"]] == ["finished", "finished", "failed"]
+
+    # members are ordinary runs
+    found = json.loads(type_command("eval out/dep-l0/budget-0.5/seed-0 --json").out)
+    assert found["accuracy"] == result["members"][0]["accuracy"]
+
+    # a second call reads what is finished, and tries again what failed
+    again = type_command(f"{words} --json")
+    assert again.code == 1
+    assert json.loads(again.out) == result
+    assert "dep-l0/budget-0.5/seed-0 (1/3): finished already" in again.err
+
+    # and another sweep is refused
+    other = type_command(f"compare digits --seeds 1 --budgets 0.5,0.3 {TINY}")
+    assert other.code == 2
+    names = [f"dep-l0/budget-{budget}/seed-0" for budget in (0.5, 0.3, 0.0001)]
+    assert f"its members are {', '.join(names)}; asked for: {', '.join(names[:2])}" in other.err
 
 
 def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> None:
     for words, error in {
         "compare digits --methods magic": "'magic'",
+        "compare digits --budgets 0.5,much": "got 'much' in '0.5,much' instead",
+        "compare digits --budgets 0": "got 0 instead",
         "compare digits --methods dep-l0 --seeds 0": "--seeds must be at least 1",
         "compare vgg16-cifar10 --methods dep-l0": "needs a budget",
-        "compare digits --methods dep-l0 --choose finetune.lr=0.1": "at least two different values",
-        "compare digits --methods dep-l0 --choose finetune.rate=0.1,0.2": "no field or section finetune.rate",
     }.items():
         typed = type_command(f"{words} {TINY}")
         assert typed.code == 2

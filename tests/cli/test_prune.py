@@ -158,9 +158,9 @@ def test_the_table_where_no_dense_network_was_trained(type_command: Type) -> Non
         ),
         ("--set run.precision=bf16 --batch-size 1000 --lr 0.02", {"run.precision": "bf16", "data.batch_size": 1000}),
         (
-            "--set search.ema_decay=0.9 --set search.clip_norm=2 --set search.label_smoothing=0.1 "
+            "--set search.clip_norm=2 --set search.label_smoothing=0.1 "
             "--set weight_optimizer.schedule=one-cycle --set run.trackers=[]",
-            {"search.ema_decay": 0.9, "search.label_smoothing": 0.1, "run.trackers": ()},
+            {"search.label_smoothing": 0.1, "run.trackers": ()},
         ),
         ("--set finetune.gated=true", {"finetune.gated": True}),
     ],

@@ -81,7 +81,7 @@ def test_damaged_recipes(rng: Random) -> None:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a search."""
-    session, gated = make_session(tmp_path_factory.mktemp("run"), search__ema_decay=0.5, search__warmup=0.0)
+    session, gated = make_session(tmp_path_factory.mktemp("run"), search__warmup=0.0)
     save_phase(session, SearchPhase(session, gated), 1, 2, Sums(torch.zeros(3), torch.zeros(2)))
     return session.folder.checkpoints / "step-000000000"
 

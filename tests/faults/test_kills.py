@@ -101,14 +101,13 @@ def test_a_damaged_one_is_noted(tmp_path: Path) -> None:
 
 FIELDS: dict[str, dict[str, Any]] = {
     "budget": {"run__checkpoint_steps": 2, "run__keep_checkpoints": 99, "search__epochs": 2, "finetune__epochs": 1},
-    "penalty, average": {
+    "penalty": {
         "run__checkpoint_steps": 1,
         "run__keep_checkpoints": 99,
         "search__epochs": 2,
         "finetune__epochs": 1,
         "finetune__gated": True,
         "penalty__weight": 1e-3,
-        "search__ema_decay": 0.8,
         "data__augment": "crop-flip",
     },
 }

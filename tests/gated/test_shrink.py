@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.app.models import resnet20
-from depl0.app.training.ema import Average
 from depl0.host.inputs import ExampleInputs
 from depl0.surgery.record import record_of
 from depl0.surgery.shrink import Shrunk, carry_over
@@ -35,7 +34,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 class Training:
-    """A gated network in float64 with both optimizers and a running mean; every step is a function of its number."""
+    """A gated network in float64 with both optimizers; every step is a function of its number."""
 
     def __init__(self, model: nn.Module, inputs: Any, optimizer: str, **options: Any) -> None:
         torch.manual_seed(0)
@@ -44,7 +43,6 @@ class Training:
         self.inputs = cast(inputs, torch.float64)
         self.weights = OPTIMIZERS[optimizer](list(self.gated.weight_parameters()))
         self.gates = torch.optim.Adam(list(self.gated.gate_parameters()), lr=0.01)
-        self.average = Average(self.gated.host, 0.8)
         self.done = 0
 
     def step(self, count: int) -> None:
@@ -64,13 +62,11 @@ class Training:
             nn.utils.clip_grad_norm_(self.gated.weight_parameters(), 1.0)
             self.weights.step()
             self.gates.step()
-            self.average.update()
             self.done += 1
 
     def shrink(self) -> Shrunk:
         shrunk = self.gated.engine.shrink()
         carry_over(self.weights, shrunk)
-        self.average.carry_over(shrunk)
         return shrunk
 
 
@@ -84,7 +80,7 @@ def third(count: int, seed: int = 0) -> Tensor:
 
 
 def assert_same(large: Training, small: Training, kept: Callable[[str, Tensor], Tensor]) -> None:
-    """Weights, statistics, momentum, running mean and generator agree wherever the smaller network still has them."""
+    """Weights, statistics, momentum and generator agree wherever the smaller network still has them."""
     of_large, of_small = tensors(large.gated.host), tensors(small.gated.host)
     for name, found in of_small.items():
         wanted = kept(name, of_large[name])
@@ -96,10 +92,6 @@ def assert_same(large: Training, small: Training, kept: Callable[[str, Tensor], 
         for key, value in small.weights.state[parameter].items():
             wanted = kept(name, state[key]) if state[key].dim() else state[key]
             assert torch.allclose(value.double(), wanted.double(), rtol=1e-8, atol=1e-11), (name, key)
-    with large.average.swapped_in(), small.average.swapped_in():
-        means = tensors(large.gated.host)
-        for name, found in tensors(small.gated.host).items():
-            assert torch.allclose(found.double(), kept(name, means[name]).double(), rtol=1e-9, atol=1e-11), name
     for a, b in zip(large.gated.gate_parameters(), small.gated.gate_parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-11)
     assert torch.allclose(large.gated.log_alpha(), small.gated.log_alpha(), rtol=1e-9, atol=1e-11)

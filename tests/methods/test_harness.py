@@ -156,7 +156,7 @@ def test_the_generator_does_not_matter(tmp_path: Path) -> None:
 
 STOPS = [
     ("slimming", {}, [4]),
-    ("slimming", {"search__ema_decay": 0.8}, [9]),  # the end of the search
+    ("slimming", {}, [9]),  # the end of the search
     ("sfp", {}, [5, 11]),
     ("sfp", {}, [6]),  # the last step of an epoch: the filters are set to zero after the stop
     ("hrank", {"finetune__gated": True}, [2, 13]),

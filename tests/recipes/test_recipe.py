@@ -160,7 +160,7 @@ def test_a_setting_has_one_name_in_python_and_in_recipes():
     gates = {field.name for field in dataclasses.fields(GateConfig)}
     assert set(GatesSection.model_fields) == gates | {"method", "method_weight"}
     search = {field.name for field in dataclasses.fields(SearchConfig)}
-    training = {"epochs", "label_smoothing", "clip_norm", "ema_decay", "dense_baseline"}
+    training = {"epochs", "label_smoothing", "clip_norm", "dense_baseline"}
     assert set(SearchSection.model_fields) == search | training
 
 

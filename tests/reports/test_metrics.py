@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from matplotlib.figure import Figure
 
 from depl0.app.reports import curves, results
 from depl0.app.reports.html import page
-from depl0.app.reports.report import as_text
 from depl0.app.reports.run import Run, read_run
 from tests.support.other_tasks import write_regression
 
@@ -32,12 +30,6 @@ def test_dense_to_compact_in_the_metric_of_the_run(regression: Run, known: Run) 
     assert row == {"quantity": "accuracy", "dense": "93.30 %", "compact": "93.05 %", "change": "−0.25 points"}
 
 
-def test_one_metric_has_one_column_of_changes(regression: Run) -> None:
-    found = json.loads(as_text([regression], "json"))[0]
-    assert (found["dense_rmse"], found["rmse"], found["change"]) == (0.5, 0.525, pytest.approx(0.025))
-    assert "accuracy" not in found
-
-
 def test_runs_of_several_metrics_have_columns_for_each(regression: Run, known: Run) -> None:
     made = results.all_runs([known, regression])
     titles = [column.title for column in made.visible]
@@ -50,7 +42,7 @@ def test_runs_of_several_metrics_have_columns_for_each(regression: Run, known: R
 
 def drawn(run: Run) -> Figure:
     figure = Figure()
-    curves.draw(figure.subplots(), run, curves.PANELS[1])
+    curves.draw(figure.subplots(), run, curves.metric)
     return figure
 
 

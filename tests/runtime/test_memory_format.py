@@ -91,7 +91,7 @@ def test_an_optimizer_that_was_loaded_goes_on_as_before(kind: str) -> None:
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_an_interrupted_run_goes_on_channels_last_to_the_bit(tmp_path: Path, gated: bool) -> None:
-    recipe = tiny_recipe(run__channels_last="on", finetune__gated=gated, search__ema_decay=0.8)
+    recipe = tiny_recipe(run__channels_last="on", finetune__gated=gated)
     summary = run(recipe, tmp_path / "whole")
     assert summary["channels_last"] is True
     for step in (5, 11):

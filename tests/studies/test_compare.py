@@ -14,9 +14,8 @@ from depl0.app.cli.options import read_budgets
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies import pictures
 from depl0.app.studies.compare import Comparison, _is_on_frontier, gates_of, paired_differences, read_methods, tabulate
-from depl0.app.studies.pictures import draw_comparison
+from depl0.app.studies.pictures import comparison, write_comparison
 from depl0.app.studies.study import Failure, Outcome
 from depl0.app.table import markdown_page
 from depl0.app.tasks import ACCURACY
@@ -112,11 +111,11 @@ def result(tmp_path: Path) -> dict[str, Any]:
 MARKDOWN = """\
 # digits: methods compared
 
-| method          |      n |       accuracy |       change |   MACs left | parameters left |     time |
-|:----------------|-------:|---------------:|-------------:|------------:|----------------:|---------:|
-| dep-l0          |      2 | 97.50 ± 0.71 % | -1.75 ± 1.06 | 24.5 ± 0.7% |     12.2 ± 0.4% | 63 ± 3 s |
-| dep-l0:backward | 0 of 2 |              – |            – |           – |               – |        – |
-| l0-hc           | 1 of 2 |        96.00 % |        -3.00 |       25.0% |           12.5% |     61 s |
+| method          |      n |       accuracy |       change |    MACs left | parameters left |     time |
+|:----------------|-------:|---------------:|-------------:|-------------:|----------------:|---------:|
+| dep-l0          |      2 | 97.50 ± 0.71 % | -1.75 ± 1.06 | 24.5 ± 0.7 % |    12.2 ± 0.4 % | 63 ± 3 s |
+| dep-l0:backward | 0 of 2 |              – |            – |            – |               – |        – |
+| l0-hc           | 1 of 2 |        96.00 % |        -3.00 |       25.0 % |          12.5 % |     61 s |
 
 Budget 0.25 of the MACs, 25 epochs of search, 20 of fine-tuning; mean ± sample standard deviation over n seeds.
 
@@ -167,17 +166,17 @@ SWEEP = """\
 
 | method | budget |      n | accuracy | change | MACs left | parameters left | time | frontier |
 |:-------|-------:|-------:|---------:|-------:|----------:|----------------:|-----:|:---------|
-| dense  |        |        |  99.00 % |        |    100.0% |          100.0% |      |          |
-| dep-l0 |    0.9 |      1 |  98.00 % |  -1.00 |     89.9% |           45.0% | 61 s | no       |
-| dep-l0 |    0.5 |      1 |  98.50 % |  -0.50 |     50.0% |           25.0% | 61 s | yes      |
-| dep-l0 |    0.3 |      1 |  95.00 % |  -4.00 |     29.8% |           14.9% | 61 s | yes      |
+| dense  |        |        |  99.00 % |        |   100.0 % |         100.0 % |      |          |
+| dep-l0 |    0.9 |      1 |  98.00 % |  -1.00 |    89.9 % |          45.0 % | 61 s | no       |
+| dep-l0 |    0.5 |      1 |  98.50 % |  -0.50 |    50.0 % |          25.0 % | 61 s | yes      |
+| dep-l0 |    0.3 |      1 |  95.00 % |  -4.00 |    29.8 % |          14.9 % | 61 s | yes      |
 | dep-l0 |    0.1 | 0 of 1 |        – |      – |         – |               – |    – |          |
 | dep-l0 | 0.0001 | 0 of 1 |        – |      – |         – |               – |    – |          |
 
-Budgets as shares of the MACs, 25 epochs of search, 20 of fine-tuning; mean ± sample standard deviation over n seeds.
+Budgets as fractions of the MACs, 25 epochs of search, 20 of fine-tuning; mean ± sample standard deviation over n seeds.
 
 On the frontier: no other row is better in accuracy or cost without being worse in the other; differences \
-within the spread, or of 0.5% of the cost, count as none.
+within the spread, or of 0.5 % of the cost, count as none.
 
 Not in the table: dep-l0/budget-0.1/seed-0: failed: it cannot be reached.; dep-l0/budget-0.0001/seed-0: failed: it \
 cannot be reached.
@@ -219,28 +218,25 @@ def test_budgets_that_are_none(text: str, words: str) -> None:
         read_budgets(text)
 
 
-def test_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture(tmp_path: Path) -> None:
     result = sweep(tmp_path / "runs", BUDGETS, SWEPT)
-    draw_comparison(result, tmp_path)
-    svg, png = ((tmp_path / f"comparison.{kind}").read_bytes() for kind in ("svg", "png"))
-    assert svg.startswith(b"<?xml") and b"</svg>" in svg and png.startswith(b"\x89PNG")
-    draw_comparison(result, tmp_path)
-    assert [(tmp_path / f"comparison.{kind}").read_bytes() for kind in ("svg", "png")] == [svg, png]
-    drawn: list[Any] = []
-    monkeypatch.setattr(pictures, "write_picture", lambda figure, *_: drawn.append(figure))
-    draw_comparison(result, tmp_path)
-    (axes,) = drawn[0].axes
+    write_comparison(result, tmp_path)
+    kinds = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    found = {kind: (tmp_path / f"comparison.{kind}").read_bytes() for kind in kinds}
+    assert all(found[kind].startswith(start) for kind, start in kinds.items())
+    write_comparison(result, tmp_path)
+    assert found == {kind: (tmp_path / f"comparison.{kind}").read_bytes() for kind in kinds}
+    (axes,) = comparison(result)[0].figure().axes
     assert list(axes.lines[0].get_xdata()) == [0.298, 0.5, 0.899]
     assert list(axes.lines[0].get_ydata()) == [95.0, 98.5, 98.0]
     assert {text.get_text() for text in axes.texts} == {"95.00 %", "98.50 %", "98.00 %"}
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["dep-l0", "dense: 99.00 %"]
-    assert axes.get_xlabel() == "share of the MACs left"
+    assert axes.get_xlabel() == "fraction of the MACs left"
 
 
 def test_no_picture_of_one_budget_or_of_nothing(tmp_path: Path) -> None:
-    draw_comparison(sweep(tmp_path / "one", (0.5,), SWEPT), tmp_path)
-    draw_comparison(sweep(tmp_path / "nothing", (0.2, 0.1), {}), tmp_path)
-    assert not list(tmp_path.glob("comparison.*"))
+    assert comparison(sweep(tmp_path / "one", (0.5,), SWEPT)) == []
+    assert comparison(sweep(tmp_path / "nothing", (0.2, 0.1), {})) == []
 
 
 def a_row(method: str, scores: list[float], cost: float) -> dict[str, Any]:

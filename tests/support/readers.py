@@ -56,9 +56,9 @@ def prepared(name: str, folder: Path) -> Path:
         torch.save(TinyNet().state_dict(), path)  # noqa: TID251 - what others write
     elif name == "study.json":
         recipe = write_recipe(tiny_recipe())
-        members = [{"name": "a", "recipe_sha256": "0", "recipe": recipe}]
+        members = [{"name": "a", "recipe": recipe}]
         failed = {"a": {"kind": "InputError", "message": "no", "hint": None}}
-        path.write_text(json.dumps({"version": 1, "kind": "sweep", "members": members, "failures": failed}))
+        path.write_text(json.dumps({"version": 1, "members": members, "failures": failed}))
     else:
         shutil.rmtree(folder)
         write_run(folder, layers=2, gates=3, epochs=2)

@@ -22,7 +22,7 @@ from tests.support.resume import what_matters
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
-SEARCH = {"search__epochs": 8, "search__ema_decay": 0.8, "weight_optimizer__lr": 0.1}
+SEARCH = {"search__epochs": 8, "weight_optimizer__lr": 0.1}
 SETTLES = {"search__converged_after": 0.075, "search__converged_change": 0.08, "search__ramp": 0.3}
 RECIPES: dict[str, dict[str, Any]] = {
     "progressive": {},

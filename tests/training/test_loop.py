@@ -91,7 +91,7 @@ class NoLooking(TorchDispatchMode):
 @pytest.mark.parametrize("target", [{"gates__budget": 0.5}, {"penalty__weight": 1e-3}])
 def test_a_step_waits_for_nothing(tmp_path: Path, target: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depl0.search.search.CHECKS", 1)  # between two checks of the gates
-    session, gated = make_session(tmp_path, search__warmup=0.0, search__ema_decay=0.9, search__clip_norm=1.0, **target)
+    session, gated = make_session(tmp_path, search__warmup=0.0, search__clip_norm=1.0, **target)
     phase = SearchPhase(session, gated)
     phase.before_step()
     wrapped = loop.prepare_phase(session.accelerator, phase).train()

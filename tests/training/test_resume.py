@@ -16,16 +16,15 @@ pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 RECIPES: dict[str, dict[str, Any]] = {
     "budget": {},
-    "penalty, average, clipping": {
+    "penalty, clipping": {
         "penalty__weight": 1e-3,
-        "search__ema_decay": 0.8,
         "search__clip_norm": 1.0,
         "gates__generator": "independent",
     },
-    "gated fine-tuning, average": {"finetune__gated": True, "search__ema_decay": 0.8, "gates__of": "params"},
+    "gated fine-tuning": {"finetune__gated": True, "gates__of": "params"},
     "dense baseline": {"search__dense_baseline": True, "search__epochs": 2, "finetune__epochs": 1},
 }
-STEPS = {"budget": 15, "penalty, average, clipping": 15, "gated fine-tuning, average": 15, "dense baseline": 18}
+STEPS = {"budget": 15, "penalty, clipping": 15, "gated fine-tuning": 15, "dense baseline": 18}
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +45,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("budget", [3]),  # the warm-up's last step, the end of an epoch
         ("budget", [9]),  # the end of the search
         ("budget", [5, 9, 11]),  # three times
-        ("penalty, average, clipping", [5]),
-        ("penalty, average, clipping", [13]),
-        ("gated fine-tuning, average", [7]),
-        ("gated fine-tuning, average", [11]),
+        ("penalty, clipping", [5]),
+        ("penalty, clipping", [13]),
+        ("gated fine-tuning", [7]),
+        ("gated fine-tuning", [11]),
         ("dense baseline", [4]),
         ("dense baseline", [9]),  # its end
         ("dense baseline", [11, 17]),

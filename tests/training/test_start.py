@@ -13,7 +13,6 @@ from depl0.app.models.pretrained import Published
 from depl0.app.models.spec import build_model
 from depl0.app.recipes import get, with_overrides
 from depl0.app.training import setup as start
-from depl0.app.training.preflight import less_time
 from depl0.app.training.setup import model_factory
 from depl0.errors import InputError
 
@@ -77,16 +76,3 @@ def test_published_weights_with_a_new_head(monkeypatch: pytest.MonkeyPatch) -> N
     unused = begin(model__spec="timm:mobilenetv3_small_050.lamb_in1k")
     assert not unused.trained
     assert unused.notes[0].startswith("warning: timm:mobilenetv3_small_050.lamb_in1k starts untrained; --pretrained")
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({}, ", less as channels are cut out"),
-        ({"search.cut": "never"}, ""),
-        ({"gates.method": "l1-norm"}, ""),  # from scratch: cut after the training that it is judged by
-        ({"gates.method": "l1-norm", "model.weights": "w.safetensors"}, ", less because channels are cut first"),
-    ],
-)
-def test_the_header_says_when_channels_are_cut(fields, told):
-    assert less_time(with_overrides(get("digits"), fields)) == told

@@ -189,7 +189,6 @@ class Search:
         shrunk = engine.shrink()
         self._carry(shrunk)
         self._check_optimizers()
-        self._listener.shrunk(shrunk)
         share = engine.cost_without(engine.removed).macs / self.gated.dense_cost.macs
         self._listener.cut(Cut(self._state.done, share, int(engine.removed.sum())))
         return True

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from depl0.search.convergence import StablePeriod
 from depl0.search.freezing import Freezing
-from depl0.surgery.shrink import Shrunk
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,6 @@ class SearchListener:
 
     def frozen(self, freezing: Freezing) -> None:
         """Handle the frozen gates, still inside :meth:`freezing`."""
-
-    def shrunk(self, shrunk: Shrunk) -> None:
-        """Handle a smaller host, after optimizers and averages were updated."""
 
     def cut(self, cut: Cut) -> None:
         """Handle a cut, after which the network is smaller."""

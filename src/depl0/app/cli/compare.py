@@ -16,9 +16,7 @@ from depl0.app.table import printable
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from depl0.app.runs.progress import Reporter
     from depl0.app.studies.compare import Comparison
-    from depl0.app.studies.study import Result, Study
     from depl0.app.studies.workers import Workers
     from depl0.app.table import Table
 
@@ -38,12 +36,6 @@ def compare_command(
             help="Methods, e.g. dep-l0,dep-l0:backward,dep-l0:conv1d,l0-hc,l1-norm (default: the recipe's own)."
         ),
     ] = None,
-    choose: Annotated[
-        str | None,
-        typer.Option(
-            help="A recipe field and values to try for each method on held-out images, e.g. finetune.lr=0.01,0.02,0.05."
-        ),
-    ] = None,
     budgets: Annotated[
         str | None, typer.Option(help="Several budgets instead of one, e.g. 0.5,0.25,0.15; they are drawn as lines.")
     ] = None,
@@ -59,45 +51,32 @@ def compare_command(
 
     All runs share one recipe; the table has mean ± spread. Run the command again to resume.
     """
-    from depl0.app.runs.progress import make_reporter
-    from depl0.app.runtime.threads import threads_by_work
-    from depl0.app.studies.choice import Trials, read_choice
     from depl0.app.studies.compare import Comparison, read_methods
-    from depl0.app.studies.study import Study
 
     recipe = chosen_recipe(**options)
     several = () if budgets is None else read_budgets(budgets)
     comparison = Comparison(recipe, () if methods is None else read_methods(methods), seeds, several)
-    folder, reporter = study_folder(out, "comparison", recipe.name), make_reporter(quiet)
-    if choose is not None:
-        if not (folder / "study.json").exists():
-            Study("comparison", comparison.members(), folder)  # raises for a foreign folder before any trial
-        trials = Trials(comparison.recipes(), read_choice(choose), comparison.metric)
-        with threads_by_work():
-            comparison = comparison.chosen(trials.run(folder, reporter, workers_of(on, cpus, gpus)))
-    run_comparison(comparison, folder, reporter, as_json, workers_of(on, cpus, gpus))
+    run_comparison(comparison, study_folder(out, "comparison", recipe.name), quiet, as_json, workers_of(on, cpus, gpus))
 
 
 def run_comparison(
-    comparison: Comparison, folder: Path, reporter: Reporter, as_json: bool, workers: Workers | None = None
+    comparison: Comparison, folder: Path, quiet: bool, as_json: bool, workers: Workers | None = None
 ) -> None:
-    """Run the members that are not finished, write the files of the comparison, and print its table."""
+    """Run the members that are not finished, and print the table. Ends with an error if members failed."""
+    from depl0.app.runs.progress import make_reporter
+    from depl0.app.runtime.accelerator import is_first_process
     from depl0.app.runtime.threads import threads_by_work
-    from depl0.app.studies.compare import tabulate
-    from depl0.app.studies.pictures import draw_comparison
-    from depl0.app.studies.study import Study, carry_out
+    from depl0.app.studies.study import raise_if_failed
 
-    study = Study("comparison", comparison.members(), folder)
     with threads_by_work():
-        result, table = carry_out(
-            study,
-            reporter,
-            lambda outcomes: comparison.summarise(outcomes, study.folder),
-            tabulate,
-            draw_comparison,
-            workers,
-        )
-    finish(study, result, table, as_json)
+        study, result, table = comparison.run(folder, make_reporter(quiet), workers)
+    if is_first_process():
+        if as_json:
+            typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        else:
+            print_table(table)
+            echo(f"files in {folder}")
+    raise_if_failed(study)
 
 
 def workers_of(on: str | None, cpus: int, gpus: int) -> Workers | None:
@@ -110,20 +89,6 @@ def workers_of(on: str | None, cpus: int, gpus: int) -> Workers | None:
 def study_folder(out: str | None, kind: str, name: str) -> Path:
     """Return the folder of a study."""
     return Path(out) if out else Path("runs") / f"{name}-{kind}"
-
-
-def finish(study: Study, result: Result, table: Table, as_json: bool) -> None:
-    """Print the result; end with an error if members failed."""
-    from depl0.app.runtime.accelerator import is_first_process
-    from depl0.app.studies.study import raise_if_failed
-
-    if is_first_process():
-        if as_json:
-            typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
-        else:
-            print_table(table)
-            echo(f"files in {study.folder}")
-    raise_if_failed(study)
 
 
 def print_table(table: Table) -> None:

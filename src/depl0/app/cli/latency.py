@@ -23,7 +23,7 @@ def latency_command(
     device: Annotated[str, choice("--device", ("cpu", "cuda"), "Device to measure on.")] = "cpu",
     backend: Annotated[str, typer.Option(help=f"Some of {','.join(BACKENDS)}.")] = ",".join(BACKENDS),
     budget: Annotated[
-        float | None, typer.Option(help="Models only: predict the speed at this share of the MACs, untrained.")
+        float | None, typer.Option(help="Models only: predict the speed at this fraction of the MACs, untrained.")
     ] = None,
     round_to: Annotated[str, typer.Option(help="With --budget: multiples of channels to compare, e.g. 1,8,16.")] = "1",
     image_size: Annotated[int, typer.Option(help="Models only: height and width of the images.", min=0)] = 0,

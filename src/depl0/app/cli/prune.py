@@ -100,8 +100,8 @@ def chosen_recipe(
     set_: Annotated[list[str] | None, SET] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
-    shares = () if budget is None else read_budgets(budget, "--budget")
-    if len(shares) > 1:
+    budgets = () if budget is None else read_budgets(budget, "--budget")
+    if len(budgets) > 1:
         raise InputError(
             f"--budget takes one fraction here, got {budget} instead.",
             hint="prune --quick makes a network for each of several, and compare --budgets trains them.",
@@ -112,7 +112,7 @@ def chosen_recipe(
         "task.spec": task,
         "model.weights": weights,
         "model.pretrained": pretrained,
-        "gates.budget": shares[0] if shares else None,
+        "gates.budget": budgets[0] if budgets else None,
         "gates.of": of,
         "gates.round_to": round_to,
         "gates.method": method or (QUICK_METHOD if quick else None),
@@ -143,9 +143,9 @@ def prune_command(
 ) -> None:
     """Prune a network, and report the result."""
     options = with_model(options)
-    shares = () if options["budget"] is None else read_budgets(options["budget"], "--budget")
-    if options["quick"] and len(shares) > 1:
-        return _prune_to_each(shares, {**options, "budget": f"{shares[0]}"}, out, quiet, as_json)
+    budgets = () if options["budget"] is None else read_budgets(options["budget"], "--budget")
+    if options["quick"] and len(budgets) > 1:
+        return _prune_to_each(budgets, {**options, "budget": f"{budgets[0]}"}, out, quiet, as_json)
     from depl0.app.cli.result import closing_line, result_table
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.accelerator import is_first_process
@@ -168,12 +168,11 @@ def _prune_to_each(
 ) -> None:
     """Prune a network to each budget, each in its own run folder, and compare them."""
     from depl0.app.cli.compare import run_comparison, study_folder
-    from depl0.app.runs.progress import make_reporter
     from depl0.app.studies.compare import Comparison
 
-    recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
-    comparison, folder = Comparison(recipe, (), 1, budgets, by_budget=True), study_folder(out, "budgets", recipe.name)
-    run_comparison(comparison, folder, reporter, as_json)
+    recipe = chosen_recipe(**options)
+    comparison = Comparison(recipe, (), 1, budgets, by_budget=True)
+    run_comparison(comparison, study_folder(out, "budgets", recipe.name), quiet, as_json)
 
 
 def with_model(options: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from depl0.app.cli.options import choice, echo
 from depl0.errors import InputError
 
 if TYPE_CHECKING:
+    from depl0.app.reports.html import StudyPart
     from depl0.app.reports.run import Run
-    from depl0.app.reports.study import StudyPart
 
-FORMATS = ("html", "md", "json", "csv", "latex")
+FORMATS = ("html", "md", "csv", "latex")
 
 
 def report_command(
@@ -46,8 +46,8 @@ def _read_study(folder: Path) -> tuple[list[Run], StudyPart]:
     """Return the started runs of a comparison, and the comparison's own part of the page."""
     from depl0._util.io import read_json
     from depl0.app.reports.run import read_runs
-    from depl0.app.reports.study import study_part
     from depl0.app.studies.compare import paired_differences, tabulate
+    from depl0.app.studies.pictures import study_part
 
     path = folder / "comparison.json"
     try:
@@ -62,4 +62,4 @@ def _read_study(folder: Path) -> tuple[list[Run], StudyPart]:
     runs, groups = read_runs([folder / name for name in names]), dict[str, list[Run]]()
     for name, run in zip(names, runs, strict=True):
         groups.setdefault(name.rpartition("/seed-")[0] or name, []).append(run)
-    return runs, study_part(str(result["recipe"]), tables, groups, folder)
+    return runs, study_part(result, tables, groups, folder)

@@ -302,8 +302,6 @@ class SearchSection(Section):
     """Fraction of every label spread over all classes, if the task has classes."""
     clip_norm: Above0 | None = None
     """Clip the gradient norm of the weights (default: no clipping)."""
-    ema_decay: Annotated[float, Strict(), at.Gt(0), at.Lt(1)] | None = None
-    """Decay of a moving average of the weights, which is then evaluated (default: no average)."""
     dense_baseline: Flag = False
     """Also train the dense network, for as long as search and fine-tuning, to compare with; only without weights."""
 

@@ -7,10 +7,12 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -63,8 +65,6 @@ _METADATA: dict[str, Any] = {
 }
 """file types of a figure, without metadata that would differ between two equal figures"""
 
-Draw = Callable[[Axes], None]
-
 
 @contextmanager
 def style() -> Iterator[None]:
@@ -93,27 +93,40 @@ def write(figure: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def inline_svg(draw: Draw, width: float, height: float, prefix: str, label: str) -> str:
-    """Return one drawing as an SVG element that takes its colours from the page around it.
+@dataclass(frozen=True)
+class Drawing:
+    """A drawing that is embedded in the page and written to files."""
 
-    ``prefix`` makes its ids unique among the page's figures; ``label`` is for screen readers.
-    """
-    with style():
-        figure = new_figure(width, height)
-        draw(figure.subplots())
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", text)
-    for colour, name in _OF_THE_PAGE.items():
-        text = text.replace(colour, name)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{_attribute(label)}" ', 1)
+    name: str
+    label: str
+    """description for screen readers"""
+    width: float
+    """inches"""
+    height: float
+    draw: Callable[[Axes], None]
+    is_detail: bool = False
+    """whether the page shows it under "Details" only"""
 
+    @property
+    def pixels(self) -> int:
+        """Return the width of the drawing on the page."""
+        return round(72 * self.width)
 
-def _attribute(text: str) -> str:
-    for sign, safe in (("&", "&amp;"), ('"', "&quot;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(sign, safe)
-    return text
+    def figure(self) -> Figure:
+        """Return the drawing as a figure."""
+        made = new_figure(self.width, self.height)
+        self.draw(made.subplots())
+        return made
+
+    def svg(self, prefix: str) -> Markup:
+        """Return an SVG element that takes its colours from the page around it. ``prefix`` makes its ids unique."""
+        with style():
+            buffer = io.StringIO()
+            self.figure().savefig(buffer, format="svg", transparent=True, metadata=_METADATA["svg"])
+        text = buffer.getvalue()
+        text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+        text = re.sub(r'\bid="', f'id="{prefix}-{self.name}-', text)
+        text = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-{self.name}-", text)
+        for colour, name in _OF_THE_PAGE.items():
+            text = text.replace(colour, name)
+        return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{escape(self.label)}" ', 1))

@@ -1,4 +1,4 @@
-"""The tables of a report: dense → compact, all runs, layers, unprunable channels, and provenance."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from depl0.app.reports.run import Run, dig
 from depl0.app.reports.show import change as changed
-from depl0.app.reports.show import count, duration, milliseconds, share, size
+from depl0.app.reports.show import count, duration, fraction, milliseconds, points, size
 from depl0.app.table import Column, Table
 from depl0.app.tasks import ACCURACY, Metric
 from depl0.latency.measure import Speedup
@@ -24,44 +24,39 @@ _QUANTITIES: tuple[tuple[str, str, _Show], ...] = (
 )
 
 
+def _number(key: str, title: str, show: Callable[[Any], str] = str, *, hidden: bool = False) -> Column:
+    return Column(key, title, show, is_number=True, hidden=hidden)
+
+
+def _shown(show: _Show, value: float | None) -> str | None:
+    return None if value is None else show(value)
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return after - before if before is not None and after is not None else None
+
+
 def dense_to_compact(run: Run) -> Table:
     """Return the metric and the cost of the dense and the compact network."""
-    label = run.metric.label
-    if run.split == "test":
-        rows = [_metric_row(run.metric, label, run.value("dense"), run.value("compact"))]
-    else:
-        held_out = run.validation("dense"), run.validation("compact")
-        rows = [
-            _metric_row(run.metric, f"validation {label}", *held_out),
-            _metric_row(run.metric, f"test {label}", run.value("dense"), run.value("compact")),
-        ]
+    splits = ["test"] if run.split == "test" else ["validation", "test"]
+    rows = [_metric_row(run, split, f"{split} " if len(splits) > 1 else "") for split in splits]
     for name, key, show in _QUANTITIES:
         large, small = run.get("dense", key), run.get("compact", key)
-        ratio = small / large if large and small is not None else None
-        compared = _shown(lambda r: f"{share(r)} left", ratio)
         if key.startswith("latency"):
             compared = faster(run, int(name.rpartition(" ")[2]))
-        rows.append(
-            {
-                "quantity": name,
-                "dense": _shown(show, large),
-                "compact": _shown(show, small),
-                "change": compared,
-            }
-        )
-    columns = (
-        Column("quantity", ""),
-        Column("dense", "dense", is_number=True),
-        Column("compact", "compact", is_number=True),
-        Column("change", "change", is_number=True),
-    )
-    return Table(f"{run.label}: dense → compact", columns, rows)
+        else:
+            compared = f"{fraction(small / large)} left" if large and small is not None else None
+        cells = {"dense": _shown(show, large), "compact": _shown(show, small)}
+        rows.append({"quantity": name, **cells, "change": compared})
+    columns = (Column("quantity", ""), _number("dense", "dense"), _number("compact", "compact"))
+    return Table(f"{run.label}: dense → compact", (*columns, _number("change", "change")), rows)
 
 
-def _metric_row(metric: Metric, label: str, dense: float | None, compact: float | None) -> dict[str, Any]:
+def _metric_row(run: Run, split: str, before: str) -> dict[str, Any]:
+    metric, dense, compact = run.metric, run.value("dense", split), run.value("compact", split)
     unit = " points" if metric.unit == "%" else f" {metric.unit}".rstrip()
     return {
-        "quantity": label if metric.higher_is_better else f"{label} ({metric.direction})",
+        "quantity": before + metric.label + ("" if metric.higher_is_better else f" ({metric.direction})"),
         "dense": _shown(metric.show, dense),
         "compact": _shown(metric.show, compact),
         "change": _shown(lambda value: changed(metric, value) + unit, _difference(dense, compact)),
@@ -74,62 +69,47 @@ def faster(run: Run, batch: int = 1) -> str | None:
     return None if found is None else Speedup(**found).in_words()
 
 
-def _shown(show: _Show, value: float | None) -> str | None:
-    return None if value is None else show(value)
-
-
-def _difference(before: float | None, after: float | None) -> float | None:
-    return after - before if before is not None and after is not None else None
+# -- all runs ----------------------------------------------------------------------------------------------------------
 
 
 def all_runs(runs: Sequence[Run]) -> Table:
-    """Return one row per run. If runs have different metrics, each metric has its own columns."""
+    """Return one row per run. Each metric has its own columns."""
     metrics = list(dict.fromkeys(run.metric for run in runs))
-    changes = {metric: "change" if len(metrics) == 1 else f"{metric.name}_change" for metric in metrics}
-    rows = [_run_row(run, changes[run.metric]) for run in runs]
     held_out = any(run.split == "validation" for run in runs)
-    of_metrics = [column for metric in metrics for column in _metric_columns(metric, changes[metric], held_out)]
-    return Table("All runs", (*_BEFORE_METRICS, *of_metrics, *_AFTER_METRICS), rows)
+    columns = [column for metric in metrics for column in _metric_columns(metric, held_out)]
+    return Table("All runs", (*_BEFORE_METRICS, *columns, *_AFTER_METRICS), [_run_row(run) for run in runs])
 
 
-def _metric_columns(metric: Metric, change: str, held_out: bool) -> tuple[Column, ...]:
-    short = "acc." if metric == ACCURACY else metric.label
-    validation = Column(f"validation_{metric.name}", f"validation {short}", metric.show, is_number=True)
-    return (
-        Column(f"dense_{metric.name}", f"dense {short}", metric.show, is_number=True),
-        Column(metric.name, f"compact {short}", metric.show, is_number=True),
-        *([validation] if held_out else []),
-        Column(change, "change", lambda value: changed(metric, value), is_number=True),
-    )
+def _metric_columns(metric: Metric, held_out: bool) -> list[Column]:
+    label = "acc." if metric == ACCURACY else metric.label
+    return [
+        _number(f"dense_{metric.name}", f"dense {label}", metric.show),
+        _number(metric.name, f"compact {label}", metric.show),
+        *([_number(f"validation_{metric.name}", f"validation {label}", metric.show)] if held_out else []),
+        _number(f"{metric.name}_change", "change", lambda value: changed(metric, value)),
+    ]
 
 
-def _run_row(run: Run, change: str) -> dict[str, Any]:
+def _run_row(run: Run) -> dict[str, Any]:
     name, dense, compact = run.metric.name, run.value("dense"), run.value("compact")
-    row: dict[str, Any] = {
+    return {
         "run": run.label,
-        "name": run.get("name") or run.recipe.get("name"),
+        "name": run.recipe.get("name"),
         "method": run.method,
         "model": run.get("model") or dig(run.recipe, "model", "spec"),
         "data": run.get("data") or dig(run.recipe, "data", "spec"),
-        "seed": run.get("seed") if run.is_finished else dig(run.recipe, "run", "seed"),
+        "seed": dig(run.recipe, "run", "seed"),
         "budget": dig(run.recipe, "gates", "budget"),
         "budget_of": run.get("budget_of"),
         f"dense_{name}": dense,
         name: compact,
-        f"validation_{name}": run.validation("compact"),
-        change: _difference(dense, compact),
-        "macs_left": run.get("macs_left"),
-        "params_left": run.get("params_left"),
+        f"validation_{name}": run.value("compact", "validation"),
+        f"{name}_change": _difference(dense, compact),
+        **{key: run.get(key) for key in ("macs_left", "params_left", "settled_epoch", "seconds", "steps")},
         "converged_epoch": run.get("convergence", "epoch"),
-        "settled_epoch": run.get("settled_epoch"),
-        "seconds": run.get("seconds"),
-        "steps": run.get("steps"),
         "commit": run.environment.get("commit"),
+        **{f"{part}_{key}": run.get(part, key) for _, key, _ in _QUANTITIES for part in ("dense", "compact")},
     }
-    for _, key, _show in _QUANTITIES:
-        for network in ("dense", "compact"):
-            row[f"{network}_{key}"] = run.get(network, key)
-    return row
 
 
 _BEFORE_METRICS = (
@@ -138,52 +118,111 @@ _BEFORE_METRICS = (
     Column("method", "method"),
     Column("model", "model"),
     Column("data", "data", hidden=True),
-    Column("seed", "seed", is_number=True),
-    Column("budget", "budget", share, is_number=True),
+    _number("seed", "seed"),
+    _number("budget", "budget", fraction),
     Column("budget_of", "of", hidden=True),
 )
+_SEEN = ("compact_latency_ms", "compact_latency_ms_32", "compact_file_bytes")
 _AFTER_METRICS = (
-    Column("macs_left", "MACs left", share, is_number=True),
-    Column("params_left", "params left", share, is_number=True),
+    _number("macs_left", "MACs left", fraction),
+    _number("params_left", "params left", fraction),
     *(
-        Column(
-            f"{network}_{key}",
-            f"{name}, {network}",
-            show,
-            is_number=True,
-            hidden=not (network == "compact" and key in ("latency_ms", "latency_ms_32", "file_bytes")),
-        )
+        _number(f"{part}_{key}", f"{name}, {part}", show, hidden=f"{part}_{key}" not in _SEEN)
         for name, key, show in _QUANTITIES
-        for network in ("dense", "compact")
+        for part in ("dense", "compact")
     ),
-    Column("converged_epoch", "converged at epoch", is_number=True, hidden=True),
-    Column("settled_epoch", "settled since epoch", is_number=True, hidden=True),
-    Column("seconds", "time", duration, is_number=True),
+    _number("converged_epoch", "converged at epoch", hidden=True),
+    _number("settled_epoch", "settled since epoch", hidden=True),
+    _number("seconds", "time", duration),
     Column("steps", "steps", count, hidden=True),
     Column("commit", "commit", hidden=True),
 )
 
 
+# -- stages and answers ------------------------------------------------------------------------------------------------
+
+
+def stages(run: Run) -> Table:
+    """Return the metric before pruning, at the cut, and after each recovery step."""
+    metric, dense = run.metric, run.value("dense", run.split)
+    found: list[tuple[str, float | None, str]] = [("dense network", dense, "")]
+    fits = {"compensated": "layers behind the cut fitted anew", "renewed": "batch-norm statistics measured anew"}
+    cut = run.get("freezing", f"{metric.name}_after")
+    found.append(("at the cut", cut, fits.get(str(run.get("freezing", "statistics")), "")))
+    for event in (event for event in run.events if event["event"] == "recovery"):
+        found.append(("recovered without labels", event.get(metric.name), f"{event.get('steps', '?')} steps"))
+    epochs = sum(line.get("phase") == "finetune" for line in run.epochs)
+    if epochs:
+        trained = f"{epochs} epoch{'s' if epochs > 1 else ''} with labels"
+        found.append(("fine-tuned", run.value("compact", run.split), trained))
+    rows = [
+        {"stage": stage, "value": value, "change": _difference(dense, value) if place else None, "what": what}
+        for place, (stage, value, what) in enumerate(found)
+        if isinstance(value, (int, float))
+    ]
+    columns = (
+        Column("stage", ""),
+        _number("value", f"{run.split} {metric.label}", metric.show),
+        _number("change", "against dense", lambda value: changed(metric, value)),
+        Column("what", "what was done", missing=""),
+    )
+    return Table(f"{run.label}: before → at the cut → after", columns, rows if len(rows) > 1 else [])
+
+
+def classes(run: Run) -> Table:
+    """Return the accuracy of every class, before and after."""
+    rows = []
+    for each in run.answers.get("classes", []):
+        dense, compact = (
+            100 * right / each["images"] if right is not None and each["images"] else None
+            for right in (each.get("dense"), each["compact"])
+        )
+        row = {"class": each["name"], "images": each["images"], "dense": dense, "compact": compact}
+        rows.append({**row, "change": _difference(dense, compact)})
+    columns = (
+        Column("class", "class"),
+        _number("images", "images", count),
+        _number("dense", "dense", "{:.1f} %".format),
+        _number("compact", "compact", "{:.1f} %".format),
+        _number("change", "change, points", points),
+    )
+    return Table(f"{run.label}: {run.answers.get('split')} accuracy of every class", columns, rows)
+
+
+def examples(run: Run) -> list[dict[str, Any]]:
+    """Return the images whose prediction changed with the names of their classes, newly wrong ones first."""
+    names = [each["name"] for each in run.answers.get("classes", [])]
+    order, found = ("now wrong", "now right", "wrong before and after"), []
+    for example in run.answers.get("examples", []):
+        label, dense, compact = (example[key] for key in ("label", "dense", "compact"))
+        verdict = order[1] if compact == label else order[0] if dense == label else order[2]
+        named = {key: names[example[key]] for key in ("label", "dense", "compact") if example[key] < len(names)}
+        found.append({**example, **named, "verdict": verdict})
+    return sorted(found, key=lambda example: order.index(example["verdict"]))
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
 def layers(run: Run) -> Table:
-    """Return every layer: channels before and after, and its cost."""
+    """Return every layer: channels before and after, its cost, and the error of its outputs if it was refitted."""
     fitted = {each["layer"]: each for each in run.get("freezing", "fitted") or []}
     rows = [
         _layer_row(row, place, fitted.get(row["layer"], {}))
         for place, row in enumerate(run.get("layers") or [], start=1)
     ]
-    named_after_layers = all(row["group"] in (None, row["layer"]) for row in rows)
-    known = [column for column in _LAYERS if not (fitted and named_after_layers and column.key == "group")]
-    return Table(f"{run.label}: layers", (*known, *(_ERRORS if fitted else ())), rows)
+    if not fitted:
+        return Table(f"{run.label}: layers", _LAYERS, rows)
+    same = all(row["group"] in (None, row["layer"]) for row in rows)  # then the column of groups is left out
+    columns = [column for column in _LAYERS if not (same and column.key == "group")]
+    return Table(f"{run.label}: layers", (*columns, *_ERRORS), rows)
 
 
 def _layer_row(row: dict[str, Any], place: int, fitted: dict[str, Any]) -> dict[str, Any]:
     macs, params = row.get("macs") or (None, None), row.get("params") or (None, None)
     return {
+        **{key: row.get(key) for key in ("layer", "group", "channels", "kept")},
         "place": place,
-        "layer": row["layer"],
-        "group": row.get("group"),
-        "channels": row["channels"],
-        "kept": row["kept"],
         "pruned": 1 - row["kept"] / row["channels"] if row["channels"] else None,
         "dense_macs": macs[0],
         "macs": macs[1],
@@ -195,23 +234,20 @@ def _layer_row(row: dict[str, Any], place: int, fitted: dict[str, Any]) -> dict[
     }
 
 
-_ERRORS = (
-    Column("error_before", "error, cut", "{:.3f}".format, is_number=True),
-    Column("error", "fitted", "{:.3f}".format, is_number=True),
-)
+_ERRORS = (_number("error_before", "error, cut", "{:.3f}".format), _number("error", "fitted", "{:.3f}".format))
 """columns for the squared error of a layer's outputs relative to their variance"""
 _LAYERS = (
-    Column("place", "#", is_number=True),
+    _number("place", "#"),
     Column("layer", "layer"),
     Column("group", "group"),
-    Column("channels", "channels", count, is_number=True),
-    Column("kept", "kept", count, is_number=True),
-    Column("pruned", "pruned", share, is_number=True),
-    Column("dense_macs", "MACs, dense", count, is_number=True),
-    Column("macs", "compact", count, is_number=True),
-    Column("macs_left", "left", share, is_number=True),
-    Column("dense_params", "params, dense", count, is_number=True),
-    Column("params", "compact", count, is_number=True),
+    _number("channels", "channels", count),
+    _number("kept", "kept", count),
+    _number("pruned", "pruned", fraction),
+    _number("dense_macs", "MACs, dense", count),
+    _number("macs", "compact", count),
+    _number("macs_left", "left", fraction),
+    _number("dense_params", "params, dense", count),
+    _number("params", "compact", count),
 )
 
 
@@ -222,33 +258,31 @@ def unprunable(run: Run) -> Table:
         for row in run.get("layers") or []
         for reason, channels in (row.get("unprunable") or row.get("frozen") or {}).items()
     ]
-    columns = (
-        Column("layer", "layer"),
-        Column("channels", "channels", count, is_number=True),
-        Column("unprunable", "unprunable", count, is_number=True),
-        Column("reason", "why"),
-    )
+    numbers = (_number("channels", "channels", count), _number("unprunable", "unprunable", count))
+    columns = (Column("layer", "layer"), *numbers, Column("reason", "why"))
     return Table(f"{run.label}: unprunable channels", columns, rows)
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+
+
+def _facts(title: str, facts: dict[str, Any]) -> Table:
+    rows = [{"what": what, "value": value} for what, value in facts.items() if value is not None]
+    return Table(title, (Column("what", ""), Column("value", "")), rows)
 
 
 def search_facts(run: Run) -> Table:
     """Return when the gates of the search settled, and how many gates the budget closed at the end."""
+    settled, epoch, since = run.get("settled_epoch"), *(run.get("convergence", key) for key in ("epoch", "since_epoch"))
+    converged = None if settled is None else "not noticed before its end"
+    if epoch is not None:
+        converged = f"epoch {epoch:.4g}" + (f" (at rest since {since:.4g})" if isinstance(since, (int, float)) else "")
     facts = {
-        "converged": _converged(run),
-        "at most 1 % of the gates differ from the final set since": _shown(
-            "epoch {:g}".format, run.get("settled_epoch")
-        ),
+        "converged": converged,
+        "at most 1 % of the gates differ from the final set since": _shown("epoch {:g}".format, settled),
         "gates closed by the budget at the end": run.get("freezing", "gates_closed"),
     }
-    rows = [{"what": what, "value": value} for what, value in facts.items() if value is not None]
-    return Table(f"{run.label}: the search", (Column("what", ""), Column("value", "")), rows)
-
-
-def _converged(run: Run) -> str | None:
-    epoch, since = run.get("convergence", "epoch"), run.get("convergence", "since_epoch")
-    if epoch is None:  # for a search with gates, both outcomes are reported
-        return None if run.get("settled_epoch") is None else "not noticed before its end"
-    return f"epoch {epoch:.4g}" + (f" (at rest since {since:.4g})" if isinstance(since, (int, float)) else "")
+    return _facts(f"{run.label}: the search", facts)
 
 
 def provenance(run: Run) -> Table:
@@ -260,15 +294,14 @@ def provenance(run: Run) -> Table:
         "seed": dig(run.recipe, "run", "seed"),
         "commit": environment.get("commit"),
         "Python": environment.get("python"),
-        "packages": ", ".join(f"{k} {v}" for k, v in (environment.get("packages") or {}).items()),
+        "packages": ", ".join(f"{k} {v}" for k, v in (environment.get("packages") or {}).items()) or None,
         "system": machine.get("system"),
         "processor": machine.get("processor"),
         "cores, threads": f"{machine.get('cores')}, {machine.get('threads')}" if machine else None,
-        "GPUs": ", ".join(machine.get("gpus") or []) if machine else None,
+        "GPUs": ", ".join(machine.get("gpus") or []) or None,
         "device, precision": ", ".join(str(dig(run.recipe, "run", key) or "?") for key in ("device", "precision")),
         "steps": _shown(count, run.get("steps")),
         "time": _shown(duration, run.get("seconds")),
         "compact = gated": _shown(lambda value: f"largest difference {value:.1e} ({dtype})", error),
-    }  # fmt: skip
-    rows = [{"what": what, "value": value} for what, value in facts.items()]
-    return Table(f"{run.label}: how to repeat it", (Column("what", ""), Column("value", "")), rows)
+    }
+    return _facts(f"{run.label}: how to repeat it", facts)

@@ -6,10 +6,11 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import annotated_types as at
 import numpy as np
 import numpy.typing as npt
 
@@ -24,9 +25,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-
 Matrix = npt.NDArray[np.float32]
 Kind = type[content.Fields]
+
+DETAILED = 20
+"""number of runs in a report with their own figures and section; further ones are only rows of the table"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,20 @@ class GateHistory:
     epochs: list[float]
     groups: dict[str, Matrix]
     """group -> (gates, epochs)"""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One bar of the structure figure."""
+
+    name: str
+    channels: int
+    kept: int
+
+    @property
+    def pruned(self) -> float:
+        """Return the removed fraction."""
+        return 1 - self.kept / self.channels if self.channels else math.nan
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,8 @@ class Run:
     events: list[dict[str, Any]]
     """its other lines: convergence, compaction, freezing"""
     gates: GateHistory | None
+    answers: dict[str, Any]
+    """content of ``answers.json``"""
 
     @property
     def is_finished(self) -> bool:
@@ -81,26 +100,17 @@ class Run:
         """Return the split on which epochs were evaluated: ``validation`` if images were held out, else ``test``."""
         return "validation" if dig(self.recipe, "data", "validation") else "test"
 
-    def value(self, network: str) -> float | None:
-        """Return the metric of the ``dense`` or the ``compact`` network."""
-        found: float | None = self.get(network, self.metric.name)
+    def value(self, network: str, split: str = "test") -> float | None:
+        """Return the metric of the ``dense`` or the ``compact`` network on a split."""
+        parents = ("validation",) if split == "validation" else ()
+        found: float | None = self.get(*parents, network, self.metric.name)
         return found
-
-    def validation(self, network: str) -> float | None:
-        """Return the same on the images held out for choices, if any."""
-        found: float | None = self.get("validation", network, self.metric.name)
-        return found
-
-    @property
-    def judged_dense(self) -> float | None:
-        """Return the dense network's metric on the images that epochs are evaluated on."""
-        return self.value("dense") if self.split == "test" else self.validation("dense")
 
     @property
     def method(self) -> str:
         """Return the method, with its direction if it has one."""
         gates = self.recipe.get("gates", {})
-        name = str(gates.get("method", MISSING_METHOD))
+        name = str(gates.get("method", "?"))
         return f"{name} ({gates['direction']})" if name == "dep-l0" and "direction" in gates else name
 
     @property
@@ -108,26 +118,6 @@ class Run:
         """Return the layers with gates in order of execution."""
         table = self.get("layers") or []
         return [Layer(row["layer"], row["channels"], row["kept"]) for row in table if row.get("prunable")]
-
-
-MISSING_METHOD = "?"
-DETAILED = 20
-"""number of runs in a report with their own figures and section; further ones are only rows of the table"""
-_AGAIN = "copy it again from where it was written."
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One bar of the structure figure."""
-
-    name: str
-    channels: int
-    kept: int
-    pruned: float = field(init=False)
-    """the removed fraction"""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pruned", 1 - self.kept / self.channels if self.channels else math.nan)
 
 
 def dig(value: Any, *keys: str) -> Any:
@@ -139,11 +129,11 @@ def dig(value: Any, *keys: str) -> Any:
     return value
 
 
-def read_runs(paths: Sequence[Path], detailed: int = DETAILED) -> list[Run]:
-    """Read several runs and give each a unique label. Gates are only read for the first ``detailed`` runs."""
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read several runs and give each a unique label. Gates are only read for the runs that are shown in detail."""
     labels = _labels(paths)
     return [
-        read_run(path, label, gates=place < detailed)
+        read_run(path, label, gates=place < DETAILED)
         for place, (path, label) in enumerate(zip(paths, labels, strict=True))
     ]
 
@@ -154,23 +144,19 @@ def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run
         raise InputError(f"{path} is not the folder of a run.", hint="pass a folder that depl0 prune wrote.")
     if not (path / "recipe.toml").is_file():
         raise InputError(f"{path} holds no run: there is no recipe.toml.", hint="pass a folder that depl0 prune wrote.")
-    text = _text(path / "recipe.toml")
-    try:
-        recipe = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path / 'recipe.toml'} is not valid TOML: {error}.") from error
-    _validate(path / "recipe.toml", recipe, content.RECIPE)
+    text = _text(path / "recipe.toml", io.MAX_TEXT)
     lines = _json_lines(path / "metrics.jsonl", _kind_of)
     return Run(
         label=label or path.name,
         path=path,
-        recipe=recipe,
+        recipe=_parsed(path / "recipe.toml", text, tomllib.loads, lambda found: content.RECIPE),
         recipe_text=text,
-        environment=_json_object(path / "environment.json", content.ENVIRONMENT),
-        summary=_json_object(path / "summary.json", content.SUMMARY),
+        environment=_json(path / "environment.json", content.ENVIRONMENT),
+        summary=_json(path / "summary.json", content.SUMMARY),
         epochs=[line for line in lines if "event" not in line],
         events=[line for line in lines if "event" in line],
-        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES, packed)) if gates else None,
+        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES, _packed)) if gates else None,
+        answers=_json(path / "answers.json", _ANSWERS),
     )
 
 
@@ -184,64 +170,76 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     raise InputError("the same run is given twice.", hint="name every run once.")
 
 
-def _text(path: Path, limit: int = io.MAX_TEXT) -> str:
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+class _Class(content.Fields):
+    name: str
+    images: content.Count
+    dense: content.Count | None = None
+    compact: content.Count
+
+
+class _Example(content.Fields):
+    number: content.Count
+    label: Annotated[int, at.Ge(0)]
+    dense: Annotated[int, at.Ge(0)]
+    compact: Annotated[int, at.Ge(0)]
+    picture: Annotated[str, at.MaxLen(100_000)] | None = None
+
+
+_ANSWERS = content.optional(
+    split=str, images=content.Count, changed=content.Count, classes=list[_Class], examples=list[_Example]
+)
+
+
+def _text(path: Path, limit: int) -> str:
     try:
         return io.read_bounded(path, limit).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def _json_object(path: Path, kind: Kind) -> dict[str, Any]:
-    if not path.exists():
-        return {}
+def _parsed(path: Path, text: str, parse: Callable[[str], Any], kind_of: Callable[[Any], Kind], line: str = "") -> Any:
+    """Return parsed text whose content is valid."""
     try:
-        found: dict[str, Any] = json.loads(_text(path, io.MAX_JSON))
+        found = parse(text)
+        content.validate(kind_of(found), found)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}.", hint=_AGAIN) from error
-    _validate(path, found, kind)
+        hint = "copy it again from where it was written."
+        raise InputError(f"{path} is damaged{line}: {error}.", hint=hint) from error
     return found
 
 
-def _validate(path: Path, found: dict[str, Any], kind: Kind, line: str = "") -> None:
-    try:
-        content.validate(kind, found)
-    except ValueError as error:
-        raise InputError(f"{path} is damaged{line}: {error}.", hint=_AGAIN) from error
-
-
-def _kind_of(line: dict[str, Any]) -> Kind:
-    return content.EventFields if isinstance(line, dict) and "event" in line else content.EpochFields
+def _json(path: Path, kind: Kind) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = _parsed(path, _text(path, io.MAX_JSON), json.loads, lambda found: kind)
+    return found
 
 
 def _json_lines(
-    path: Path,
-    kind_of: Callable[[dict[str, Any]], Kind],
-    shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line,
+    path: Path, kind_of: Callable[[Any], Kind], shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line
 ) -> list[dict[str, Any]]:
-    """Read a file of JSON lines; a truncated last line comes from an active or killed run.
+    """Read a file of JSON lines; a last line without an end comes from an active or killed run and is left out.
 
     ``shorten`` makes each line smaller before the next one is read.
     """
-    if not path.exists():
-        return []
-    lines = _text(path, io.MAX_LINES).splitlines()
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number == len(lines):
-                break
-            raise InputError(f"{path} is damaged in line {number}: {error}.", hint=_AGAIN) from error
-        _validate(path, value, kind_of(value), f" in line {number}")
-        found.append(shorten(value))
-    return found
+    lines = _text(path, io.MAX_LINES).split("\n")[:-1] if path.exists() else []
+    return [
+        shorten(_parsed(path, line, json.loads, kind_of, f" in line {number}"))
+        for number, line in enumerate(lines, start=1)
+    ]
+
+
+def _kind_of(line: Any) -> Kind:
+    return content.EventFields if isinstance(line, dict) and "event" in line else content.EpochFields
 
 
 # -- gates -------------------------------------------------------------------------------------------------------------
 
 
-def packed(line: dict[str, Any]) -> dict[str, Any]:
+def _packed(line: dict[str, Any]) -> dict[str, Any]:
     """Return a line with its numbers as arrays: a tenth of the memory of lists."""
     for key, kind in (("open", np.uint16), ("kept", np.uint32)):
         if line.get(key):

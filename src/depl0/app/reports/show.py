@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from depl0.app.table import MISSING
 from depl0.app.tasks import Metric
 
 
@@ -38,13 +41,13 @@ def size(value: float) -> str:
     return f"{value:.0f} B"
 
 
-def share(value: float) -> str:
+def fraction(value: float) -> str:
     """Format a fraction in percent.
 
-    >>> share(0.4986)
+    >>> fraction(0.4986)
     '49.9 %'
     """
-    return f"{value:.1%}".replace("%", " %")
+    return f"{100 * value:.1f} %"
 
 
 def points(value: float) -> str:
@@ -83,3 +86,14 @@ def duration(seconds: float) -> str:
     if seconds < 180:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 10 * 3600 else f"{seconds / 3600:.1f} h"
+
+
+def with_spread(mean: float | None, deviation: float | None, show: Callable[[float], str], unit: str = "") -> str:
+    """Format a mean over seeds, with its standard deviation if there is one.
+
+    >>> with_spread(91.5, 0.25, "{:.2f}".format, " %"), with_spread(0.5, None, "{:.2f}".format)
+    ('91.50 ± 0.25 %', '0.50')
+    """
+    if mean is None:
+        return MISSING
+    return show(mean) + ("" if deviation is None else f" ± {show(deviation).lstrip('+')}") + unit

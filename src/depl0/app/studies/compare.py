@@ -5,38 +5,34 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from depl0._util.io import atomic_write
 from depl0._util.user_code import shown_spec
 from depl0.app.data import shown_data
 from depl0.app.methods import METHODS
 from depl0.app.recipes.recipe import Recipe, folder_name, for_method, task_of
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies.choice import choice_note
+from depl0.app.reports.show import fraction, with_spread
+from depl0.app.runs.progress import Reporter
+from depl0.app.runtime.accelerator import is_first_process
 from depl0.app.studies.measures import (
     AGREEMENTS,
-    are_held_out,
-    cells_of,
-    change,
     describe,
-    direction_note,
     made_with,
     made_with_note,
-    milliseconds,
-    number_of,
+    mean_and_deviation,
     over_seeds,
-    score_titles,
-    seconds,
     seeds_from,
-    share,
     shown_agreement,
     unfinished_note,
-    value,
 )
-from depl0.app.studies.study import Outcome, Result
-from depl0.app.table import Table, text_table
+from depl0.app.studies.pictures import write_comparison
+from depl0.app.studies.study import Outcome, Result, Study, to_json
+from depl0.app.studies.workers import Workers
+from depl0.app.table import Table, markdown_page, text_table
 from depl0.app.tasks import Metric, metric_in
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS
@@ -45,23 +41,7 @@ from depl0.gates.threshold import COSTS
 DIRECTIONS = ("forward", "backward")
 SAME_COST = 0.005
 """costs that differ by at most this fraction of the dense cost count as equal on the frontier"""
-_T_QUANTILES = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
+_T_QUANTILES = "12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131"
 """97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; the last is used for more"""
 
 
@@ -124,7 +104,6 @@ class Comparison:
         methods: names or variants, as :func:`gates_of` reads them; none: the recipe's own method alone.
         seeds: number of runs for each method and budget, from the recipe's seed on.
         budgets: fractions of the cost to keep; none: the recipe's own budget.
-        choice: the choice of :class:`~depl0.app.studies.choice.Trials` for each method.
         by_budget: name members by their budgets alone.
     """
 
@@ -134,11 +113,10 @@ class Comparison:
         methods: Sequence[str],
         seeds: int,
         budgets: Sequence[float] = (),
-        choice: Mapping[str, Any] | None = None,
         *,
         by_budget: bool = False,
     ) -> None:
-        if budgets:  # values are chosen at the middle budget
+        if budgets:
             recipe = with_overrides(recipe, {"gates.budget": sorted(budgets)[len(budgets) // 2]})
         if recipe.gates.budget is None:
             raise InputError(
@@ -146,7 +124,7 @@ class Comparison:
                 f"fixed λ {recipe.penalty.weight:g} instead.",
                 hint="for example --budget 0.5.",
             )
-        self.recipe, self._choice, self._by_budget = recipe, choice, by_budget
+        self.recipe, self._by_budget = recipe, by_budget
         self.metric = task_of(recipe).metric
         self.methods = tuple(methods) or (recipe.gates.method,)
         folders = ["-".join(map(folder_name, parts_of(method))) for method in self.methods]
@@ -161,9 +139,7 @@ class Comparison:
     def members(self) -> dict[str, Recipe]:
         """Return the members, seed by seed, so that after an early end all methods have a similar number of runs."""
         return {
-            self._name(method, budget, seed): with_overrides(
-                recipe, {"run.seed": seed, "gates.budget": budget, **self._chosen(method)}
-            )
+            self._name(method, budget, seed): with_overrides(recipe, {"run.seed": seed, "gates.budget": budget})
             for seed in self.seeds
             for budget in self.budgets
             for method, recipe in self.recipes().items()
@@ -179,14 +155,20 @@ class Comparison:
         """Return the recipe of each method."""
         return {method: with_overrides(self.recipe, gates_of(self.recipe, method)) for method in self.methods}
 
-    def chosen(self, choice: Mapping[str, Any]) -> Comparison:
-        """Return the comparison with the choice of :class:`~depl0.app.studies.choice.Trials` for each method."""
-        return Comparison(self.recipe, self.methods, len(self.seeds), self.budgets, choice)
+    def run(self, folder: Path, reporter: Reporter, workers: Workers | None = None) -> tuple[Study, Result, Table]:
+        """Run the members that are not finished, and write the comparison's files after each of them."""
+        study = Study(self.members(), folder)
 
-    def _chosen(self, method: str) -> dict[str, object]:
-        """Return the fields chosen for a method; with these, all training images are used for training."""
-        choice = self._choice
-        return {} if choice is None else {choice["field"]: choice["chosen"][method], "data.validation": 0.0}
+        def publish(outcomes: list[Outcome]) -> tuple[Result, Table]:
+            result = self.summarise(outcomes, folder)
+            table = tabulate(result)
+            if is_first_process():
+                atomic_write(folder / "comparison.json", to_json(result))
+                atomic_write(folder / "comparison.md", markdown_page(table).encode())
+                write_comparison(result, folder)
+            return result, table
+
+        return study, *publish(study.run(reporter, publish, workers))
 
     def summarise(self, outcomes: list[Outcome], folder: Path) -> Result:
         """Return the content of ``comparison.json``."""
@@ -219,7 +201,6 @@ class Comparison:
             "epochs": self.recipe.search.epochs,
             "finetune_epochs": self.recipe.finetune.epochs,
             "seeds": list(self.seeds),
-            "choice": self._choice,
             dense: next((member[dense] for member in described.values() if member[dense] is not None), None),
             "dense_latency_ms": statistics.fmean(times) if times else None,
             "methods": rows,
@@ -271,20 +252,9 @@ def paired_differences(result: Result) -> Table:
         differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
         if differences:
             mean, half = statistics.fmean(differences), half_interval(differences)
-            interval = (
-                ""
-                if half is None
-                else f"{metric.number(mean - half, sign=True)} to " + metric.number(mean + half, sign=True)
-            )
-            rows.append(
-                (
-                    f"{first} less {second}",
-                    f"{budget:g}",
-                    str(len(differences)),
-                    metric.number(mean, sign=True),
-                    interval,
-                )
-            )
+            ends = [] if half is None else [metric.number(mean + sign * half, sign=True) for sign in (-1, 1)]
+            cells = (f"{budget:g}", str(len(differences)), metric.number(mean, sign=True), " to ".join(ends))
+            rows.append((f"{first} less {second}", *cells))
     titles = ("methods", "budget", "n", f"{metric.label}, mean difference", "95 % interval")
     return text_table(f"{result['recipe']}: differences between methods, seed by seed", titles, rows)
 
@@ -297,59 +267,44 @@ def half_interval(values: Sequence[float]) -> float | None:
     """
     if len(values) < 2:
         return None
-    quantile = _T_QUANTILES[min(len(values) - 1, len(_T_QUANTILES)) - 1]
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    quantiles = [float(word) for word in _T_QUANTILES.split()]
+    return quantiles[min(len(values) - 1, len(quantiles)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def tabulate(result: Result) -> Table:
     """Return the table of a comparison; with several budgets it marks the rows on the frontier."""
-    metric = metric_in(result)
-    held_out, several = are_held_out(result["members"], metric), len({row["budget"] for row in result["methods"]}) > 1
-    agreement = shown_agreement(result["members"])
-    extra = [""] if agreement is not None else []
-    rows: list[tuple[str, ...]] = []
-    if several:
-        score = value(metric, result[f"dense_{metric.name}"])
-        held, time = [""] if held_out else [], [milliseconds(result["dense_latency_ms"])] if extra else []
-        rows.append(("dense", "", "", *held, score, "", *extra, share(1.0), share(1.0), *time, "", ""))
-    for row in result["methods"]:
-        cells = cells_of(row, metric)
-        rows.append(
-            (
-                row["method"],
-                *([f"{row['budget']:g}"] if several else []),
-                number_of(row),
-                *([value(metric, *cells[f"validation_{metric.name}"])] if held_out else []),
-                value(metric, *cells[metric.name]),
-                change(metric, *cells["change"]),
-                *([share(*cells[agreement])] if agreement is not None else []),
-                share(*cells["macs_left"]),
-                share(*cells["params_left"]),
-                *([milliseconds(*cells["latency_ms"])] if agreement is not None else []),
-                seconds(*cells["seconds"]),
-                *([("yes" if row["on_frontier"] else "no") if row["n"] else ""] if several else []),
-            )
-        )
+    metric, agreement = metric_in(result), shown_agreement(result["members"])
+    several = len({row["budget"] for row in result["methods"]}) > 1
+    held_out = f"validation_{metric.name}"
+    has_held_out = any(member[held_out] is not None for member in result["members"])
+
+    def number(key: str, show: Callable[[float], str], unit: str = "") -> Callable[[dict[str, Any]], str]:
+        return lambda row: with_spread(row[key]["mean"], row[key]["sd"], show, unit) if key in row else ""
+
+    unit = f" {metric.unit}".rstrip()
+    columns: dict[str, Callable[[dict[str, Any]], str] | None] = {
+        "method": lambda row: row["method"],
+        "budget": (lambda row: f"{row['budget']:g}" if "budget" in row else "") if several else None,
+        "n": _number_of,
+        f"validation {metric.label}": number(held_out, metric.number, unit) if has_held_out else None,
+        f"test {metric.label}" if has_held_out else metric.label: number(metric.name, metric.number, unit),
+        "change": number("change", lambda value: metric.number(value, sign=True)),
+        AGREEMENTS[agreement or "equal_answers"]: number(agreement, _percent, " %") if agreement else None,
+        "MACs left": number("macs_left", _percent, " %"),
+        "parameters left": number("params_left", _percent, " %"),
+        "latency, batch 1": number("latency_ms", "{:.2f}".format, " ms") if agreement else None,
+        "time": number("seconds", "{:,.0f}".format, " s"),
+        "frontier": (lambda row: ("yes" if row["on_frontier"] else "no") if row.get("n") else "") if several else None,
+    }
+    shown = {title: cell for title, cell in columns.items() if cell is not None}
+    rows = [*([_dense_row(result, metric)] if several else []), *result["methods"]]
     return text_table(
         f"{result['recipe']}: methods compared",
-        (
-            "method",
-            *(["budget"] if several else []),
-            "n",
-            *score_titles(metric, held_out),
-            "change",
-            *([AGREEMENTS[agreement]] if agreement is not None else []),
-            "MACs left",
-            "parameters left",
-            *(["latency, batch 1"] if agreement is not None else []),
-            "time",
-            *(["frontier"] if several else []),
-        ),
-        tuple(rows),
+        tuple(shown),
+        [[cell(row) for cell in shown.values()] for row in rows],
         (
             *_notes(result, metric, several),
-            *choice_note(result["choice"]),
-            *direction_note(metric),
+            *(() if metric.higher_is_better else (f"{metric.title}: {metric.direction}.",)),
             *unfinished_note(result["members"]),
             *made_with_note(result["made_with"]),
         ),
@@ -357,14 +312,32 @@ def tabulate(result: Result) -> Table:
     )
 
 
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _number_of(row: dict[str, Any]) -> str:
+    """Return the cell with the number of seeds of a mean."""
+    if "n" not in row:
+        return ""
+    return str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}"
+
+
+def _dense_row(result: Result, metric: Metric) -> dict[str, Any]:
+    known = {metric.name: result[f"dense_{metric.name}"], "macs_left": 1.0, "params_left": 1.0}
+    known["latency_ms"] = result["dense_latency_ms"]
+    cells = {key: mean_and_deviation([] if value is None else [value]) for key, value in known.items()}
+    return {"method": "dense", **cells}
+
+
 def _notes(result: Result, metric: Metric, several: bool) -> tuple[str, ...]:
-    budgets = "Budgets as shares" if several else f"Budget {result['budget']:g}"
+    budgets = "Budgets as fractions" if several else f"Budget {result['budget']:g}"
     note = (
         f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
         f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
     )
     frontier = (
         f"On the frontier: no other row is better in {metric.label} or cost without being worse in the other; "
-        f"differences within the spread, or of {share(SAME_COST)} of the cost, count as none."
+        f"differences within the spread, or of {fraction(SAME_COST)} of the cost, count as none."
     )
     return (note, frontier) if several else (note,)

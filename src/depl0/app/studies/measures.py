@@ -1,16 +1,15 @@
-"""Cells and notes of a study's table: numbers of members and their statistics over seeds."""
+"""Numbers of a study's members, their statistics over seeds, and notes below its table."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from depl0._util.io import read_json
 from depl0.app.runs import schema as content
 from depl0.app.studies.study import Outcome
-from depl0.app.table import MISSING
 from depl0.app.tasks import Metric, metric_in
 from depl0.errors import InputError
 
@@ -28,13 +27,13 @@ def measure_names(metric: Metric) -> tuple[str, ...]:
 
 def measures(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of a finished run; ``change`` is compact minus dense, whether or not higher is better."""
-    name = metric_in(summary).name
-    compact, dense, agreement = summary["compact"][name], summary["dense"][name], summary.get("agreement") or {}
+    name, agreement = metric_in(summary).name, summary.get("agreement") or {}
+    compact, dense = summary["compact"][name], summary["dense"][name]
     return {
         name: compact,
         f"dense_{name}": dense,
         "change": None if dense is None else compact - dense,
-        f"validation_{name}": _validation(summary, name),
+        f"validation_{name}": summary["validation"]["compact"][name] if summary.get("validation") else None,
         "equal_answers": agreement.get("equal"),
         "output_error": agreement.get("error"),
         "cost_left": summary["budget_reached"],  # fraction of the cost that the budget limits
@@ -46,24 +45,6 @@ def measures(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _validation(summary: dict[str, Any], name: str) -> float | None:
-    """Return the compact network's metric on the images held out for choices, if any."""
-    held_out = summary.get("validation")
-    found: float | None = None if held_out is None else held_out["compact"][name]
-    return found
-
-
-def are_held_out(members: Iterable[dict[str, Any]], metric: Metric) -> bool:
-    """Return True if members held out images for choices, so that tables also show the metric on these."""
-    return any(member[f"validation_{metric.name}"] is not None for member in members)
-
-
-def shown_agreement(members: Iterable[dict[str, Any]]) -> str | None:
-    """Return the entry of :data:`AGREEMENTS` to show, or None if members were not compared with the dense network."""
-    members = list(members)
-    return next((name for name in AGREEMENTS if any(member.get(name) is not None for member in members)), None)
-
-
 def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
     """Return a member's entry in the study's JSON file: status, numbers (None if missing), and error."""
     numbers = dict.fromkeys(measure_names(metric)) if outcome.summary is None else measures(outcome.summary)
@@ -71,48 +52,10 @@ def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
     return {"name": outcome.name, "status": outcome.status, **numbers, "error": error}
 
 
-def status(row: dict[str, Any]) -> str:
-    """Return the cell with the status of a member."""
-    return str(row["status"]) if row["error"] is None else f"{row['status']}: {row['error']}"
-
-
-def unfinished_note(members: Iterable[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the line below a table that lists the members missing from its means."""
-    missing = [f"{member['name']}: {status(member)}" for member in members if member["status"] != "finished"]
-    return (f"Not in the table: {'; '.join(missing)}",) if missing else ()
-
-
-def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the commits and versions that finished runs were made with; more than one if they differ."""
-    return of_all(versions_of(folder) for folder in folders if (folder / "summary.json").exists())
-
-
-def of_all(versions: Iterable[Mapping[str, str | None]]) -> dict[str, list[str]]:
-    """Return the distinct commits and versions of several runs."""
-    told = list(versions)
-    return {name: sorted({found for each in told if (found := each.get(name))}) for name in MADE_WITH}
-
-
-def versions_of(folder: Path) -> dict[str, str | None]:
-    """Return commit and versions of a run. A damaged file is reported, but does not prevent the table."""
-    try:
-        environment = read_json(folder / "environment.json")
-        content.validate(content.ENVIRONMENT, environment)
-    except FileNotFoundError:
-        return dict.fromkeys(MADE_WITH)
-    except (OSError, ValueError, RecursionError):
-        return dict.fromkeys(MADE_WITH, "unknown")
-    told = {"commit": environment.get("commit"), **(environment.get("packages") or {})}
-    return {name: told.get(name) for name in MADE_WITH}
-
-
-def made_with_note(made: dict[str, list[str]]) -> tuple[str, ...]:
-    """Return the line below a table that lists commits and versions."""
-    parts = [f"{name} {' and '.join(value[:12] for value in values)}" for name, values in made.items() if values]
-    return (f"Made with {', '.join(parts)}.",) if parts else ()
-
-
-# -- over seeds ---------------------------------------------------------------------------------------------
+def shown_agreement(members: Iterable[dict[str, Any]]) -> str | None:
+    """Return the entry of :data:`AGREEMENTS` to show, or None if members were not compared with the dense network."""
+    members = list(members)
+    return next((name for name in AGREEMENTS if any(member.get(name) is not None for member in members)), None)
 
 
 def seeds_from(first: int, number: int) -> tuple[int, ...]:
@@ -131,87 +74,50 @@ def over_seeds(members: Sequence[dict[str, Any]], metric: Metric) -> dict[str, A
     finished = [member for member in members if member["status"] == "finished"]
     row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
     for name in measure_names(metric):
-        values = [member[name] for member in finished if member[name] is not None]
-        row[name] = {
-            "mean": statistics.fmean(values) if values else None,
-            "sd": statistics.stdev(values) if len(values) > 1 else None,
-        }
+        row[name] = mean_and_deviation([member[name] for member in finished if member[name] is not None])
     return row
 
 
-def number_of(row: dict[str, Any]) -> str:
-    """Return the cell with the number of seeds of a mean."""
-    return str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}"
+def mean_and_deviation(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean and the sample standard deviation of some values, None if there are too few."""
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "sd": statistics.stdev(values) if len(values) > 1 else None,
+    }
 
 
-def cells_of(row: dict[str, Any], metric: Metric) -> dict[str, tuple[float | None, float | None]]:
-    """Return mean and deviation of every number, from which the cells of tables are made."""
-    return {name: (row[name]["mean"], row[name]["sd"]) for name in measure_names(metric)}
+# -- notes -------------------------------------------------------------------------------------------------------------
 
 
-# -- cells ---------------------------------------------------------------------------------------------
+def unfinished_note(members: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the line below a table that lists the members missing from its means."""
+    missing = [
+        f"{member['name']}: {member['status']}" + ("" if member["error"] is None else f": {member['error']}")
+        for member in members
+        if member["status"] != "finished"
+    ]
+    return (f"Not in the table: {'; '.join(missing)}",) if missing else ()
 
 
-def value(metric: Metric, mean: float | None, spread: float | None = None) -> str:
-    """Format a metric's value, and its spread over seeds.
-
-    >>> value(Metric("accuracy", "%"), 91.5, 0.25), value(Metric("rmse"), 0.0123)
-    ('91.50 ± 0.25 %', '0.0123')
-    """
-    if mean is None:
-        return MISSING
-    spreads = "" if spread is None else f" ± {metric.number(spread)}"
-    return metric.number(mean) + spreads + (f" {metric.unit}" if metric.unit else "")
+def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
+    """Return the commits and versions that finished runs were made with; more than one if they differ."""
+    versions = [_versions(folder) for folder in folders if (folder / "summary.json").exists()]
+    return {name: sorted({found for each in versions if (found := each.get(name))}) for name in MADE_WITH}
 
 
-def score_titles(metric: Metric, held_out: bool) -> tuple[str, ...]:
-    """Return the columns of a metric: if images were held out for choices, on these and on the test images."""
-    return (f"validation {metric.label}", f"test {metric.label}") if held_out else (metric.label,)
+def _versions(folder: Path) -> dict[str, str | None]:
+    """Return commit and versions of a run. A damaged file is reported, but does not prevent the table."""
+    try:
+        environment = read_json(folder / "environment.json")
+        content.validate(content.ENVIRONMENT, environment)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError):
+        return dict.fromkeys(MADE_WITH, "unknown")
+    return {"commit": environment.get("commit"), **(environment.get("packages") or {})}
 
 
-def change(metric: Metric, mean: float | None, spread: float | None = None) -> str:
-    """Format the difference of two values of a metric.
-
-    >>> change(Metric("accuracy", "%"), -0.5), change(Metric("rmse"), 0.0123, 0.001)
-    ('-0.50', '+0.0123 ± 0.001')
-    """
-    if mean is None:
-        return MISSING
-    return metric.number(mean, sign=True) + ("" if spread is None else f" ± {metric.number(spread)}")
-
-
-def direction_note(metric: Metric) -> tuple[str, ...]:
-    """Return the line below a table whose metric is better if it is lower."""
-    return () if metric.higher_is_better else (f"{metric.title}: {metric.direction}.",)
-
-
-def share(value: float | None, spread: float | None = None) -> str:
-    """Format a fraction of a cost.
-
-    >>> share(0.25)
-    '25.0%'
-    """
-    return MISSING if value is None else f"{_spread(100 * value, None if spread is None else 100 * spread, '.1f')}%"
-
-
-def seconds(value: float | None, spread: float | None = None) -> str:
-    """Format a duration.
-
-    >>> seconds(61.4, 2.0)
-    '61 ± 2 s'
-    """
-    return MISSING if value is None else f"{_spread(value, spread, ',.0f')} s"
-
-
-def milliseconds(value: float | None, spread: float | None = None) -> str:
-    """Format the latency of a network.
-
-    >>> milliseconds(1.234)
-    '1.23 ms'
-    """
-    return MISSING if value is None else f"{_spread(value, spread, '.2f')} ms"
-
-
-def _spread(value: float, spread: float | None, form: str) -> str:
-    shown = format(value, form)
-    return shown if spread is None else f"{shown} ± {format(spread, form.lstrip('+'))}"
+def made_with_note(made: dict[str, list[str]]) -> tuple[str, ...]:
+    """Return the line below a table that lists commits and versions."""
+    parts = [f"{name} {' and '.join(value[:12] for value in values)}" for name, values in made.items() if values]
+    return (f"Made with {', '.join(parts)}.",) if parts else ()

@@ -1,32 +1,41 @@
-"""The picture of a comparison at several budgets: a line for each method, with its spread shaded."""
+"""The figures of a study: a line for each method over the budgets, and the metric by epoch over its seeds."""
 
 from __future__ import annotations
 
-import io
 import itertools
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from depl0._util.io import atomic_write
-from depl0.app.studies.measures import AGREEMENTS, share, shown_agreement
+from depl0.app.reports import curves
+from depl0.app.reports.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Drawing, style, write
+from depl0.app.reports.html import StudyPart
+from depl0.app.reports.run import Run
+from depl0.app.reports.show import fraction
+from depl0.app.studies.measures import AGREEMENTS, shown_agreement
 from depl0.app.studies.study import Result
-from depl0.app.tasks import metric_in
+from depl0.app.table import Table
+from depl0.app.tasks import Metric, metric_in
 from depl0.gates.threshold import COSTS
 
-COLOURS = ("#1b7837", "#2166ac", "#d6604d", "#762a83", "#e08214", "#4d4d4d", "#35978f", "#c51b7d", "#8c510a", "#01665e")
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, GREY)
 MARKERS = "oDs^vPX<>*"
-DENSE = "#888888"
+SIZE = 7.0, 4.4
 
 
-def draw_comparison(result: Result, folder: Path) -> None:
-    """Write ``comparison.png`` and ``comparison.svg``, unless there is a single budget or no finished member.
+def write_comparison(result: Result, folder: Path) -> None:
+    """Write ``comparison.png``, ``.svg`` and ``.pdf``, and further pictures if agreements were measured."""
+    with style():
+        for drawing in comparison(result):
+            write(drawing.figure(), folder, drawing.name)
+
+
+def comparison(result: Result) -> list[Drawing]:
+    """Return the drawings of a comparison at several budgets, none for a single budget or without finished members.
 
     If networks were compared with the dense one, as after ``--quick``, metric and agreement are both drawn, against the
     cost and against the measured milliseconds.
@@ -34,83 +43,95 @@ def draw_comparison(result: Result, folder: Path) -> None:
     metric = metric_in(result)
     done = [row for row in result["methods"] if row[metric.name]["mean"] is not None]
     if len({row["budget"] for row in result["methods"]}) < 2 or not done:
-        return
+        return []
     agreement = shown_agreement(result["members"])
-    across = ("cost_left",) if agreement is None else ("cost_left", "latency_ms")
-    upwards = (metric.name,) if agreement is None else (metric.name, agreement)
-    size = (1.0 + 6.0 * len(across), 1.0 + 3.6 * len(upwards))
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(upwards), len(across), squeeze=False)
-    for panel, (y, x) in zip(panels.flat, itertools.product(upwards, across), strict=True):
-        _draw_panel(panel, result, done, x, y)
-    if agreement is None:
-        panels.flat[0].set_title(_title(result))
-    else:
-        figure.suptitle(_title(result))
-    write_picture(figure, folder, "comparison")
+    made = []
+    for y, x in itertools.product(
+        [metric.name] + ([] if agreement is None else [agreement]),
+        ["cost_left"] + ([] if agreement is None else ["latency_ms"]),
+    ):
+
+        def draw(axes: Axes, x: str = x, y: str = y) -> None:
+            _draw_methods(axes, result, done, x, y)
+
+        name = "comparison" + ("" if y == metric.name else f"-{y}") + ("" if x == "cost_left" else "-latency")
+        made.append(Drawing(name, f"{_title(metric, y)} by {_across(result, x)}", *SIZE, draw))
+    return made
 
 
-def _draw_panel(axes: Axes, result: Result, done: list[dict[str, Any]], x: str, y: str) -> None:
-    """Draw one number of all networks against another."""
-    metric = metric_in(result)
-    show = metric.show if y == metric.name else share
-    methods = list(dict.fromkeys(row["method"] for row in done))
+def _title(metric: Metric, y: str) -> str:
+    if y in AGREEMENTS:
+        return f"{AGREEMENTS[y]} (with the dense network)"
+    remarks = [metric.unit] * bool(metric.unit) + [metric.direction] * (not metric.higher_is_better)
+    return f"test {metric.label}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def _across(result: Result, x: str) -> str:
+    return f"fraction of the {COSTS[result['of']]} left" if x == "cost_left" else "latency, batch 1 (ms)"
+
+
+def _draw_methods(axes: Axes, result: Result, done: list[dict[str, Any]], x: str, y: str) -> None:
+    """Draw one number of all networks against another, a line for each method with its spread shaded."""
+    metric, methods = metric_in(result), list(dict.fromkeys(row["method"] for row in done))
     for place, method in enumerate(methods):
         rows = sorted((row for row in done if row["method"] == method), key=lambda row: row[x]["mean"])
-        _draw_method(axes, rows, x, y, method, place)
-        if len(methods) == 1:
-            _label_points(axes, rows, x, y, show)
+        xs, ys = (np.array([row[name]["mean"] for row in rows]) for name in (x, y))
+        deviations = np.array([row[y]["sd"] or 0.0 for row in rows])
+        colour = COLOURS[place % len(COLOURS)]
+        axes.plot(xs, ys, color=colour, marker=MARKERS[place % len(MARKERS)], markersize=5, label=method)
+        axes.fill_between(xs, ys - deviations, ys + deviations, color=colour, alpha=0.18, linewidth=0)
+        for point in zip(xs, ys, strict=True) if len(methods) == 1 else ():
+            text = metric.show(point[1]) if y == metric.name else fraction(point[1])
+            axes.annotate(text, point, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
+    if len(methods) == 1:
+        axes.margins(x=0.1, y=0.15)
     dense = result[f"dense_{metric.name}"] if y == metric.name else None
     if dense is not None:
-        axes.axhline(dense, color=DENSE, linestyle=":", linewidth=1.2, label=f"dense: {metric.show(dense)}")
-    _label_axes(axes, result, x, y)
-    axes.legend(loc="best", frameon=False)
+        axes.axhline(dense, color=GREY, linestyle=":", linewidth=1.2, label=f"dense: {metric.show(dense)}")
+    axes.set_title(f"{result['recipe']}: {result['model']} on {result['data'].partition(':')[0]}")
+    axes.set_xlabel(_across(result, x))
+    axes.set_ylabel(_title(metric, y))
+    for axis, name in ((axes.xaxis, x), (axes.yaxis, y)):
+        if name == "cost_left" or name in AGREEMENTS:
+            axis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+    axes.legend(loc="best")
 
 
-def _draw_method(axes: Axes, rows: list[dict[str, Any]], x: str, y: str, method: str, place: int) -> None:
-    costs = [row[x]["mean"] for row in rows]
-    means = [row[y]["mean"] for row in rows]
-    spreads = [row[y]["sd"] or 0.0 for row in rows]
-    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-    axes.plot(costs, means, color=colour, marker=marker, markersize=5, linewidth=1.4, label=method)
-    low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-    high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-    axes.fill_between(costs, low, high, color=colour, alpha=0.18, linewidth=0)
+# -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def _label_points(axes: Axes, rows: list[dict[str, Any]], x: str, y: str, show: Callable[[float], str]) -> None:
-    for row in rows:
-        point, text = (row[x]["mean"], row[y]["mean"]), show(row[y]["mean"])
-        axes.annotate(text, point, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
-    axes.margins(x=0.1, y=0.15)
+def study_part(result: Result, tables: Sequence[Table], groups: Mapping[str, Sequence[Run]], folder: Path) -> StudyPart:
+    """Return the study's part of the page; ``groups`` are its runs, grouped over seeds."""
+    links = []
+    for run in (run for runs in groups.values() for run in runs):
+        address = run.path.relative_to(folder).as_posix()
+        page = "report.html" if (run.path / "report.html").is_file() else ""
+        links.append((address, f"{address}/{page}"))
+    drawings = comparison(result)
+    if any(_judged(run)[0] for runs in groups.values() for run in runs):
+        label = "Metric by epoch, mean and range over seeds"
+        drawings.append(Drawing("curves", label, *SIZE, lambda axes: draw_curves(axes, groups)))
+    return StudyPart(str(result["recipe"]), tuple(t for t in tables if t.rows), tuple(drawings), tuple(links))
 
 
-def _title(result: Result) -> str:
-    return f"{result['recipe']}: {result['model']} on {result['data'].partition(':')[0]}"
+def draw_curves(axes: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
+    """Draw the metric by epoch: the mean of each group as a line, the range over its seeds shaded."""
+    for place, (name, runs) in enumerate(groups.items()):
+        found = [(xs, ys) for xs, ys in map(_judged, runs) if xs]
+        if not found:
+            continue
+        epochs = min((xs for xs, _ in found), key=len)
+        values = np.array([ys[: len(epochs)] for _, ys in found])
+        colour = COLOURS[place % len(COLOURS)]
+        axes.plot(epochs, values.mean(0), color=colour, label=f"{name} (n = {len(values)})")
+        if len(values) > 1:
+            axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+    first = next(run for runs in groups.values() for run in runs)
+    axes.set_title("Metric by epoch: mean, and range over seeds")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(f"{first.split} {first.metric.label}" + (f", {first.metric.unit}" if first.metric.unit else ""))
+    axes.legend(loc="best")
 
 
-def _label_axes(axes: Axes, result: Result, x: str, y: str) -> None:
-    metric = metric_in(result)
-    if x == "cost_left":
-        axes.set_xlabel(f"share of the {COSTS[result['of']]} left")
-        axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
-    else:
-        axes.set_xlabel("latency, batch 1 (ms)")
-    if y == metric.name:
-        remarks = [metric.unit] * bool(metric.unit) + [metric.direction] * (not metric.higher_is_better)
-        axes.set_ylabel(f"test {metric.label}" + (f" ({', '.join(remarks)})" if remarks else ""))
-    else:
-        axes.set_ylabel(f"{AGREEMENTS[y]} (with the dense network)")
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
-    axes.grid(True, color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def write_picture(figure: Figure, folder: Path, name: str) -> None:
-    """Write a picture as PNG and SVG, the same bytes for the same numbers."""
-    with matplotlib.rc_context({"svg.hashsalt": "depl0"}):
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata)
-            atomic_write(folder / f"{name}.{kind}", buffer.getvalue())
+def _judged(run: Run) -> tuple[list[float], list[float]]:
+    return curves.series(run, f"{run.split}_{run.metric.name}")

@@ -6,7 +6,6 @@ checkpoint, and failed ones are tried again. A failed member does not affect the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -23,16 +22,13 @@ from depl0.app.runs.folder import RunFolder, first_difference
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.accelerator import is_first_process
 from depl0.app.studies.member import LOGS, Failure, run_member
-from depl0.app.studies.progress import member_table
 from depl0.app.studies.workers import Job, Workers
-from depl0.app.table import Table, markdown_page
 from depl0.app.training.session import Shared
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
 
 VERSION = 1
 POLL_SECONDS = 0.2
-TRIALS = "trials"
-"""subfolder of a study for the trial runs on which choices are based"""
+_OTHER = "choose another --out."
 
 Result = dict[str, Any]
 """content of a study's JSON file"""
@@ -54,16 +50,15 @@ class Outcome:
 class Study:
     """Members by name, in one folder. The constructor checks the folder and writes nothing."""
 
-    def __init__(self, kind: str, members: Mapping[str, Recipe], folder: Path) -> None:
+    def __init__(self, members: Mapping[str, Recipe], folder: Path) -> None:
         if not members:
-            raise InputError(f"the {kind} has no members.")
+            raise InputError("the comparison has no members.")
         for name in members:
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise InputError(
-                    f"member {name!r} would lie outside of the {kind}'s folder.",
+                    f"member {name!r} would lie outside of the comparison's folder.",
                     hint="choose another name for its recipe.",
                 )
-        self.kind = kind
         self.members = dict(members)
         self.folder = folder
         self._file = folder / "study.json"
@@ -72,7 +67,7 @@ class Study:
         self._take_up()
 
     def run(
-        self, reporter: Reporter, after_each: Callable[[list[Outcome]], None], workers: Workers | None = None
+        self, reporter: Reporter, after_each: Callable[[list[Outcome]], object], workers: Workers | None = None
     ) -> list[Outcome]:
         """Run the unfinished members, one after the other or in parallel by workers.
 
@@ -87,7 +82,8 @@ class Study:
                 continue
             reporter.note(f"{name} ({number}/{len(self.members)})")
             try:
-                self._run_member(name, recipe, reporter)
+                self._failures.pop(name, None)
+                self._note_failure(name, run_member(recipe, self.folder / name, reporter, self._shared), reporter)
             except (RunInterruptedError, StopRequested) as error:
                 after_each(self.outcomes())
                 raise RunInterruptedError(
@@ -103,18 +99,7 @@ class Study:
         """Return the current outcome of every member."""
         return [self._outcome(name) for name in self.members]
 
-    def _statuses(self) -> dict[str, str]:
-        return {outcome.name: outcome.status for outcome in self.outcomes()}
-
-    def path_of(self, name: str) -> Path:
-        """Return the run folder of a member."""
-        return self.folder / name
-
     # -- members -----------------------------------------------------------------------------------------------------
-
-    def _run_member(self, name: str, recipe: Recipe, reporter: Reporter) -> None:
-        self._failures.pop(name, None)
-        self._note_failure(name, run_member(recipe, self.path_of(name), reporter, self._shared), reporter)
 
     def _note_failure(self, name: str, failure: Failure | None, reporter: Reporter) -> None:
         if failure is not None:
@@ -122,7 +107,7 @@ class Study:
             reporter.note(f"{name} failed: {failure.message}")
 
     def _run_on(
-        self, workers: Workers, reporter: Reporter, after_each: Callable[[list[Outcome]], None]
+        self, workers: Workers, reporter: Reporter, after_each: Callable[[list[Outcome]], object]
     ) -> list[Outcome]:
         """Submit all unfinished members to workers, and wait for them."""
         left = [name for name in self.members if not self._is_finished(name)]
@@ -131,19 +116,17 @@ class Study:
         jobs = {name: workers.submit(self.folder, name) for name in left}
         reporter.note(f"{len(left)} of {len(self.members)} members submitted; they print to {self.folder / LOGS}")
         try:
-            with member_table(self.folder, self._statuses, reporter) as renew:
-                while jobs:
-                    ended = [name for name, job in jobs.items() if job.done()]
-                    for name in ended:
-                        self._note_failure(name, _result(jobs.pop(name)), reporter)
-                        if name not in self._failures:
-                            reporter.note(f"{name}: finished ({len(self.members) - len(jobs)}/{len(self.members)})")
-                    if ended:
-                        self._write()
-                        after_each(self.outcomes())
-                    renew()
-                    check_stop()
-                    time.sleep(POLL_SECONDS)
+            while jobs:
+                ended = [name for name, job in jobs.items() if job.done()]
+                for name in ended:
+                    self._note_failure(name, _result(jobs.pop(name)), reporter)
+                    if name not in self._failures:
+                        reporter.note(f"{name}: finished ({len(self.members) - len(jobs)}/{len(self.members)})")
+                if ended:
+                    self._write()
+                    after_each(self.outcomes())
+                check_stop()
+                time.sleep(POLL_SECONDS)
         except BaseException as error:
             workers.close(cancel=True)
             after_each(self.outcomes())
@@ -162,18 +145,18 @@ class Study:
 
     def _outcome(self, name: str) -> Outcome:
         try:
-            summary = RunFolder(self.path_of(name)).summary()
+            summary = RunFolder(self.folder / name).summary()
             if summary is not None:
                 content.check_finished(summary)
                 return Outcome(name, "finished", summary=summary)
         except FormatError as error:
             return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message, error.hint))
         except ValueError as error:
-            damage = f"{self.path_of(name) / 'summary.json'} is damaged: {error}."
+            damage = f"{self.folder / name / 'summary.json'} is damaged: {error}."
             return Outcome(name, "failed", failure=Failure(FormatError.__name__, damage))
         if name in self._failures:
             return Outcome(name, "failed", failure=self._failures[name])
-        return Outcome(name, "half done" if RunFolder(self.path_of(name)).has_begun else "not started")
+        return Outcome(name, "half done" if RunFolder(self.folder / name).has_begun else "not started")
 
     # -- study.json --------------------------------------------------------------------------------------------------
 
@@ -182,35 +165,27 @@ class Study:
             return
         described = {
             "version": VERSION,
-            "kind": self.kind,
-            "members": [
-                {"name": name, "recipe_sha256": _checksum(recipe), "recipe": write_recipe(recipe)}
-                for name, recipe in self.members.items()
-            ],
+            "members": [{"name": name, "recipe": write_recipe(recipe)} for name, recipe in self.members.items()],
             "failures": {name: asdict(failure) for name, failure in self._failures.items()},
         }
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._file, described)
+        atomic_write(self._file, to_json(described))
 
     def _take_up(self) -> None:
         """Raise if a folder belongs to something else, and load the recorded failures of this study."""
         if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(f"{self.folder} is a file, not a folder for a {self.kind}.", hint="choose another --out.")
-        if not self._file.exists():
-            if self.folder.exists() and any(not _may_be_there(entry.name) for entry in self.folder.iterdir()):
-                raise InputError(f"{self.folder} is not empty and holds no {self.kind}.", hint="choose another --out.")
-            return
-        kind, members, failures = _read(self._file)
-        if kind != self.kind:
-            raise InputError(f"{self.folder} holds a {kind}, not a {self.kind}.", hint="choose another --out.")
-        self._check_same(members)
-        self._failures = failures
+            raise InputError(f"{self.folder} is a file, not a folder for a comparison.", hint=_OTHER)
+        if self._file.exists():
+            members, self._failures = _read(self._file)
+            self._check_same(members)
+        elif self.folder.exists() and any(not entry.name.endswith(".part") for entry in self.folder.iterdir()):
+            raise InputError(f"{self.folder} is not empty and holds no comparison.", hint=_OTHER)
 
     def _check_same(self, earlier: Mapping[str, Recipe]) -> None:
-        hint = f"continue that {self.kind} with its own settings, or choose another --out."
+        hint = "continue that comparison with its own settings, or choose another --out."
         if list(earlier) != list(self.members):
             raise InputError(
-                f"{self.folder} holds another {self.kind}: its members are {', '.join(earlier)}; "
+                f"{self.folder} holds another comparison: its members are {', '.join(earlier)}; "
                 f"asked for: {', '.join(self.members)}.",
                 hint=hint,
             )
@@ -218,7 +193,7 @@ class Study:
             if earlier[name] != recipe:
                 field, was, now = first_difference(earlier[name], recipe)
                 raise InputError(
-                    f"{self.folder} holds a {self.kind} of another recipe: {field} of {name} was {was!r} and is now "
+                    f"{self.folder} holds a comparison of another recipe: {field} of {name} was {was!r} and is now "
                     f"{now!r}.",
                     hint=hint,
                 )
@@ -236,28 +211,6 @@ def _result(job: Job) -> Failure | None:
     return None if failure is None else Failure(**failure)
 
 
-def carry_out(
-    study: Study,
-    reporter: Reporter,
-    summarise: Callable[[list[Outcome]], Result],
-    tabulate: Callable[[Result], Table],
-    draw: Callable[[Result, Path], None] = lambda result, folder: None,
-    workers: Workers | None = None,
-) -> tuple[Result, Table]:
-    """Run a study and write ``KIND.json``, ``KIND.md`` and the pictures after every member. Return result and table."""
-
-    def publish(outcomes: list[Outcome]) -> tuple[Result, Table]:
-        result = summarise(outcomes)
-        table = tabulate(result)
-        if is_first_process():
-            write_json(study.folder / f"{study.kind}.json", result)
-            atomic_write(study.folder / f"{study.kind}.md", markdown_page(table).encode())
-            draw(result, study.folder)
-        return result, table
-
-    return publish(study.run(reporter, lambda outcomes: (publish(outcomes), None)[1], workers))
-
-
 def raise_if_failed(study: Study) -> None:
     """Raise an error if members failed, after all other work is done."""
     outcomes = study.outcomes()
@@ -270,20 +223,12 @@ def raise_if_failed(study: Study) -> None:
         )
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically."""
-    atomic_write(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+def to_json(value: Any) -> bytes:
+    """Return the content of a JSON file."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _may_be_there(name: str) -> bool:
-    return name.endswith(".part") or name == TRIALS
-
-
-def _checksum(recipe: Recipe) -> str:
-    return hashlib.sha256(write_recipe(recipe).encode()).hexdigest()
-
-
-def _read(path: Path) -> tuple[str, dict[str, Recipe], dict[str, Failure]]:
+def _read(path: Path) -> tuple[dict[str, Recipe], dict[str, Failure]]:
     try:
         found = read_json(path)
         if found["version"] > VERSION:
@@ -292,6 +237,6 @@ def _read(path: Path) -> tuple[str, dict[str, Recipe], dict[str, Failure]]:
             member["name"]: parse_recipe(member["recipe"], f"{member['name']} in {path}") for member in found["members"]
         }
         failures = {name: Failure(**failure) for name, failure in found["failures"].items()}
-        return str(found["kind"]), members, failures
+        return members, failures
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"{path} is damaged: {error}.", hint="choose another --out.") from error
+        raise FormatError(f"{path} is damaged: {error}.", hint=_OTHER) from error

@@ -6,6 +6,7 @@ import base64
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ THUMBNAIL = 64
 """pixels of the longer side"""
 
 
-@torch.no_grad()
 def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Module) -> dict[str, Any] | None:
     """Return the content of ``answers.json``; None if the task is not classification, or has too many classes.
 
@@ -33,69 +33,87 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
             dense network trained beside the search, if there is one, and no predictions are compared.
         compact: the pruned network.
     """
-    info, accelerator = session.data.info, session.accelerator
+    info = session.data.info
     if not _has_classes(session):
         return None
-    classes, most = int(info.num_classes or 0), session.recipe.run.examples
-    if info.image_shape is None:
-        most = 0
-    counts = torch.zeros(classes, 4, device=accelerator.device)  # images, right dense, right compact, changed
-    examples: list[dict[str, Any]] = []
-    taken: Counter[int] = Counter()
-    seen = 0
-    with evaluation_mode(compact, *([] if dense is None else [dense])):
-        for images, labels in session.data.for_choices.epoch(0):
-            after = _answers(accelerator, compact, images)
-            before = after if dense is None else _answers(accelerator, dense, images)
-            changed = before != after
-            columns = [torch.ones_like(changed), before == labels, after == labels, changed]
-            counts.index_add_(0, labels, torch.stack(columns, 1).to(counts.dtype))
-            for place in changed.nonzero().flatten().tolist():
-                label = int(labels[place])
-                if len(examples) < most and taken[label] < max(1, most // classes):
-                    taken[label] += 1
-                    answer = {"label": label, "dense": int(before[place]), "compact": int(after[place])}
-                    examples.append({"number": seen + place, **answer, "picture": picture(images[place], info)})
-            seen += len(labels)
-    totals = accelerator.reduce(counts, reduction="sum")
-    trained_beside: list[int] | list[None] = session.state.dense_right or [None] * classes
+    labels, after = _predictions(session, compact)
+    before = None if dense is None else _predictions(session, dense)[1]
+    changed = labels[:0] if before is None else (before != after).nonzero().flatten()
+    images, right = _by_class(session, labels), _by_class(session, labels[after == labels])
+    right_dense = session.state.dense_right if before is None else _by_class(session, labels[before == labels])
+    names = info.class_names or [str(label) for label in range(len(images))]
     return {
         "split": session.data.split,
-        "images": int(totals[:, 0].sum()),
-        "changed": None if dense is None else int(totals[:, 3].sum()),
+        "images": sum(images),
+        "changed": None if before is None else sum(_by_class(session, labels[changed])),
         "classes": [
             {
-                "name": str(label) if info.class_names is None else info.class_names[label],
-                "images": int(row[0]),
-                "dense": trained_beside[label] if dense is None else int(row[1]),
-                "compact": int(row[2]),
+                "name": name,
+                "images": images[label],
+                "dense": right_dense and right_dense[label],
+                "compact": right[label],
             }
-            for label, row in enumerate(totals.tolist())
+            for label, name in enumerate(names)
         ],
-        "examples": examples,
+        "examples": [
+            {
+                "number": place,
+                "label": int(labels[place]),
+                "dense": int(after[place] if before is None else before[place]),
+                "compact": int(after[place]),
+                "picture": image,
+            }
+            for place, image in _pictures(session, labels, changed.tolist())
+        ],
     }
 
 
-@torch.no_grad()
 def right_in_classes(session: Session, network: nn.Module) -> list[int] | None:
     """Return the number of correct predictions in each class; None if the task is not classification."""
     if not _has_classes(session):
         return None
-    accelerator = session.accelerator
-    right = torch.zeros(int(session.data.info.num_classes or 0), device=accelerator.device)
-    with evaluation_mode(network):
-        for images, labels in session.data.for_choices.epoch(0):
-            right.index_add_(0, labels, (_answers(accelerator, network, images) == labels).to(right.dtype))
-    return [int(number) for number in accelerator.reduce(right, reduction="sum").tolist()]
+    labels, found = _predictions(session, network)
+    return _by_class(session, labels[found == labels])
 
 
 def _has_classes(session: Session) -> bool:
     return isinstance(session.task, Classification) and 1 < (session.data.info.num_classes or 0) <= MAX_CLASSES
 
 
-def _answers(accelerator: Any, network: nn.Module, images: Any) -> Tensor:
-    with accelerator.autocast():
-        return class_scores(call(network, images)).argmax(1)
+@torch.no_grad()
+def _predictions(session: Session, network: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the labels of this process's images, and the classes that a network predicts."""
+    found = []
+    with evaluation_mode(network), session.accelerator.autocast():
+        for images, labels in session.data.for_choices.epoch(0):
+            found.append(torch.stack([labels, class_scores(call(network, images)).argmax(1)]))
+    labels, predicted = torch.cat(found, 1)
+    return labels, predicted
+
+
+def _by_class(session: Session, labels: Tensor) -> list[int]:
+    """Return the number of labels of each class over all processes."""
+    counts = torch.bincount(labels, minlength=session.data.info.num_classes or 0).float()
+    return [int(number) for number in session.accelerator.reduce(counts, reduction="sum").tolist()]
+
+
+def _pictures(session: Session, labels: Tensor, places: list[int]) -> Iterator[tuple[int, str | None]]:
+    """Yield the first of these images with their numbers, equally many of every class."""
+    info, most = session.data.info, session.recipe.run.examples
+    if info.image_shape is None or not most:
+        return
+    taken: Counter[int] = Counter()
+    chosen: list[int] = []
+    for place in places:
+        label = int(labels[place])
+        if len(chosen) < most and taken[label] < max(1, most // (info.num_classes or 1)):
+            taken[label] += 1
+            chosen.append(place)
+    first = 0
+    for images, _ in session.data.for_choices.epoch(0) if chosen else ():
+        for place in [place for place in chosen if first <= place < first + len(images)]:
+            yield place, picture(images[place - first], info)
+        first += len(images)
 
 
 def picture(image: Tensor, info: DataInfo) -> str | None:

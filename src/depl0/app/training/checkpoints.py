@@ -66,7 +66,6 @@ def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums
         "model": phase.model.state_dict(),
         "optimizers": [scheduled.optimizer.state_dict() for scheduled in phase.optimizers],
         "rates": [scheduled.lr for scheduled in phase.optimizers],
-        "average": phase.average.mean if phase.average is not None else None,
         "scaler": session.accelerator.scaler.state_dict() if session.accelerator.scaler is not None else None,
         "rng": rng_states(session.accelerator),
         "run": session.state.to_tree(),
@@ -95,8 +94,6 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
             scheduled.optimizer.load_state_dict(saved)
             match_state_layout(scheduled.optimizer)
             scheduled.lr = float(rate)
-        if phase.average is not None:
-            torch._foreach_copy_(phase.average.mean, state["average"])
         if accelerator.scaler is not None and state["scaler"] is not None:
             accelerator.scaler.load_state_dict(state["scaler"])
         _restore_random(session, state["rng"])
@@ -122,8 +119,6 @@ def _load_network(phase: Phase, state: dict[str, Any]) -> None:
         return
     for scheduled in phase.optimizers:
         carry_over(scheduled.optimizer, shrunk)
-    if phase.average is not None:
-        phase.average.carry_over(shrunk)
 
 
 def _restored_sums(accelerator: Accelerator, saved: list[dict[str, Tensor]] | None) -> Sums | None:

@@ -80,8 +80,6 @@ def _run_phase(session: Session, phase: Phase) -> None:
         session.reporter.end()
         wrapped = phase.called  # the wrapper refers to the process group, so it is collected here
         restore(accelerator, phase.called)
-    if phase.average is not None:
-        phase.average.copy_to_model()
 
 
 def _prepare(session: Session, phase: Phase) -> nn.Module:
@@ -122,8 +120,6 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
     for scheduled in phase.optimizers:
         scheduled.optimizer.step()
         scheduled.optimizer.zero_grad(set_to_none=True)
-    if phase.average is not None:
-        phase.average.update()
     with torch.no_grad():
         measured = session.task.measure(losses.outputs, targets)
     both = torch.stack([loss.detach().float(), losses.task.detach().float()])
@@ -191,8 +187,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
     loss, task_loss, count = total.losses.tolist()
     metric = session.task.metric.name
     broadcast_buffers(phase.model)
-    with phase.average.swapped_in() if phase.average is not None else nullcontext():
-        score = evaluate(accelerator, phase.model, session.data.for_choices.epoch(0), session.task)
+    score = evaluate(accelerator, phase.model, session.data.for_choices.epoch(0), session.task)
     line: dict[str, Any] = {
         "phase": phase.name,
         "method": session.written.gates.method,

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 from torch import Tensor, nn
 
 from depl0.app.tasks import Task
-from depl0.app.training.ema import Average
 from depl0.app.training.optimizers import Scheduled
 from depl0.search.recovery.distillation import DistillationLoss
 
@@ -40,7 +39,6 @@ class Phase(abc.ABC):
     task: Task
     clip_norm: float | None = None
     """maximum norm of the weights' gradient"""
-    average: Average | None = None
     distillation: DistillationLoss | None = None
     find_unused_parameters: bool = False
     """whether some parameters get no gradient in some steps"""

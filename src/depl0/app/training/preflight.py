@@ -1,21 +1,16 @@
-"""Decisions and messages before the first step: memory layout of weights, rounding of channels, plan and time.
+"""Decisions and messages before the first step: memory layout of weights, and the plan.
 
 Decisions are made once and stored in the run's state, because a resumed run must continue with the same ones.
 """
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from depl0._util.random import isolated_random
 from depl0.app.data import DataInfo
 from depl0.app.methods import Learned
 from depl0.app.recipes.recipe import Recipe, method_of
-from depl0.app.runs.progress import duration
 from depl0.app.runtime.network import check_channels_last, is_faster_channels_last, set_channels_last
 from depl0.app.tasks.classification import Classification
 from depl0.app.training.session import Session
@@ -23,18 +18,13 @@ from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.generators import PRESETS
 from depl0.gates.threshold import COSTS
-from depl0.host.network import evaluation_mode
-from depl0.search.calibration import call
 
 MIN_STEPS, MIN_MACS = 400, 1e12
 """a training shorter than this (about a minute on one core) is too short for a measurement of layouts"""
-TIMED_IMAGES = 16
 NEAR_CHANCE = 0.1
 """fraction of the way from chance to 100 %"""
 MIN_JUDGING = 30
 """minimum number of test images, because with fewer any accuracy may be due to chance"""
-STEP_PER_PASS = 3.0
-"""a training step takes about three forward passes"""
 
 
 def choose_layout(session: Session, host: nn.Module, macs: int) -> None:
@@ -152,33 +142,6 @@ def _plan(session: Session) -> str:
     epochs = _epochs(session)
     number = f"{epochs * steps:,} steps of {recipe.data.batch_size}" if epochs else "no training"
     return f"{', '.join(filter(None, parts))}: {number}"
-
-
-def time_estimate(session: Session, host: nn.Module) -> str | None:
-    """Estimate the time of a new training from a short forward pass; None if nothing is trained."""
-    epochs = _epochs(session)
-    if not epochs or session.resumed is not None:
-        return None
-    inputs = pytree.tree_map(lambda tensor: tensor[:TIMED_IMAGES], next(iter(session.data.test.epoch(0)))[0])
-    first = pytree.tree_leaves(inputs)[0]
-    seconds = 0.0
-    with evaluation_mode(host), torch.no_grad(), isolated_random(), session.accelerator.autocast():
-        for _ in range(2):  # the first pass also selects algorithms
-            start = time.perf_counter()
-            call(host, inputs)
-            if first.is_cuda:
-                torch.cuda.synchronize()
-            seconds = time.perf_counter() - start
-    passes = epochs * (STEP_PER_PASS * session.data.train.size + session.data.test.size)
-    return f"time     {duration(seconds / len(first) * passes)} of training{less_time(session.recipe)}"
-
-
-def less_time(recipe: Recipe) -> str:
-    """Explain why training takes less time than for the dense network; empty if channels are removed at the end."""
-    if recipe.one_shot:
-        return ", less because channels are cut first"
-    during = isinstance(method_of(recipe), Learned) and recipe.search.cut != "never"
-    return ", less as channels are cut out" if during else ""
 
 
 def _long(what: str, epochs: int) -> str:

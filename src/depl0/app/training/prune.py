@@ -25,7 +25,7 @@ from depl0.app.training.finalize import finalize, record_for
 from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
 from depl0.app.training.phase import PlainPhase
-from depl0.app.training.preflight import check_above_chance, choose_layout, header, time_estimate
+from depl0.app.training.preflight import check_above_chance, choose_layout, header
 from depl0.app.training.recovery import recover
 from depl0.app.training.search import record_cut, search
 from depl0.app.training.session import Session, Shared, open_session
@@ -87,9 +87,6 @@ def _prune(
             session.reporter.note(note)
         session.distillation = _teacher(session, gated.host)
         dense = _dense_copy(session, gated.host)
-        time_needed = time_estimate(session, gated.host)
-        if time_needed is not None:
-            session.reporter.note(time_needed)
         _measure_dense(session, gated.host)
         if session.is_past("search"):
             compact = _finetune_from_checkpoint(session, gated, make_host, dense)

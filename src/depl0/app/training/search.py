@@ -28,7 +28,6 @@ from depl0.app.runs.progress import shown_as
 from depl0.app.runs.state import CompactionRecord, FreezingRecord
 from depl0.app.runtime.guard import diverged
 from depl0.app.runtime.processes import check_same
-from depl0.app.training.ema import Average
 from depl0.app.training.evaluate import evaluate
 from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import search_optimizers, weight_optimizer
@@ -46,7 +45,6 @@ from depl0.search.rounds import cut_in_rounds
 from depl0.search.search import Search
 from depl0.search.state import Convergence, Cut, SearchListener
 from depl0.select.gates import select_gates
-from depl0.surgery.shrink import Shrunk
 
 _SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
 """epoch numbers that no training reaches, whose batches are used for calibration"""
@@ -75,7 +73,6 @@ class SearchPhase(Phase):
 
     def __init__(self, session: Session, gated: GatedModel) -> None:
         recipe, penalty, steps = session.recipe, session.recipe.penalty, session.data.train.steps
-        average = Average(gated.host, recipe.search.ema_decay) if recipe.search.ema_decay is not None else None
         super().__init__(
             "search",
             gated,
@@ -83,7 +80,6 @@ class SearchPhase(Phase):
             recipe.search.epochs,
             session.task,
             clip_norm=recipe.search.clip_norm,
-            average=average,
             distillation=session.distillation,
             find_unused_parameters=recipe.run.compile and recipe.search.warmup > 0,
         )
@@ -94,7 +90,7 @@ class SearchPhase(Phase):
             optimizers=[self.optimizers[0].optimizer],
             calibrate=calibration(session),
             config=search_config(recipe, session.trained),
-            listener=SearchRecorder(session, gated, average),
+            listener=SearchRecorder(session, gated),
         )
         has_penalty = self.penalty_weight is not None
         self._penalised = Penalised(gated, penalty.kind, penalty.scale) if has_penalty else None
@@ -138,9 +134,8 @@ class SearchPhase(Phase):
 class SearchRecorder(SearchListener):
     """Records the steps of a search in the run's state, in ``metrics.jsonl`` and with the reporter."""
 
-    def __init__(self, session: Session, gated: GatedModel, average: Average | None) -> None:
-        self._session, self._gated, self._average = session, gated, average
-        self._score_before = 0.0
+    def __init__(self, session: Session, gated: GatedModel) -> None:
+        self._session, self._gated, self._score_before = session, gated, 0.0
 
     def converged(self, convergence: Convergence) -> None:
         """Record when the open gates settled."""
@@ -152,22 +147,13 @@ class SearchRecorder(SearchListener):
 
     @contextmanager
     def freezing(self) -> Iterator[None]:
-        """Measure the network before its gates are frozen. Averaged weights, if any, are used from here on."""
-        if self._average is not None:
-            self._average.copy_to_model()
+        """Measure the network before its gates are frozen."""
         self._score_before = score_before_freezing(self._session, self._gated)
         yield
-        if self._average is not None:
-            self._average.restart()
 
     def frozen(self, freezing: Freezing) -> None:
         """Record the frozen gates."""
         record_freezing(self._session, self._gated, freezing, self._score_before)
-
-    def shrunk(self, shrunk: Shrunk) -> None:
-        """Cut the averaged weights along with the network."""
-        if self._average is not None:
-            self._average.carry_over(shrunk)
 
     def cut(self, cut: Cut) -> None:
         """Record that the network shrank."""
@@ -276,7 +262,7 @@ class ScoredPhase(Phase):
 
     def __init__(self, session: Session, gated: GatedModel, method: Scored) -> None:
         recipe, host = session.recipe, gated.host
-        clip_norm, decay = recipe.search.clip_norm, recipe.search.ema_decay
+        clip_norm = recipe.search.clip_norm
         super().__init__(
             "search",
             host,
@@ -284,7 +270,6 @@ class ScoredPhase(Phase):
             recipe.search_epochs,
             session.task,
             clip_norm=method.clip_norm if clip_norm is None else clip_norm,
-            average=Average(host, decay) if decay is not None else None,
             distillation=session.distillation,
         )
         weight = recipe.gates.method_weight
