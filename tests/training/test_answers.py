@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from depl0.app.data import DataInfo, open_data
-from depl0.app.reports import answers
+from depl0.app.reports import results
 from depl0.app.reports.html import page
 from depl0.app.reports.run import read_run
 from depl0.app.training.answers import picture
@@ -59,7 +59,7 @@ def test_right_answers_are_counted_class_by_class(pruned: Path) -> None:
 
 def test_the_report_shows_what_was_done(pruned: Path) -> None:
     known = read_run(pruned)
-    stages = answers.stages(known).rows
+    stages = results.stages(known).rows
     assert [row["stage"] for row in stages] == ["dense network", "at the cut", "recovered without labels"]
     assert stages[-1]["value"] == known.value("compact") and "steps; distance from" in stages[-1]["what"]
     text = page([known])
@@ -70,11 +70,11 @@ def test_the_report_shows_what_was_done(pruned: Path) -> None:
 
 def test_a_damaged_file_is_named(pruned: Path, tmp_path: Path) -> None:
     found = json.loads((pruned / "answers.json").read_text())
-    found["examples"] = [{"number": 0, "label": 99, "dense": 0, "compact": 1}]
+    found["examples"] = [{"number": 0, "label": -1, "dense": 0, "compact": 1}]
     (tmp_path / "recipe.toml").write_text((pruned / "recipe.toml").read_text())
     (tmp_path / "answers.json").write_text(json.dumps(found))
-    with pytest.raises(InputError, match=r"answers\.json is damaged: its examples name class 99, of 4"):
-        answers.read_answers(read_run(tmp_path))
+    with pytest.raises(InputError, match=r"answers\.json is damaged: examples\.0\.label: Input should be greater"):
+        read_run(tmp_path)
 
 
 def test_pictures_have_the_pixels_of_the_images() -> None:

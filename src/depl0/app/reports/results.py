@@ -150,7 +150,7 @@ def stages(run: Run) -> Table:
     cut = run.get("freezing", f"{metric.name}_after")
     found.append(("at the cut", cut, fits.get(str(run.get("freezing", "statistics")), "")))
     for event in (event for event in run.events if event["event"] == "recovery"):
-        found.append(("recovered without labels", event.get(metric.name), f"{event.get('steps', '?')} steps"))
+        found.append(("recovered without labels", event.get(metric.name), _recovery(event)))
     epochs = sum(line.get("phase") == "finetune" for line in run.epochs)
     if epochs:
         trained = f"{epochs} epoch{'s' if epochs > 1 else ''} with labels"
@@ -167,6 +167,13 @@ def stages(run: Run) -> Table:
         Column("what", "what was done", missing=""),
     )
     return Table(f"{run.label}: before → at the cut → after", columns, rows if len(rows) > 1 else [])
+
+
+def _recovery(event: dict[str, Any]) -> str:
+    steps, before, after = (event.get(key) for key in ("steps", "loss_before", "loss_after"))
+    if not all(isinstance(value, (int, float)) for value in (steps, before, after)):
+        return ""
+    return f"{steps} steps; distance from the dense network's answers {before:.3g} → {after:.3g}"
 
 
 def classes(run: Run) -> Table:
