@@ -93,7 +93,7 @@ def test_too_little_memory_is_an_error_before_the_work_starts(monkeypatch: pytes
     assert 100_000 < needed < 5_000_000 < memory.needed_memory(gated_network(), [images(1024)], trained=True)
     assert (memory.available_memory(torch.device("cpu")) or 0) > 1_000_000
     monkeypatch.setattr(memory, "available_memory", lambda _: 100_000)
-    monkeypatch.setattr("depl0.search.one_shot.reconstruction_scores", None)
+    monkeypatch.setattr("depl0.search.rounds.reconstruction_scores", None)
     data: Any = [images(16)]
     with pytest.raises(InputError, match=r"needs about 0\.0\d* GB of memory on cpu, but only 0\.0 GB are available"):
         depl0.prune(Pyramid(), images(1), data=data)

@@ -267,7 +267,7 @@ class _Run:
         was_factor, factor = (
             in_factors(self.plan, reader, gates).repeat_interleave(kernel) for gates in (self.before, self.after)
         )
-        rows = rows_for(weight[0].numel()) // len(calls)
+        rows = rows_for(weight) // len(calls)
         for number, (dense, cut) in enumerate(calls):
             places = choose_places(cut, rows, seed=number)
             seen, was = patches(cut, places), patches(dense, places)

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from depl0.analysis.plan import NO_GATE, Plan
 from depl0.host.network import canonical_names
 from depl0.search.recovery.lockstep import LayerCall
+from depl0.search.recovery.regression import is_wide
 
 ROWS = 65_536
 """Largest number of rows for a layer's statistics, over all batches."""
@@ -154,13 +155,15 @@ def gate_values(places: Tensor, gates: Tensor) -> Tensor:
 # As a matrix: one row for each position of its output, one column for each weight of a filter.
 
 
-def rows_for(columns: int) -> int:
-    """Return the number of rows to use for this number of columns: enough for each weight, and not much more.
+def rows_for(weight: Tensor) -> int:
+    """Return the number of patches to use for a layer: enough for each weight that is fitted, and not much more.
 
-    >>> rows_for(144), rows_for(576), rows_for(4608)
-    (65536, 34722, 36864)
+    >>> rows_for(torch.zeros(16, 16, 3, 3)), rows_for(torch.zeros(512, 512, 3, 3))
+    (65536, 4340)
     """
-    return max(8 * columns, min(ROWS, ELEMENTS // columns))
+    kernel = weight[0, 0].numel() if is_wide(weight) else 1  # each patch of a wide layer gives several rows
+    columns = weight[0].numel() // kernel
+    return max(8 * columns, min(ROWS, ELEMENTS // columns)) // kernel
 
 
 def patches(call: LayerCall, places: Tensor) -> Tensor:

@@ -301,7 +301,7 @@ class _Observer:
             self.spread.setdefault(event.weight, []).append(float(total.flatten(1).float().var(1).sum()))
             return
         kernel = weight[0, 0].numel()
-        places = choose_places(event, rows_for(weight[0].numel()) // self._batches, seed=self.batch)
+        places = choose_places(event, rows_for(weight) // self._batches, seed=self.batch)
         rows = patches(event, places)
         rows = rows * self._factors[event.weight].repeat_interleave(kernel).to(rows)
         if event.weight in self._added and reads_tokens(event):
