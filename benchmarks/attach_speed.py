@@ -28,7 +28,7 @@ def measure(name: str, model: nn.Module, size: int = 224) -> None:
     start = time.perf_counter()
     gated = depl0.attach(model, inputs)
     attached = time.perf_counter()
-    gated.engine.fix_gates((torch.rand(gated.plan.num_gates) < 0.5).float())
+    gated.fix_gates((torch.rand(gated.plan.num_gates) < 0.5).float())
     gated.extract()
     done = time.perf_counter()
     print(

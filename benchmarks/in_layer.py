@@ -63,7 +63,7 @@ class Draw:
         self.gated = depl0.attach(self.host, self.inputs[0][:1], generator="independent", groups="inner")
         self.scores = reconstruction_scores(self.gated, self.inputs, "macs").cpu()
         self.views = Look(self.gated, [ExampleInputs.of(batch) for batch in self.inputs]).views()
-        present = ~self.gated.engine.removed
+        present = ~self.gated.removed
         alone = [removal_order(group, self.views, present, update=False) for group in self.gated.plan.groups]
         self.single = {gate: error for order, errors in alone for gate, error in zip(order, errors, strict=True)}
         """of every gate, the error if it is the only one that closes"""
@@ -71,10 +71,10 @@ class Draw:
     def is_open(self, budget: float, arm: str) -> Tensor:
         """Return the gates that stay open: as many in every group in both arms."""
         self.host.load_state_dict(self.dense.state_dict())
-        self.gated.engine.free_gates()
-        self.gated.engine.start_from(self.scores)
+        self.gated.free_gates()
+        self.gated.start_from(self.scores)
         config = self.gated.config.changed(budget=budget, min_share=MIN_SHARE)
-        chosen = select_gates(self.gated.engine.snapshot(), config, self.scores).gates > 0
+        chosen = select_gates(self.gated.snapshot(), config, self.scores).gates > 0
         if arm == "off":
             for group in self.gated.plan.groups:
                 worth = torch.tensor([self.single[gate] for gate in range(group.offset, group.offset + group.size)])

@@ -104,7 +104,7 @@ def cut(gated: GatedModel, is_open: Tensor, recovery: str, batches: list[Images]
     """Return the compact network with these gates open, after recovery without training."""
     if recovery.startswith("compensation"):
         compensate(gated, ~is_open, [images for images, _ in batches])
-    gated.engine.fix_gates(is_open.float())
+    gated.fix_gates(is_open.float())
     compact = gated.extract()
     if recovery.endswith("statistics"):
         reestimate(compact, batches)
@@ -133,10 +133,10 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], file: Path) -> Non
         for_scores = time.perf_counter() - start
         for budget, recovery in cells:
             host.load_state_dict(state)
-            gated.engine.free_gates()
-            gated.engine.start_from(scores)
+            gated.free_gates()
+            gated.start_from(scores)
             start = time.perf_counter()
-            is_open = select_gates(gated.engine.snapshot(), gated.config.changed(budget=budget), scores).gates > 0
+            is_open = select_gates(gated.snapshot(), gated.config.changed(budget=budget), scores).gates > 0
             compact = cut(gated, is_open, recovery, batches)
             seconds = time.perf_counter() - start
             row = dict(zip(KEY, (args.model, groups, budget, method, recovery, seed, args.split), strict=True))

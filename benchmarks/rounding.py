@@ -87,7 +87,7 @@ def relative_times(
 
 def chosen(gated: GatedModel, scores: Tensor, budget: float, round_to: int) -> Tensor:
     """Return the gates that stay open."""
-    network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of="macs")
+    network, config = gated.snapshot(), gated.config.changed(budget=budget, of="macs")
     is_open = select_gates(network, config, scores).gates > 0
     if round_to == 1:
         return is_open
@@ -151,8 +151,8 @@ def run(args: argparse.Namespace, rows: list[dict[str, Any]], file: Path) -> Non
         compact, about = {}, {}
         for cell in missing:
             host.load_state_dict(state)
-            gated.engine.free_gates()
-            gated.engine.start_from(scores)
+            gated.free_gates()
+            gated.start_from(scores)
             is_open = chosen(gated, scores, cell.budget, cell.round_to)
             compact[cell] = cut(gated, is_open, "none" if args.only_time else "compensation", batches)
             macs = depl0.cost(compact[cell], batches[0][0][:1]).macs / gated.dense_cost.macs

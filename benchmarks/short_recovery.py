@@ -121,7 +121,7 @@ class Bench:
         scores = scores_of(method, gated, batches)
         for cell in missing:
             host.load_state_dict(self.dense.state_dict())
-            gated.engine.free_gates()
+            gated.free_gates()
             self.rows.append(self._row(gated, scores, batches, (self.args.model, method, *cell, seed, split)))
             self.save()
 

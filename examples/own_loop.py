@@ -108,9 +108,7 @@ def main() -> None:
         first.run(until=2 * STEPS // 3)
         first.save(checkpoint)
         training = Training(train, checkpoint)
-    print(
-        f"resumed at step {training.search.done}, {training.gated.engine.kept.float().mean():.0%} of the channels there"
-    )
+    print(f"resumed at step {training.search.done}, {training.gated.kept.float().mean():.0%} of the channels there")
     training.run(until=STEPS)
     compact = training.search.finish(training.mean)  # ← with the running mean as weights
     print(depl0.info(compact))

@@ -375,7 +375,7 @@ def test_pruned_shrunk_saved_and_loaded(name: str, tmp_path: Path) -> None:
     assert plan.least() <= least
     gates = random_gates(plan.num_gates, seed=1)
     gates[:: len(gates) // 2] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     compact = gated.extract().eval()
     assert depl0.info(compact).certificate.max_error < 1e-7
     assert distance(call(gated, inputs), call(compact, inputs)) < 1e-5
@@ -387,19 +387,19 @@ def test_pruned_shrunk_saved_and_loaded(name: str, tmp_path: Path) -> None:
     assert distance(call(compact, inputs), call(loaded, inputs)) == 0
 
     before = call(gated, inputs)
-    gated.engine.close(gated.evaluation_gates() == 0)
-    assert gated.engine.shrink().positions
+    gated.remove(gated.evaluation_gates() == 0)
+    assert gated.cut().positions
     assert distance(before, call(gated, inputs)) < 1e-5
 
 
 def test_attributes_follow_the_channels() -> None:
     host, inputs = built("UnequalSplit")
     gated = depl0.attach(host, inputs, generator="independent").eval()
-    gated.engine.fix_gates(torch.tensor([1.0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 0] + [1.0] * 6))
+    gated.fix_gates(torch.tensor([1.0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 0] + [1.0] * 6))
     compact = gated.extract()
     assert compact.sizes == (5, 1, 1) and host.sizes == (7, 2, 3)
     again = depl0.attach(compact, inputs, generator="independent").eval()
-    again.engine.fix_gates(torch.tensor([1.0, 0, 1, 1, 1] + [1.0] * 6))
+    again.fix_gates(torch.tensor([1.0, 0, 1, 1, 1] + [1.0] * 6))
     assert again.extract().sizes == (4, 1, 1)  # a part of one channel keeps it
 
 

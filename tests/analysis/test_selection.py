@@ -92,7 +92,7 @@ def test_function_chooses(everything: depl0.analysis.Plan) -> None:
 def test_left_out_groups_have_no_gates_and_are_not_cut() -> None:
     structure = STRUCTURES["Residual"]
     gated = depl0.attach(structure.build(), structure.inputs, groups=["one"]).eval()
-    gated.engine.fix_gates(torch.zeros(gated.plan.num_gates))
+    gated.fix_gates(torch.zeros(gated.plan.num_gates))
     compact = gated.extract()
     assert gated.plan.num_gates == 6
     assert compact.one.out_channels == 1 and compact.stem.out_channels == 8 and compact.two.out_channels == 8

@@ -68,7 +68,7 @@ def test_plan_of_structure(name: str) -> None:
 def test_open_gates_change_nothing(name: str) -> None:
     host, inputs, gated, _ = prune_once(name)
     gated = copy.deepcopy(gated)
-    gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
     assert distance(call(host, inputs), call(gated, inputs)) == 0
     for kind, dense in (("params", gated.dense_cost.params), ("macs", gated.dense_cost.macs)):
         assert gated.penalty(kind).item() == pytest.approx(1)

@@ -48,7 +48,7 @@ def attach_and_extract(host: nn.Module) -> float:
     """Return how far the pruned network is from the gated one."""
     inputs = STRUCTURES[type(host).__name__].inputs
     gated = depl0.attach(host, inputs, rng=torch.Generator().manual_seed(0)).eval()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates))
+    gated.fix_gates(random_gates(gated.plan.num_gates))
     compact = gated.extract().eval()
     return distance(call(gated, inputs), call(compact, inputs))
 

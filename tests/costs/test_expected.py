@@ -73,7 +73,7 @@ def test_expected_cost_is_the_mean_over_all_configurations(row: int) -> None:
     found = torch.autograd.grad(penalty, parameters)
     for a, b in zip(wanted, found, strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6 * float(a.abs().max()))
-    expected = gated.engine.expected_cost()
+    expected = gated.expected.rounded(gated.open_probability())
     assert (expected.params, expected.macs)[row] == round(mean.item())
 
 
@@ -81,10 +81,10 @@ def test_all_open_is_the_dense_cost() -> None:
     for name in ("Residual", "Depthwise", "Grouped", "GroupedTransposed", "Transposed", "CalledTwice", "Attention"):
         structure = STRUCTURES[name]
         gated = depl0.attach(structure.build(), structure.inputs, generator="independent", start=6.7)
-        expected, dense = gated.engine.expected_cost(), depl0.cost(gated.host, structure.inputs)
+        expected, dense = gated.expected.rounded(gated.open_probability()), depl0.cost(gated.host, structure.inputs)
         assert expected.params == pytest.approx(dense.params, rel=1e-3)
         assert expected.macs == pytest.approx(dense.macs, rel=1e-3)
-        gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
+        gated.fix_gates(torch.ones(gated.plan.num_gates))
         kept = gated.kept_cost()
         assert (kept.params, kept.macs) == (dense.params, dense.macs)
 
@@ -102,7 +102,8 @@ def test_groups_penalty_is_the_papers_sum() -> None:
 
 def test_penalty_beside_outputs() -> None:
     gated = depl0.attach(STRUCTURES["NormAfterConv"].build(), image())
-    _, penalty = gated.engine.call_with_penalty("macs", image())
+    gated(image())
+    penalty = gated.penalty("macs")
     assert torch.equal(penalty, gated.penalty("macs"))
 
 
@@ -129,8 +130,8 @@ def test_value_and_gradient_agree_with_autograd() -> None:
     gated = depl0.attach(Tiny(), torch.randn(2, 1, 3, 3))
     p = torch.rand(gated.plan.num_gates, requires_grad=True)
     for kind in ("params", "macs"):
-        value, gradient = gated.engine.expected.value_and_gradient(p.detach(), kind)
-        wanted = gated.engine.expected(p, kind)
+        value, gradient = gated.expected.value_and_gradient(p.detach(), kind)
+        wanted = gated.expected(p, kind)
         assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
         assert torch.allclose(gradient, torch.autograd.grad(wanted, p)[0], rtol=1e-5)
 
@@ -183,7 +184,7 @@ def test_penalty_is_the_sum_over_terms() -> None:
         pairs = always[out][:, None] * always[into]
         same = (out[:, None] == into) & (into >= 0)
         total = total + use.macs_per_pair * torch.where(same, always[into].expand_as(pairs), pairs).sum()
-    expected = gated.engine.expected.double()
+    expected = gated.expected.double()
     found = expected(p, "macs")
     assert found.item() == pytest.approx(total.item(), rel=1e-12)
     wanted = torch.autograd.grad(total, log_alpha, retain_graph=True)[0]

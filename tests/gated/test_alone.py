@@ -39,7 +39,7 @@ def test_a_gate_closes_what_its_layer_writes_and_no_more(gated: GatedModel) -> N
     seen = []
     hook = gated.host.layer1[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     gated.host(IMAGES)
-    found = gated.engine.call_with_gates(gates, IMAGES)
+    found = gated.call_with_gates(gates, IMAGES)
     hook.remove()
     torch.testing.assert_close(seen[1], seen[0] * gates[:16].view(-1, 1, 1))  # behind the ReLU: z·relu(x) = relu(z·x)
     assert not torch.equal(found, gated.host(IMAGES))
@@ -49,17 +49,17 @@ def test_it_counts_its_filters_and_nothing_that_could_be_cut(gated: GatedModel) 
     one = torch.ones(gated.plan.num_gates)
     without = one.clone()
     without[:16] = 0
-    penalties = [float(gated.engine.expected(gates, "groups")) for gates in (one, without)]
+    penalties = [float(gated.expected(gates, "groups")) for gates in (one, without)]
     assert penalties[0] - penalties[1] == 16 * 3 * 9
-    assert gated.engine.snapshot().share(without > 0, "macs") == gated.engine.snapshot().share(one > 0, "macs") == 1
+    assert gated.snapshot().share(without > 0, "macs") == gated.snapshot().share(one > 0, "macs") == 1
 
 
 def test_the_compact_network_keeps_the_channel_and_computes_the_same(gated: GatedModel) -> None:
     gates = torch.ones(gated.plan.num_gates)
     gates[[0, 5, 20]] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     compact = gated.extract()
-    gated.engine.free_gates()
+    gated.free_gates()
     assert (len(compact.conv1.weight), len(compact.layer1[0].conv1.weight)) == (16, 15)
     assert [compact.bn1.weight[5].item(), compact.bn1.bias[5].item()] == [0, 0]
 
@@ -69,8 +69,8 @@ def test_such_gates_can_be_gone_for_good() -> None:
     state = gated.state_dict()
     gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     gone[[2, 17]] = True
-    gated.engine.close(gone)
-    gated.engine.shrink()
+    gated.remove(gone)
+    gated.cut()
     assert (len(gated.host.conv1.weight), len(gated.host.layer1[0].conv1.weight)) == (16, 15)
     assert gated.evaluation_gates()[[2, 17]].tolist() == [0, 0]
     again = depl0.attach(resnet8(), IMAGES[:1], groups="inner", alone=("conv1",)).eval()

@@ -33,7 +33,7 @@ def slow_mean(averaged: Tensor, current: Tensor, _: object) -> Tensor:
 def test_the_mean_of_an_unchanged_network_is_that_network(use_buffers: bool) -> None:
     x = torch.randn(4, 1, 8, 8)
     gated = depl0.attach(network(), x)
-    gated.engine.fix_gates(torch.rand(gated.plan.num_gates))
+    gated.fix_gates(torch.rand(gated.plan.num_gates))
     average = AveragedModel(gated, avg_fn=slow_mean, use_buffers=use_buffers)
     for _ in range(5):  # 0.9999 * 11 + 0.0001 * 11 is a little less than 11, and as an index it would be 10
         average.update_parameters(gated)

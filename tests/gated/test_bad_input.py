@@ -147,23 +147,23 @@ def test_wrong_gates(gated: depl0.GatedModel) -> None:
         with pytest.raises(
             depl0.errors.GateError, match=rf"(?s)vector of {count} values.*got shape \(.*\nhint: plan\.groups"
         ):
-            gated.engine.fix_gates(wrong)
+            gated.fix_gates(wrong)
     for value, text in ((1.5, "1.5"), (-0.1, "-0.1"), (float("nan"), "nan"), (float("inf"), "inf")):
         gates = torch.ones(count)
         gates[9] = value
         with pytest.raises(
             depl0.errors.GateError, match=rf"must lie in \[0, 1\], got {text}.* at position 9 \(group one\)"
         ):
-            gated.engine.fix_gates(gates)
+            gated.fix_gates(gates)
     assert gated._fixed is None
-    gated.engine.fix_gates([0.5] * count)  # anything that is a vector of numbers
+    gated.fix_gates([0.5] * count)  # anything that is a vector of numbers
     assert torch.equal(gated.evaluation_gates(), torch.full((count,), 0.5))
 
 
 @pytest.mark.parametrize("wrong", ["gates", None, ["a"]])
 def test_gates_that_are_no_numbers(gated: depl0.GatedModel, wrong: Any) -> None:
     with pytest.raises(depl0.errors.GateError, match="gates must be a vector of 14 values"):
-        gated.engine.fix_gates(wrong)
+        gated.fix_gates(wrong)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -171,6 +171,6 @@ def test_log_alpha_that_is_not_finite(gated: depl0.GatedModel, value: float) -> 
     with torch.no_grad():
         for parameter in gated.gate_parameters():
             parameter.view(-1)[-1] = value
-    for function in (gated.extract, gated.kept_cost, gated.evaluation_gates, gated.engine.expected_cost):
+    for function in (gated.extract, gated.kept_cost, gated.evaluation_gates):
         with pytest.raises(depl0.errors.GateError, match=rf"(?s)log alpha is {value} at gate \d+ \(group .*\nhint: "):
             function()

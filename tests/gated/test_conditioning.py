@@ -44,9 +44,9 @@ def test_the_gates_that_multiply_are_those_that_were_fed(budget: float | None) -
     with torch.no_grad():
         for parameter in gated.gate_parameters():
             parameter.add_(torch.randn(parameter.shape))
-    if gated.engine.threshold is not None:
-        gated.engine.threshold.advance(0.6, 0.5)
-        gated.engine.threshold.solve(gated.generator())
+    if gated.threshold is not None:
+        gated.threshold.advance(0.6, 0.5)
+        gated.threshold.solve(gated.generator())
     fed: dict[int, torch.Tensor] = {}
     walk = gated.generator.on_gates
 

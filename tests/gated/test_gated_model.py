@@ -41,7 +41,7 @@ def test_one_seed_gives_one_sample(gated: depl0.GatedModel) -> None:
 
 def test_fixed_gates_are_used_in_both_modes(gated: depl0.GatedModel) -> None:
     gates = random_gates(gated.plan.num_gates)
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     gated.train()
     assert torch.equal(gated.evaluation_gates(), gates)
     assert torch.equal(gated.open_probability(), (gates > 0).float())
@@ -51,7 +51,7 @@ def test_fixed_gates_are_used_in_both_modes(gated: depl0.GatedModel) -> None:
     fixed = call(gated, image())
     gates.zero_()  # the model keeps its own
     assert distance(fixed, call(gated, image())) == 0
-    gated.engine.free_gates()
+    gated.free_gates()
     assert distance(fixed, call(gated, image())) > 1e-3
     assert torch.equal(gated.evaluation_gates(), depl0.gates.hard_concrete.evaluation_gates(gated.log_alpha().detach()))
 
@@ -102,7 +102,7 @@ def test_deep_copy_is_independent(gated: depl0.GatedModel) -> None:
         for parameter in other.parameters():
             parameter.add_(0.1)
     assert distance(call(gated, image()), call(other, image())) > 1e-3
-    other.engine.fix_gates(torch.ones(other.plan.num_gates))
+    other.fix_gates(torch.ones(other.plan.num_gates))
     assert gated._fixed is None
     assert type(other.extract()) is Residual
 
@@ -120,7 +120,7 @@ def test_state_dict_round_trip(gated: depl0.GatedModel) -> None:
 
 def test_fixed_gates_survive_a_conversion(gated: depl0.GatedModel) -> None:
     gates = random_gates(gated.plan.num_gates)
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     gated.bfloat16()
     assert torch.equal(gated.evaluation_gates(), gates)
     assert gated.eval()(image().bfloat16()).dtype == torch.bfloat16
@@ -164,7 +164,7 @@ def test_extracting_again_composes(tmp_path: object) -> None:
     host = liven(Residual(), image())
     for seed in range(3):
         gated = depl0.attach(host, image()).eval()
-        gated.engine.fix_gates(torch.where(random_gates(gated.plan.num_gates, seed) > 0.4, 0.9, 0.0))
+        gated.fix_gates(torch.where(random_gates(gated.plan.num_gates, seed) > 0.4, 0.9, 0.0))
         host = gated.extract().eval()
     loaded = depl0.load(depl0.save(host, str(tmp_path)), Residual).eval()
     assert distance(call(host, image()), call(loaded, image())) == 0
@@ -176,14 +176,14 @@ def test_extracting_again_composes_where_one_group_of_a_grouped_convolution_is_l
     gated = depl0.attach(structure.build(), structure.inputs).eval()
     gates = torch.ones(gated.plan.num_gates)
     gates[1:4] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     first = gated.extract().eval()
     assert first.grouped.groups == 1 and first.grouped.weight.shape[:2] == (3, 2)
     gated = depl0.attach(first, structure.inputs).eval()  # now an ordinary convolution: its channels go one by one
     gates = torch.ones(gated.plan.num_gates)
     for group in gated.plan.groups:
         gates[group.offset] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     second = gated.extract().eval()
     assert second.grouped.weight.shape[:2] == (2, 1)
     loaded = depl0.load(depl0.save(second, str(tmp_path)), structure.build).eval()

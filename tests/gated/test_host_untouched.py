@@ -56,7 +56,7 @@ def test_attach_and_use(host: nn.Module) -> None:
     portrait = Portrait(host)
     gated = depl0.attach(host, image(), rng=torch.Generator().manual_seed(0))
     portrait.check()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates))
+    gated.fix_gates(random_gates(gated.plan.num_gates))
     assert distance(before, call(gated, image())) > 1e-3
     gated.penalty("macs")
     gated.kept_cost()
@@ -67,7 +67,7 @@ def test_attach_and_use(host: nn.Module) -> None:
 
 def test_extract(host: nn.Module) -> None:
     gated = depl0.attach(host, image())
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates))
+    gated.fix_gates(random_gates(gated.plan.num_gates))
     portrait = Portrait(host)
     compact = gated.extract()
     portrait.check()
@@ -76,14 +76,14 @@ def test_extract(host: nn.Module) -> None:
             tensor.zero_()
     portrait.check()
     gates = torch.zeros(gated.plan.num_gates)
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     gated.extract(remove_blocks=True)
     portrait.check()
 
 
 def test_failed_extract(host: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     gated = depl0.attach(host, image())
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates))
+    gated.fix_gates(random_gates(gated.plan.num_gates))
     portrait = Portrait(host)
     monkeypatch.setattr(counting, "slice_module", lambda model, positions: model.one.weight.zero_())
     with torch.no_grad(), pytest.raises(depl0.errors.CertificateError):
@@ -117,7 +117,7 @@ def test_hooks_that_a_host_installs_on_its_first_pass(first_pass: bool) -> None:
             host(x)
         portrait = Portrait(host)
         gated = depl0.attach(host, x, rng=torch.Generator().manual_seed(0))
-        gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
+        gated.fix_gates(torch.ones(gated.plan.num_gates))
         portrait.check()
         assert torch.equal(gated(x), expected) and torch.equal(host(x), expected)
         compact = gated.extract().eval()

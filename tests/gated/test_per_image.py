@@ -112,7 +112,7 @@ def test_the_authors_networks_can_be_gated_so(name: str) -> None:
     images = torch.randn(3, 3, 32, 32)
     alone: dict[str, Any] = {"groups": "inner", "alone": ("conv1",)} if name == "resnet20" else {}
     gated = depl0.attach(build(name), images, draw="image", **alone).train()
-    outputs, penalty = gated.engine.call_with_penalty("chain", images)
+    outputs, penalty = gated(images), gated.penalty("chain")
     (outputs.square().sum() + penalty).backward()
     assert all(p.grad is not None for p in gated.gate_parameters())
 

@@ -49,12 +49,12 @@ class Training:
         for _ in range(count):
             torch.manual_seed(self.done)
             batch = ExampleInputs.of(self.inputs).map_tensors(lambda t: torch.randn(4, *t.shape[1:], dtype=t.dtype))
-            if self.gated.engine.threshold is not None:
-                self.gated.engine.threshold.advance(0.1 * self.done, 0.7)
-                self.gated.engine.follow_budget()
+            if self.gated.threshold is not None:
+                self.gated.threshold.advance(0.1 * self.done, 0.7)
+                self.gated.follow_budget()
             outputs = flat(self.gated(*batch.args, **batch.kwargs))
             loss = (outputs - torch.randn(outputs.shape, dtype=outputs.dtype)).square().mean()
-            if self.gated.engine.threshold is None:
+            if self.gated.threshold is None:
                 loss = loss + 1e-5 * self.gated.penalty("macs", scale="count")
             self.weights.zero_grad()
             self.gates.zero_grad()
@@ -65,7 +65,7 @@ class Training:
             self.done += 1
 
     def shrink(self) -> Shrunk:
-        shrunk = self.gated.engine.shrink()
+        shrunk = self.gated.cut()
         carry_over(self.weights, shrunk)
         return shrunk
 
@@ -116,8 +116,8 @@ def train_both(large: Training, small: Training) -> None:
         training.step(3)
     gone = third(large.gated.plan.num_gates)
     before = small.gated.log_alpha()
-    large.gated.engine.close(gone)
-    small.gated.engine.close(gone)
+    large.gated.remove(gone)
+    small.gated.remove(gone)
     if small.gated.generator.conditioning == "gates":  # groups are fed on gates that were open until now
         before = small.gated.log_alpha()
     weights = sum(p.numel() for p in small.gated.weight_parameters())
@@ -129,8 +129,8 @@ def train_both(large: Training, small: Training) -> None:
     group = large.gated.plan.groups[0]
     gone = third(large.gated.plan.num_gates, seed=1)
     gone[group.gates] = True  # one channel of it stays, at zero
-    large.gated.engine.close(gone)
-    small.gated.engine.close(gone)
+    large.gated.remove(gone)
+    small.gated.remove(gone)
     small.shrink()
     for training in (large, small):
         training.step(3)
@@ -173,12 +173,15 @@ def compare_results(large: Training, small: Training) -> None:
     """What is asked of both networks is answered alike, and both end in the same compact network."""
     a, b = large.gated.eval(), small.gated.eval()
     assert distance(call(a, large.inputs), call(b, small.inputs)) < 1e-9
-    assert torch.equal(a.engine.removed, b.engine.removed)
-    assert not b.evaluation_gates()[b.engine.removed].any() and not b.open_probability()[b.engine.removed].any()
-    assert (a.engine.expected_cost(), a.kept_cost()) == (b.engine.expected_cost(), b.kept_cost())
+    assert torch.equal(a.removed, b.removed)
+    assert not b.evaluation_gates()[b.removed].any() and not b.open_probability()[b.removed].any()
+    assert (a.expected.rounded(a.open_probability()), a.kept_cost()) == (
+        b.expected.rounded(b.open_probability()),
+        b.kept_cost(),
+    )
     assert b.dense_cost == a.dense_cost
-    assert b.engine.cost_without(b.engine.removed) == depl0.costs.Cost(
-        *(getattr(depl0.cost(b.host, b._example), k) for k in ("params", "macs"))
+    assert b.snapshot().cost(~b.removed) == depl0.costs.Cost(
+        *(getattr(depl0.cost(b.host, b.example), k) for k in ("params", "macs"))
     )
     compact, other = a.extract(), b.extract()
     assert distance(call(compact, large.inputs), call(other, large.inputs)) < 1e-9
@@ -190,13 +193,13 @@ def compare_results(large: Training, small: Training) -> None:
 
 def test_a_budget_spends_nothing_on_gates_that_are_gone() -> None:
     gated = depl0.attach(liven(resnet20(num_classes=4), image()), image(), generator="independent", budget=0.2)
-    gated.engine.start_from(torch.randn(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)))
-    assert gated.engine.threshold is not None
-    gated.engine.threshold.advance(1.0, 0.5)
+    gated.start_from(torch.randn(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)))
+    assert gated.threshold is not None
+    gated.threshold.advance(1.0, 0.5)
     gone = third(gated.plan.num_gates)
-    gated.engine.close(gone)
-    gated.engine.threshold.solve(gated.generator().detach())
-    assert gated.engine.expected_cost().macs == pytest.approx(0.2 * gated.dense_cost.macs, rel=1e-3)
+    gated.remove(gone)
+    gated.threshold.solve(gated.generator().detach())
+    assert gated.expected.rounded(gated.open_probability()).macs == pytest.approx(0.2 * gated.dense_cost.macs, rel=1e-3)
     gated.train()(image(batch=2)).sum().backward()
     (scores,) = gated.gate_parameters()
     assert not scores.grad.flatten()[gone].any() and scores.grad.flatten()[~gone].any()
@@ -206,8 +209,8 @@ def test_the_former_host_is_left_alone() -> None:
     model = liven(STRUCTURES["Residual"].build(), image())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     gated = depl0.attach(model, image())
-    gated.engine.close(third(gated.plan.num_gates))
-    gated.engine.shrink()
+    gated.remove(third(gated.plan.num_gates))
+    gated.cut()
     assert gated.host is not model
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
@@ -215,8 +218,8 @@ def test_the_former_host_is_left_alone() -> None:
 def test_the_saved_compact_network_of_a_shrunk_one_loads(tmp_path: Any) -> None:
     model = STRUCTURES["Residual"].build()
     gated = depl0.attach(liven(model, image()), image(), start=1.0).eval()
-    gated.engine.close(third(gated.plan.num_gates))
-    gated.engine.shrink()
+    gated.remove(third(gated.plan.num_gates))
+    gated.cut()
     compact = gated.extract()
     depl0.save(compact, tmp_path / "net")
     again = depl0.load(tmp_path / "net", STRUCTURES["Residual"].build)
@@ -226,8 +229,8 @@ def test_the_saved_compact_network_of_a_shrunk_one_loads(tmp_path: Any) -> None:
 def test_momentum_in_channels_last_stays_so() -> None:
     model = STRUCTURES["Residual"].build().to(memory_format=torch.channels_last)
     gated = depl0.attach(model, image())
-    gated.engine.close(third(gated.plan.num_gates))
-    gated.engine.shrink()
+    gated.remove(third(gated.plan.num_gates))
+    gated.cut()
     weights = [p for p in gated.host.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
     assert weights and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
 
@@ -236,11 +239,11 @@ def test_a_gate_that_is_gone_cannot_be_opened() -> None:
     gated = depl0.attach(STRUCTURES["Residual"].build(), image())
     gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     gone[2] = True
-    gated.engine.close(gone)
+    gated.remove(gone)
     with pytest.raises(depl0.errors.GateError, match=r"gate 2 \(group .*\) was closed for good"):
-        gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
-    gated.engine.fix_gates((~gone).float())
+        gated.fix_gates(torch.ones(gated.plan.num_gates))
+    gated.fix_gates((~gone).float())
     with pytest.raises(depl0.errors.GateError, match="True or False"):
-        gated.engine.close(gone.float())
+        gated.remove(gone.float())
     with pytest.raises(depl0.errors.GateError, match="True or False"):
-        gated.engine.close(gone[1:])
+        gated.remove(gone[1:])

@@ -51,7 +51,7 @@ def spread_of_open_probability(gated: GatedModel) -> float:
 def penalty_that_arrives(gated: GatedModel) -> list[float]:
     """For each group: the median of ∂penalty/∂log α, relative to the largest one that any log α could have."""
     log_alpha = gated.log_alpha().detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(gated.engine.penalty_at(log_alpha, "params", scale="count"), log_alpha)
+    (gradient,) = torch.autograd.grad(gated.expected(hard_concrete.open_probability(log_alpha), "params"), log_alpha)
     probability = hard_concrete.open_probability(log_alpha).detach()
     price = gradient / (probability * (1 - probability))
     possible = price * 0.25  # σ' is 1/4 at most

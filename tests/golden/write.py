@@ -27,7 +27,7 @@ def gated_digits(closed: tuple[str, ...], build: type[nn.Module] = TinyDigits) -
     for group in gated.plan.groups:
         if group.name in closed:
             gates[group.gates] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     return gated
 
 

@@ -45,7 +45,7 @@ def cut(network: nn.Module, closed: dict[str, int]) -> nn.Module:
     gates = torch.ones(gated.plan.num_gates)
     for group in gated.plan.groups:
         gates[group.offset + group.size - closed.get(group.name, 0) : group.offset + group.size] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     return gated.extract().eval()
 
 

@@ -158,14 +158,14 @@ def wanda_sp(network: Any, batch: dict[str, Tensor], macs: float) -> Any:
     """Return a network with one ratio in all MLPs, of at least as many MACs."""
     gated = depl0.attach(network, {name: value[:1] for name, value in batch.items()}, generator="independent")
     scores, groups = wanda(gated, batch)
-    snapshot = gated.engine.snapshot()
+    snapshot = gated.snapshot()
     for kept in range(1, SMALL["intermediate_size"] + 1):
         gates = torch.ones(gated.plan.num_gates)
         for group in groups:
             gates[scores[group.gates].argsort()[: group.size - kept] + group.offset] = 0
         if snapshot.share(gates > 0, "macs") >= macs:
             break
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     return gated.extract().eval()
 
 

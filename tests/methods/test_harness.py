@@ -42,11 +42,11 @@ def test_the_budget_is_kept_and_used(name: str, of: str) -> None:
     scores = method.comparable(gated.plan, raw)
     frozen = freeze_network(gated, gated.config.changed(budget=0.5, of=of), scores=scores)
     assert set(frozen.gates.tolist()) == {0.0, 1.0}
-    assert gated.engine.snapshot().share(frozen.gates > 0, of) <= 0.5
+    assert gated.snapshot().share(frozen.gates > 0, of) <= 0.5
     for gate in (frozen.gates == 0).nonzero().flatten().tolist():  # no room for another one
         more = frozen.gates.clone()
         more[gate] = 1
-        assert gated.engine.snapshot().share(more > 0, of) > 0.5
+        assert gated.snapshot().share(more > 0, of) > 0.5
     best = int(scores.argmax())
     assert frozen.gates[best] == 1
     kept = gated.kept_cost()

@@ -38,7 +38,7 @@ def mixed() -> GatedModel:
 
 def given_scores(seed: int, mean: float = 0.0) -> GatedModel:
     gated = mixed()
-    gated.engine.free_gates()
+    gated.free_gates()
     rng = torch.Generator().manual_seed(seed)
     by_group = [torch.randn(1, generator=rng) + torch.randn(g.size, generator=rng) for g in gated.plan.groups]
     gated.generator.start_from(torch.cat(by_group) + mean)

@@ -108,7 +108,7 @@ def test_gates_of_a_host_that_was_cut_before_know_their_channels() -> None:
     gated = tiny_gated()
     gates = torch.ones(14)
     gates[[1, 3, 6]] = 0  # two of conv1, the first of conv2
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     again = depl0.attach(gated.extract(), torch.randn(1, 1, SIDE, SIDE))
     line = gates_line(again)
     assert line["kept"] == {"conv1": [0, 2, 4, 5], "conv2": [1, 2, 3, 4, 5, 6, 7]}

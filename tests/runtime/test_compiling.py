@@ -48,7 +48,7 @@ def test_a_search_is_one_graph(tmp_path: Path, fields: dict[str, Any]) -> None:
         phase.before_step()
         loop.train_step(session, phase, network, images, labels)
         loop.evaluate(session.accelerator, phase.model, [(images, labels)], session.task)
-        thresholds.add(float(gated.engine.threshold.shift) if gated.engine.threshold is not None else step)
+        thresholds.add(float(gated.threshold.shift) if gated.threshold is not None else step)
     assert len(thresholds) == 6  # the budget moved on
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]

@@ -109,7 +109,7 @@ def test_batches_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> Non
     gated = depl0.attach(network(), inputs(1), budget=0.5)
     search = depl0.Search(gated, 1, calibrate=[(inputs(), torch.zeros(16).long())], loss=LOSS, cut="never")
     search.step()
-    assert len(moved) == 2 and set(moved) == {gated.engine.device}
+    assert len(moved) == 2 and set(moved) == {gated.device}
     there = move(({"x": inputs()}, [inputs(), "text"]), torch.device("meta"))
     assert there[0]["x"].is_meta and there[1][0].is_meta and there[1][1] == "text"
 

@@ -40,7 +40,7 @@ def test_a_combination_of_others_goes_without_a_loss(kind: str) -> None:
     old = state_of(gated.host)
     report = compensate(gated, closing(gated, 2), batches)
 
-    gated.engine.fix_gates((~closing(gated, 2)).float())
+    gated.fix_gates((~closing(gated, 2)).float())
     torch.testing.assert_close(gated(test), wanted, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(gated.extract()(test), gated(test))
     assert [entry.layer for entry in report.fitted] == ["reader"] and not report.refused
@@ -70,7 +70,7 @@ def test_a_constant_goes_into_the_bias_or_into_the_norm_behind() -> None:
         gated = gated_of(Normed(norm_behind), batches)
         wanted, old = gated.host(batches[0]), state_of(gated.host)
         compensate(gated, closing(gated, 1), batches)
-        gated.engine.fix_gates((~closing(gated, 1)).float())
+        gated.fix_gates((~closing(gated, 1)).float())
         torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
         assert not torch.equal(gated.host.state_dict()[name], old[name])
 
@@ -93,7 +93,7 @@ def test_a_residual_group_with_two_readers() -> None:
     gated = gated_of(twin_stream(), batches)
     wanted = gated.host(batches[1])
     report = compensate(gated, closing(gated, 3), batches)
-    gated.engine.fix_gates((~closing(gated, 3)).float())
+    gated.fix_gates((~closing(gated, 3)).float())
     torch.testing.assert_close(gated(batches[1]), wanted, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(gated.extract()(batches[1]), gated(batches[1]))
     assert {"inner", "wide"} <= {entry.layer for entry in report.fitted}
@@ -111,7 +111,7 @@ def test_the_errors_it_reports_are_those_of_the_network() -> None:
     wanted = gated.host(images)
     closed = closing(gated, 1, 6, 8, 12)
     report = compensate(gated, closed, batches)
-    gated.engine.fix_gates((~closed).float())
+    gated.fix_gates((~closed).float())
     error = (gated(images) - wanted).square().mean(0).sum() / wanted.var(0, correction=0).sum()
     last = next(entry for entry in report.fitted if entry.layer == "linear")
     assert last.after == pytest.approx(float(error.detach()), rel=1e-6)
@@ -138,7 +138,7 @@ def test_it_makes_up_for_errors_of_the_shortcut() -> None:
     wanted = gated.host(batches[0])
     closed = closing(gated, *range(6))  # two of eight channels stay: the branch alone knows the rest
     report = compensate(gated, closed, batches)
-    gated.engine.fix_gates((~closed).float())
+    gated.fix_gates((~closed).float())
     assert next(entry for entry in report.fitted if entry.layer == "skip").after > 0.01
     torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-5, atol=1e-5)
 
@@ -164,7 +164,7 @@ def test_a_layer_that_is_called_twice_is_left_alone() -> None:
         assert torch.equal(gated.host.state_dict()[name], old[name])
     assert [entry.layer for entry in report.fitted] == ["last"]
     assert "twice: not compensated, its weight is used 2 times" in str(report)
-    gated.engine.fix_gates((~closing(gated, 0)).float())
+    gated.fix_gates((~closing(gated, 0)).float())
     gated.extract()
 
 
@@ -177,7 +177,7 @@ def test_wide_layers_are_fitted_by_channels(monkeypatch: pytest.MonkeyPatch) -> 
     gated = gated_of(Plain(first, reader, between), batches)
     wanted = gated.host(batches[0])
     report = compensate(gated, closing(gated, 2), batches)
-    gated.engine.fix_gates((~closing(gated, 2)).float())
+    gated.fix_gates((~closing(gated, 2)).float())
     torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
     assert report.fitted[0].after < 1e-6
 
@@ -194,10 +194,10 @@ def test_gates_on_a_readers_own_weights_and_gates_between_0_and_1() -> None:
     gated = gated_of(model, batches)
     assert ("2.weight", 1) in gated.plan.sites
     gates = torch.tensor([0.5, 1.0, 0.25, 1.0])
-    wanted = gated.engine.call_with_gates(gates, batches[0])
+    wanted = gated.call_with_gates(gates, batches[0])
     compensate(gated, closing(gated, 2), batches, before=gates)
     torch.testing.assert_close(
-        gated.engine.call_with_gates(gates.masked_fill(closing(gated, 2), 0), batches[0]), wanted, rtol=1e-5, atol=1e-5
+        gated.call_with_gates(gates.masked_fill(closing(gated, 2), 0), batches[0]), wanted, rtol=1e-5, atol=1e-5
     )
 
 
@@ -209,10 +209,10 @@ def test_a_channel_that_is_opened_at_the_cut_says_nothing_new() -> None:
     gated = gated_of(Plain(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3, bias=False)), batches)
     before = torch.zeros(4)
     after = torch.tensor([0.0, 1.0, 0.0, 0.0])
-    gated.engine.fix_gates(before)
+    gated.fix_gates(before)
     wanted = gated(batches[0])
     compensate(gated, closing(gated), batches, before=before, after=after)
-    gated.engine.fix_gates(after)
+    gated.fix_gates(after)
     torch.testing.assert_close(gated(batches[0]), wanted)
 
 
@@ -262,8 +262,8 @@ def test_a_second_fit_towards_the_original_network_is_that_of_both_cuts_at_once(
     for rounds in ([both], [first, both]):
         gated = depl0.attach(copy.deepcopy(network), batches[0][:1], generator="independent")
         for closed in rounds:
-            compensate(gated, closed & ~gated.engine.removed, batches, after=(~closed).float(), original=network)
-            gated.engine.close(closed)
+            compensate(gated, closed & ~gated.removed, batches, after=(~closed).float(), original=network)
+            gated.remove(closed)
         with torch.no_grad():
             outputs[len(rounds)] = gated.extract()(test)
     torch.testing.assert_close(outputs[2], outputs[1])

@@ -52,11 +52,11 @@ def pruned(host: nn.Module, dtype: torch.dtype, **settings: Any) -> list[Tensor]
     search = depl0.Search(gated, steps, optimizers=[optimizer], calibrate=[(x, y)], loss=LOSS, **settings)
     for _ in range(steps):
         search.step()
-        gated.engine.fix_gates(gated.evaluation_gates())  # what is sampled depends on the device
+        gated.fix_gates(gated.evaluation_gates())  # what is sampled depends on the device
         (LOSS(gated(x), y) + gated.penalty("macs")).backward()
         optimizer.step()
         optimizer.zero_grad()
-        gated.engine.free_gates()
+        gated.free_gates()
     found = [search.finish(), depl0.prune(host, x[:1], data=[x], budget=0.5, recover=2)]
     return [tensor.detach().float() for network in found for tensor in network.state_dict().values()]
 

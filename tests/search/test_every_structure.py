@@ -40,5 +40,5 @@ def test_scored_compensated_and_extracted(name: str) -> None:
     report = compensate(gated, closed, [inputs, inputs])
     assert all(entry.after <= entry.before * 1.01 + 1e-6 for entry in report.fitted), str(report)
     assert report.fitted or report.refused
-    gated.engine.fix_gates((~closed).float())
+    gated.fix_gates((~closed).float())
     gated.extract()

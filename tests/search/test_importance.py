@@ -31,13 +31,13 @@ def test_scores_are_squared_gradients_for_their_price() -> None:
             for gate in range(len(gates)):
                 nudge = torch.zeros_like(gates)
                 nudge[gate] = step
-                higher, lower = (gated.engine.call_with_gates(gates + sign * nudge, few) for sign in (1, -1))
+                higher, lower = (gated.call_with_gates(gates + sign * nudge, few) for sign in (1, -1))
                 slope = (F.cross_entropy(higher, few_labels) - F.cross_entropy(lower, few_labels)) / (2 * step)
                 worth[gate] += slope**2 / 2
     for gate in range(len(gates)):
         closed = gates.clone()
         closed[gate] = 0
-        price[gate] = gated.dense_cost.macs - gated.engine.expected.value_and_gradient(closed, "macs")[0]
+        price[gate] = gated.dense_cost.macs - gated.expected.value_and_gradient(closed, "macs")[0]
     alone = draw_together(worth.log() - price.log(), [group.size for group in gated.plan.groups], TRUST)
     torch.testing.assert_close(found.double(), standardise(alone), rtol=1e-4, atol=1e-4)
 

@@ -42,7 +42,7 @@ def test_one_call_keeps_the_budget_and_most_of_the_accuracy(trained: nn.Module) 
     assert type(compact) is Net and depl0.info(compact).certificate.max_error < 1e-7
     assert all(torch.equal(value, before[name]) for name, value in trained.state_dict().items())
     by_chance = depl0.attach(trained, torch.randn(1, 1, 6, 6), budget=0.5, generator="independent")
-    by_chance.engine.start_from(torch.randn(by_chance.plan.num_gates, generator=torch.Generator().manual_seed(0)))
+    by_chance.start_from(torch.randn(by_chance.plan.num_gates, generator=torch.Generator().manual_seed(0)))
     assert accuracy(trained) > 0.95
     assert accuracy(compact) > max(0.8, accuracy(by_chance.extract()))
 

@@ -72,7 +72,7 @@ def test_single_errors_are_those_of_least_squares() -> None:
     hidden = torch.tanh(model[0](torch.cat(batches))).detach()
     wanted = model[2](hidden).detach()
     energy = float((wanted - wanted.mean(0)).square().sum() / len(wanted))
-    order, single = removal_order(gated.plan.groups[0], views, ~gated.engine.removed, update=False)
+    order, single = removal_order(gated.plan.groups[0], views, ~gated.removed, update=False)
     alone = [refit_error(hidden[:, [k for k in range(5) if k != c]], wanted) / energy for c in order]
     assert single == pytest.approx(alone, rel=1e-4)
     assert single == sorted(single)
@@ -96,7 +96,7 @@ def test_scores_set_errors_against_cost_and_are_standardised(monkeypatch: pytest
     gated = gated_of(Coupled(), batches)
     old = state_of(gated.host)
     errors = reconstruction_errors(gated, batches)
-    _, price = gated.engine.expected.value_and_gradient(torch.ones(gated.plan.num_gates), "macs")
+    _, price = gated.expected.value_and_gradient(torch.ones(gated.plan.num_gates), "macs")
     for exponent in (1.0, 0.5):
         monkeypatch.setattr("depl0.search.scores.reconstruction.EXPONENT", exponent)
         scores = reconstruction_scores(gated, batches, "macs")
@@ -128,10 +128,10 @@ def test_gates_that_are_gone_come_last() -> None:
     gated = gated_of(Coupled(), batches)
     gone = torch.zeros(18, dtype=torch.bool)
     gone[[1, 7]] = True
-    gated.engine.close(gone)
+    gated.remove(gone)
     scores = reconstruction_scores(gated, batches, "macs")
     assert float(scores[gone].max()) == -4.0 and bool(scores.isfinite().all())
-    gated.engine.shrink()
+    gated.cut()
     torch.testing.assert_close(reconstruction_scores(gated, batches, "macs"), scores, rtol=0, atol=0.01)
 
 

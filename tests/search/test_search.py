@@ -86,8 +86,8 @@ def test_state_dicts_hold_nothing_but_tensors(whole: tuple[Loop, list[int], nn.M
 
 def test_the_state_of_another_network_is_refused() -> None:
     loop = Loop()
-    loop.gated.engine.close(torch.arange(loop.gated.plan.num_gates) < 2)
-    loop.gated.engine.shrink()
+    loop.gated.remove(torch.arange(loop.gated.plan.num_gates) < 2)
+    loop.gated.cut()
     fresh = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
     untouched = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
     with pytest.raises(GateError, match="has lost channels that the saved state still has"):
@@ -96,7 +96,7 @@ def test_the_state_of_another_network_is_refused() -> None:
     with pytest.raises(GateError, match=r"the saved state has \(20,\) gates"):
         other.load_state_dict(loop.gated.state_dict(), strict=False)
     fresh.load_state_dict(loop.gated.state_dict())
-    assert torch.equal(fresh.engine.removed, loop.gated.engine.removed)
+    assert torch.equal(fresh.removed, loop.gated.removed)
     assert fresh.host.stem.out_channels == loop.gated.host.stem.out_channels < 8
 
 
@@ -139,10 +139,10 @@ def test_a_generator_of_batches_is_read_once() -> None:
 def test_forward_moves_nothing() -> None:
     loop = Loop()
     loop.train(10)
-    before = {name: value.clone() for name, value in loop.gated.engine.threshold.state_dict().items()}
+    before = {name: value.clone() for name, value in loop.gated.threshold.state_dict().items()}
     for _ in range(3):
         loop.gated(batch(0)[0])
-    assert same(before, loop.gated.engine.threshold.state_dict())
+    assert same(before, loop.gated.threshold.state_dict())
 
 
 def test_activation_checkpointing_changes_nothing() -> None:
@@ -193,8 +193,8 @@ def test_nothing_of_the_gates_can_be_averaged_away(whole: tuple[Loop, list[int],
     loop, mean = whole[0], whole[0].average.module
     assert torch.equal(mean._scaling.index, loop.gated._scaling.index)
     ones = torch.ones(loop.gated.plan.num_gates)
-    assert mean._expected.exact(ones) == loop.gated.engine.expected.exact(ones)
-    assert float(mean._expected(ones, "macs")) == float(loop.gated.engine.expected(ones, "macs"))
+    assert mean.expected.exact(ones) == loop.gated.expected.exact(ones)
+    assert float(mean.expected(ones, "macs")) == float(loop.gated.expected(ones, "macs"))
 
 
 def test_an_average_of_the_host_alone_is_cut_too() -> None:
@@ -320,7 +320,7 @@ def test_a_search_can_start_pruned_and_compensated() -> None:
         search.step()
         gated.eval()
         errors[compensate] = float((gated(images) - wanted).square().mean().detach())
-        assert gated.engine.snapshot().share(gated.evaluation_gates() > 0, "macs") <= 0.5
+        assert gated.snapshot().share(gated.evaluation_gates() > 0, "macs") <= 0.5
     assert errors[True] < 0.5 * errors[False]
 
 
@@ -332,12 +332,12 @@ def test_gates_that_only_the_initialisation_has_closed_are_not_cut_out() -> None
         assert 3 <= int(started_closed.sum()) < 20  # of 20 gates
     assert loop.train(STEPS // 2) == []
     with torch.no_grad():  # what opens and closes again has been judged, and goes
-        loop.gated.engine.start_from(torch.full((20,), 3.0))
+        loop.gated.start_from(torch.full((20,), 3.0))
     loop.train(2)
     with torch.no_grad():
-        loop.gated.engine.start_from(torch.where(started_closed, -9.0, 3.0))
+        loop.gated.start_from(torch.where(started_closed, -9.0, 3.0))
     loop.train(4)
-    assert torch.equal(loop.gated.engine.removed, started_closed & loop.gated.engine.removable(started_closed))
+    assert torch.equal(loop.gated.removed, started_closed & loop.gated.snapshot().removable(started_closed))
 
 
 def test_a_gate_that_starts_half_closed_and_sinks_was_never_judged() -> None:
@@ -345,13 +345,13 @@ def test_a_gate_that_starts_half_closed_and_sinks_was_never_judged() -> None:
     starts = torch.tensor([3.0] * 12 + [-3.0] * 4 + [3.0] * 4)  # P(open) = 0.2 is closed, and no 0.01
     sinks = torch.arange(20) >= 10  # two that were open, the four that were not, and four that were
     with torch.no_grad():
-        loop.gated.engine.start_from(starts)
+        loop.gated.start_from(starts)
     loop.train(2)
     for _ in range(4):
         with torch.no_grad():
-            loop.gated.engine.start_from(torch.where(sinks, -9.0, 3.0))
+            loop.gated.start_from(torch.where(sinks, -9.0, 3.0))
         loop.train(1)
-    gone = loop.gated.engine.removed
+    gone = loop.gated.removed
     assert bool(gone[10:12].any()) and not bool(gone[12:16].any())
 
 
@@ -407,11 +407,11 @@ def test_extract_keeps_the_budget_whatever_the_gates_say() -> None:
     assert bool((gated.evaluation_gates() > 0).all())  # nobody has searched
     for rounded in (1, 2):
         assert depl0.info(gated.extract(round_to=rounded)).macs_left <= 0.5
-    gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
     with pytest.raises(GateError, match=r"fixed gates leave 1.0000 of the macs, more than the budget of 0.5"):
         gated.extract()
     frozen = freeze_network(gated)
-    assert gated.engine.is_fixed and torch.equal(gated.evaluation_gates(), frozen.gates)
+    assert gated.is_fixed and torch.equal(gated.evaluation_gates(), frozen.gates)
     assert depl0.info(gated.extract()).macs_left <= 0.5
 
 
@@ -440,7 +440,7 @@ def test_print_shows_gates_budget_and_cost(whole: tuple[Loop, list[int], nn.Modu
 
 def test_print_never_fails() -> None:
     gated = Loop().gated
-    gated.engine.free_gates()
+    gated.free_gates()
     with torch.no_grad():
         next(gated.gate_parameters()).fill_(float("nan"))
     assert "log alpha is nan" in repr(gated)

@@ -142,7 +142,7 @@ def test_kept_channels_of_a_residual_stream_are_compared() -> None:
     gates = torch.ones(gated.plan.num_gates)
     stream = next(group for group in gated.plan.groups if group.size == 24)
     gates[stream.offset + 1 : stream.offset + 20 : 3] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     pruned = gated.extract()
     kept = kept_channels(gated, pruned, inputs)
     assert set(kept) == {f"blocks.{n}" for n in range(3)}

@@ -31,7 +31,7 @@ def test_they_become_those_of_the_batches() -> None:
 
 def test_they_can_be_put_back() -> None:
     gated = tiny_gated()
-    gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
     before = statistics_of(gated.host)
     state = {name: value.clone() for name, value in gated.host.state_dict().items()}
     reestimate(gated, [(torch.randn(8, 1, 6, 6) * 5, torch.zeros(8))])

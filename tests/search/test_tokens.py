@@ -46,7 +46,7 @@ def test_the_fit_follows_most_tokens() -> None:
     wanted = network(x).detach()
     gated = gated_of(network, [x])
     compensate(gated, torch.tensor([False, True, False]), [x])
-    gated.engine.fix_gates(torch.tensor([1.0, 0.0, 1.0]))
+    gated.fix_gates(torch.tensor([1.0, 0.0, 1.0]))
     error = (gated.extract()(x).detach() - wanted).square().sum(-1) / wanted.square().sum(-1)
     assert float(error[:, 1:].mean()) < 1e-3
 
@@ -79,12 +79,12 @@ def test_a_tied_output_layer_is_scored_and_refitted_and_stays_tied() -> None:
     gates = torch.ones(gated.plan.num_gates)
     gates[hidden.offset] = 0
     done = compensate(gated, gates == 0, [tokens])
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     pruned = gated.extract()
     assert "embed" in {fitted.layer for fitted in done.fitted}  # by the first name of its weight
     assert pruned.head.weight is pruned.embed.weight and pruned.head.weight.shape == (12, 5)
     cut = gated_of(Tied(), [tokens])
-    cut.engine.fix_gates(gates)
+    cut.fix_gates(gates)
     errors = [float((each(tokens).detach() - wanted).square().mean()) for each in (pruned, cut.extract())]
     assert errors[0] < 0.5 * errors[1]
 

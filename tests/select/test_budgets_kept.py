@@ -57,10 +57,10 @@ def test_the_compact_network_costs_what_was_asked(
     generator.start_from(torch.randn(its_plan.num_gates, generator=rng))
     gated = GatedModel(host, its_plan, generator, EXAMPLE, GateConfig(of=of))
     budget = BUDGETS[place % len(BUDGETS)]
-    if budget < minimum_share(gated.engine.snapshot(), gated.config):  # the frozen layers do not allow it
+    if budget < minimum_share(gated.snapshot(), gated.config):  # the frozen layers do not allow it
         budget = 0.5
     gated = GatedModel(host, its_plan, generator, EXAMPLE, gated.config.changed(budget=budget))
-    network = gated.engine.snapshot()
+    network = gated.snapshot()
     selection = select_gates(network, gated.config)
     assert budget - 0.01 <= network.share(selection.gates > 0, of) <= budget
 

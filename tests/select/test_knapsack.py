@@ -93,7 +93,7 @@ def test_the_rounded_choice_of_a_small_network_is_nearly_the_best(
     gated = depl0.attach(Stack(widths).eval(), torch.randn(1, 2, 4, 4), generator="independent")
     plan, scores = gated.plan, torch.randn(gated.plan.num_gates)
     numbers = [set(range(round_to, group.size + 1, round_to)) | {group.size} for group in plan.groups]
-    network, config = gated.engine.snapshot(), gated.config.changed(round_to=round_to)
+    network, config = gated.snapshot(), gated.config.changed(round_to=round_to)
     config = config.changed(budget=max(budget, minimum_share(network, config)))
     budget = config.budget
     unrounded = select_gates(network, config.changed(round_to=1), scores).gates > 0
@@ -105,10 +105,10 @@ def test_the_rounded_choice_of_a_small_network_is_nearly_the_best(
         for group, count in zip(plan.groups, counts, strict=True):
             opened = unrounded[group.gates].double() * 1e6  # whatever is open comes first
             kept[(scores[group.gates] + opened).argsort(descending=True)[:count] + group.offset] = True
-        if gated.engine.snapshot().share(kept, "macs") <= budget:
+        if gated.snapshot().share(kept, "macs") <= budget:
             value[counts] = float(worth[kept].sum())
     assert 0.97 * max(value.values()) <= float(worth[found].sum()) <= max(value.values()) * (1 + 1e-9)
-    assert gated.engine.snapshot().share(found, "macs") <= budget
+    assert gated.snapshot().share(found, "macs") <= budget
 
 
 @pytest.mark.parametrize("of", ["macs", "params"])
@@ -116,18 +116,18 @@ def test_the_rounded_choice_of_a_small_network_is_nearly_the_best(
 def test_terms_are_the_cost_of_decided_gates(seed: int, of: str) -> None:
     gated = given_scores(seed)
     kept = torch.rand(gated.plan.num_gates, generator=torch.Generator().manual_seed(seed)) < 0.6
-    terms = gated.engine.expected.terms(of)
+    terms = gated.expected.terms(of)
     assert terms is not None
     dense = gated.dense_cost.macs if of == "macs" else gated.dense_cost.params
     assert terms.total(torch.ones_like(kept)) == dense
-    assert terms.total(kept) / dense == pytest.approx(gated.engine.snapshot().share(kept, of), rel=1e-12)
+    assert terms.total(kept) / dense == pytest.approx(gated.snapshot().share(kept, of), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_more_fits_into_a_rounded_network(seed: int) -> None:
     gated = given_scores(seed)
     scores, round_to, budget = gated.log_alpha().detach(), 4, 0.3 + 0.1 * seed
-    network, config = gated.engine.snapshot(), gated.config.changed(round_to=round_to, budget=budget)
+    network, config = gated.snapshot(), gated.config.changed(round_to=round_to, budget=budget)
     assert budget > minimum_share(network, config)
     unrounded = select_gates(network, config.changed(round_to=1), scores).gates > 0
     found = round_within(network, config, scores, unrounded)
@@ -136,4 +136,4 @@ def test_nothing_more_fits_into_a_rounded_network(seed: int) -> None:
         closed = [gate for gate in scores[group.gates].argsort(descending=True).tolist() if not more[group.gates][gate]]
         step = 2 if "grouped" in group.layers else round_to
         more[torch.tensor(closed[:step], dtype=torch.long) + group.offset] = True
-        assert not closed or gated.engine.snapshot().share(more, "macs") > budget, group.name
+        assert not closed or gated.snapshot().share(more, "macs") > budget, group.name

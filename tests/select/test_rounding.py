@@ -25,7 +25,7 @@ ROUND_TO = [1, 2, 3, 4, 8, 16, 32]
 
 def rounded_gates(gated: GatedModel, round_to: int, remove_blocks: bool = False) -> Tensor:
     config = gated.config.changed(round_to=round_to, remove_blocks=remove_blocks)
-    return select_gates(gated.engine.snapshot(), config).gates
+    return select_gates(gated.snapshot(), config).gates
 
 
 def check_counts(gated: GatedModel, gates: Tensor, round_to: int) -> None:
@@ -51,7 +51,7 @@ def check_widths(gated: GatedModel, gates: Tensor, round_to: int) -> None:
 @settings(max_examples=40)
 def test_frozen_gates_are_rounded_within_the_budget(seed: int, round_to: int, budget: float, of: str) -> None:
     gated = given_scores(seed)
-    network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
+    network, config = gated.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
     if budget < minimum_share(network, config):
         with pytest.raises(InputError, match=r"is infeasible"):
             check_budget(network, config)
@@ -60,7 +60,7 @@ def test_frozen_gates_are_rounded_within_the_budget(seed: int, round_to: int, bu
     assert network.share(selection.gates > 0, of) <= budget
     if round_to > 1:
         check_counts(gated, selection.gates, round_to)
-    gated.engine.fix_gates(selection.gates)  # rounding what is rounded changes nothing
+    gated.fix_gates(selection.gates)  # rounding what is rounded changes nothing
     assert torch.equal(rounded_gates(gated, round_to), selection.gates)
 
 
@@ -77,12 +77,12 @@ def test_without_a_budget_each_group_goes_to_the_nearest_multiple(seed: int, rou
 
 def test_room_that_is_left_is_used() -> None:
     gated = given_scores(1)
-    frozen = select_gates(gated.engine.snapshot(), gated.config.changed(budget=0.6, round_to=4))
+    frozen = select_gates(gated.snapshot(), gated.config.changed(budget=0.6, round_to=4))
     for group in gated.plan.groups:  # no group can have four more
         more = frozen.gates.clone()
         closed = (more[group.gates] == 0).nonzero().flatten()[:4] + group.offset
         more[closed] = 1.0
-        assert not len(closed) or gated.engine.snapshot().share(more > 0, "macs") > 0.6, group.name
+        assert not len(closed) or gated.snapshot().share(more > 0, "macs") > 0.6, group.name
 
 
 @pytest.mark.parametrize("round_to", ROUND_TO)
@@ -110,7 +110,7 @@ def test_what_is_gone_is_not_opened_to_make_a_multiple() -> None:
     gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     gone[scores.argsort()[: gated.plan.num_gates // 2]] = True
     is_open = ~gone & (scores > scores.median() + 0.2)
-    network = replace(gated.engine.snapshot(), removed=gone)
+    network = replace(gated.snapshot(), removed=gone)
     rounded = round_to_nearest(network, gated.config.changed(round_to=4), scores, is_open)
     assert not bool((rounded & gone).any())
     for group in gated.plan.groups:
@@ -123,7 +123,7 @@ def test_what_is_gone_is_not_opened_to_make_a_multiple() -> None:
 def test_a_group_that_was_closed_for_good_is_left_alone(round_to: int, budget: float | None) -> None:
     gated = tiny_gated(budget=budget, round_to=round_to)
     first, second = gated.plan.groups
-    gated.engine.close(torch.arange(gated.plan.num_gates) < first.size)
+    gated.remove(torch.arange(gated.plan.num_gates) < first.size)
     frozen = depl0.Search(gated, 1, cut="never").freeze().gates
     assert not frozen[first.gates].any()
     kept = int((frozen[second.gates] > 0).sum())
@@ -136,9 +136,9 @@ def test_a_gate_of_a_grouped_convolution_counts_its_channels() -> None:
     group = next(g for g in gated.plan.groups if g.name == name)
     gates = torch.ones(gated.plan.num_gates)
     gates[group.gates][7:] = 0  # seven gates: 14 channels of ``wide`` and 28 of ``grouped``
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     compact = gated.extract(round_to=8)
-    gated.engine.free_gates()
+    gated.free_gates()
     assert (compact.wide.out_channels, compact.grouped.out_channels) == (16, 32)
 
 
@@ -152,7 +152,7 @@ def test_the_compact_network_has_the_rounded_widths_and_is_certified() -> None:
         assert kept == width or kept % 8 == 0, name
     gates = rounded_gates(gated, 8)
     x = torch.randn(2, 3, 4, 4)
-    torch.testing.assert_close(compact(x), gated.engine.call_with_gates(gates, x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compact(x), gated.call_with_gates(gates, x), rtol=1e-4, atol=1e-5)
 
 
 def test_groups_that_vanish_stay_closed_where_blocks_are_removed() -> None:
@@ -160,7 +160,7 @@ def test_groups_that_vanish_stay_closed_where_blocks_are_removed() -> None:
     group = next(g for g in gated.plan.groups if not g.shared)
     gates = torch.ones(gated.plan.num_gates)
     gates[group.gates] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     assert int(rounded_gates(gated, 2, remove_blocks=True)[group.gates].sum()) == 0
     assert int(rounded_gates(gated, 2)[group.gates].sum()) == 2
 
@@ -168,7 +168,7 @@ def test_groups_that_vanish_stay_closed_where_blocks_are_removed() -> None:
 def with_budget(budget: float) -> depl0.GatedModel:
     gated = given_scores(4, mean=5.0)
     config = gated.config.changed(budget=budget)
-    return depl0.GatedModel(gated.host, gated.plan, gated.generator, gated.engine.example, config, gated.dense_cost)
+    return depl0.GatedModel(gated.host, gated.plan, gated.generator, gated.example, config, gated.dense_cost)
 
 
 def test_with_a_budget_extraction_rounds_within_it() -> None:

@@ -26,9 +26,9 @@ def with_log_alpha(values: torch.Tensor | float, **options: object) -> GatedMode
 
 def frozen_at(gated: GatedModel, budget: float | None, of: str = "macs", **changes: object) -> Selection:
     """Select the gates as freezing does, and fix them."""
-    gated.engine.free_gates()
-    selection = select_gates(gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, **changes))
-    gated.engine.fix_gates(selection.gates)
+    gated.free_gates()
+    selection = select_gates(gated.snapshot(), gated.config.changed(budget=budget, of=of, **changes))
+    gated.fix_gates(selection.gates)
     return selection
 
 
@@ -42,13 +42,13 @@ def random_log_alpha(seed: int, mean: float = 2.0) -> torch.Tensor:
 def test_the_budget_is_kept_and_used(budget: float, of: str, seed: int) -> None:
     gated = with_log_alpha(random_log_alpha(seed, mean=4.0))
     frozen = frozen_at(gated, budget, of)
-    share = gated.engine.snapshot().share(frozen.gates > 0, of)
+    share = gated.snapshot().share(frozen.gates > 0, of)
     assert share <= budget
     closed = (frozen.gates == 0).nonzero().flatten().tolist()
     for gate in closed:  # no room for another one
         more = frozen.gates.clone()
         more[gate] = 1
-        assert gated.engine.snapshot().share(more > 0, of) > budget
+        assert gated.snapshot().share(more > 0, of) > budget
     assert torch.equal(gated.evaluation_gates(), frozen.gates)
     kept = gated.kept_cost()
     assert (kept.macs if of == "macs" else kept.params) <= budget * getattr(gated.dense_cost, of)
@@ -79,7 +79,7 @@ def test_where_the_search_closed_more_the_best_are_opened_again() -> None:
     frozen = frozen_at(gated, 0.5, "macs")
     assert frozen.forced == 0
     assert set(frozen.gates.tolist()) == {0.0, 1.0}
-    assert 0.3 < gated.engine.snapshot().share(frozen.gates > 0, "macs") <= 0.5
+    assert 0.3 < gated.snapshot().share(frozen.gates > 0, "macs") <= 0.5
     assert bool((frozen.gates[-3:] == 1).all())
 
 
@@ -104,12 +104,12 @@ def test_half_open_gates_keep_their_value() -> None:
 @pytest.mark.parametrize("of", ["macs", "params"])
 def test_the_least_possible_can_be_asked_for_and_less_cannot(of: str) -> None:
     gated = with_log_alpha(5.0)
-    least = minimum_share(gated.engine.snapshot(), gated.config.changed(of=of))
-    check_budget(gated.engine.snapshot(), gated.config.changed(budget=least, of=of))
+    least = minimum_share(gated.snapshot(), gated.config.changed(of=of))
+    check_budget(gated.snapshot(), gated.config.changed(budget=least, of=of))
     frozen = frozen_at(gated, least, of)
-    assert gated.engine.snapshot().share(frozen.gates > 0, of) == pytest.approx(least)
+    assert gated.snapshot().share(frozen.gates > 0, of) == pytest.approx(least)
     with pytest.raises(InputError, match=rf"unprunable layers account for {least:.3f}") as caught:
-        check_budget(gated.engine.snapshot(), gated.config.changed(budget=least * 0.99, of=of))
+        check_budget(gated.snapshot(), gated.config.changed(budget=least * 0.99, of=of))
     hinted = float(caught.value.hint.split("at least ")[1].split(",")[0].rstrip("."))  # type: ignore[union-attr]
     assert least <= hinted <= least + 0.011
 
@@ -127,7 +127,7 @@ def test_closed_group_of_a_residual_branch_may_stay_closed(remove_blocks: bool) 
     frozen = frozen_at(gated, 0.2, remove_blocks=remove_blocks)
     left = {group.name: bool((frozen.gates[group.gates] > 0).any()) for group in gated.plan.groups}
     assert left == {"stem": True, "first.conv1": not remove_blocks, "second.conv1": True}
-    assert gated.engine.snapshot().share(frozen.gates > 0, "macs") <= 0.2
+    assert gated.snapshot().share(frozen.gates > 0, "macs") <= 0.2
 
 
 # -- a floor for every group -------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_every_group_keeps_its_least_share(budget: float | None, round_to: int) 
     kept = frozen_at(worthless(name), budget, round_to=round_to, min_share=0.5)
     for each in gated.plan.groups:
         assert int((kept.gates[each.gates] > 0).sum()) >= each.size / 2
-    assert budget is None or gated.engine.snapshot().share(kept.gates > 0, "macs") <= budget
+    assert budget is None or gated.snapshot().share(kept.gates > 0, "macs") <= budget
 
 
 def test_the_least_share_may_be_given_by_pattern() -> None:

@@ -12,7 +12,7 @@ from depl0.select.gates import budget_warning, minimum_share, sensible_share
 def test_a_budget_that_leaves_single_channels() -> None:
     gated = depl0.attach(models.build("small_cnn"), torch.zeros(1, 1, 8, 8))
     for of in ("macs", "params"):
-        network = gated.engine.snapshot()
+        network = gated.snapshot()
         least, sensible = minimum_share(network, gated.config.changed(of=of)), sensible_share(network, of)
         assert 0 < least < sensible < 0.05
         assert budget_warning(network, sensible, of) is None and budget_warning(network, 0.25, of) is None

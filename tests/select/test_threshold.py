@@ -20,7 +20,7 @@ def gated() -> GatedModel:
 
 
 def make_threshold(gated: GatedModel, share: float, of: str = "macs") -> Threshold:
-    return Threshold(gated.engine.expected, getattr(gated.dense_cost, of), share, of)
+    return Threshold(gated.expected, getattr(gated.dense_cost, of), share, of)
 
 
 def random_scores(gated: GatedModel, seed: int = 0) -> torch.Tensor:
@@ -135,9 +135,9 @@ def test_the_gradient_is_that_of_the_threshold_that_moves(gated: GatedModel) -> 
 @pytest.mark.parametrize("of", ["macs", "params"])
 def test_value_and_gradient_equal_autograd(gated: GatedModel, of: str) -> None:
     p = torch.rand(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    cost = gated.engine.expected(p, of)
+    cost = gated.expected(p, of)
     (gradient,) = torch.autograd.grad(cost, p)
-    value, closed_form = gated.engine.expected.value_and_gradient(p.detach(), of)
+    value, closed_form = gated.expected.value_and_gradient(p.detach(), of)
     torch.testing.assert_close(value, cost.detach())
     torch.testing.assert_close(closed_form, gradient)
 
@@ -178,4 +178,4 @@ def test_shares_outside_are_refused(gated: GatedModel, share: float) -> None:
 
 def test_other_costs_are_refused(gated: GatedModel) -> None:
     with pytest.raises(InputError, match="'macs', 'params' or 'latency', got 'seconds'"):
-        Threshold(gated.engine.expected, 1, 0.5, "seconds")
+        Threshold(gated.expected, 1, 0.5, "seconds")

@@ -41,7 +41,7 @@ def pruned(
 ) -> tuple[depl0.GatedModel, nn.Module]:
     """Attach with random gates, and extract."""
     gated = depl0.attach(model, inputs, groups=groups).eval()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates, seed))
+    gated.fix_gates(random_gates(gated.plan.num_gates, seed))
     return gated, gated.extract(remove_blocks=remove_blocks).eval()
 
 

@@ -192,10 +192,10 @@ def test_networks_that_want_some_precision_or_inputs(build: type[nn.Module], inp
     gated, compact = pruned(build(), inputs)
     before = call(gated, inputs)
     assert distance(before, call(compact, inputs)) < 0.02 and gated.plan.num_gates == 14
-    gated.engine.close(gated.evaluation_gates() == 0)
-    gated.engine.shrink()
+    gated.remove(gated.evaluation_gates() == 0)
+    gated.cut()
     assert distance(before, call(gated, inputs)) < 0.02 and gated.host.one.out_channels < 8
-    assert gated.engine.snapshot().depends_on_input(torch.ones(gated.plan.num_gates))
+    assert gated.snapshot().depends_on_input(torch.ones(gated.plan.num_gates))
 
 
 # -- what hides, and what is frozen ------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def test_certificate_compares_with_the_host_itself() -> None:
     """What is bound only after attach is found by extract."""
     host = NoNorm()
     gated = depl0.attach(host, image()).eval()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates))
+    gated.fix_gates(random_gates(gated.plan.num_gates))
     host.scale = 1.0
     host.one.register_forward_hook(lambda module, _, output: output * (2.0 if module is host.one else 1.0))
     with pytest.raises(depl0.errors.CertificateError, match="not with the network itself"):

@@ -42,7 +42,7 @@ def test_wrong_slices_are_caught_and_named(monkeypatch: pytest.MonkeyPatch, axis
     host = liven(NormAfterConv(), image())
     before = {name: value.clone() for name, value in host.state_dict().items()}
     gated = depl0.attach(host, image()).eval()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates, 1))
+    gated.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", wrong)
     layer = axis[0].partition(".")[0]
     groups = {"two": "'-one', '-two'", "norm": "'-one'", "head": "'-two'"}[layer]
@@ -88,7 +88,7 @@ def test_a_compact_network_that_does_not_run_is_caught(monkeypatch: pytest.Monke
         slice_module(model, {axis: keep for axis, keep in positions.items() if axis != ("two.weight", 1)})
 
     gated = depl0.attach(NoNorm(), image()).eval()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates, 1))
+    gated.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", half)
     with pytest.raises(depl0.errors.CertificateError, match=r"does not run \(RuntimeError: .*first at layer two"):
         gated.extract()
@@ -103,7 +103,7 @@ def test_activations_as_modules_are_not_blamed(monkeypatch: pytest.MonkeyPatch) 
         slice_module(model, {**positions, ("3.weight", 1): shifted})
 
     gated = depl0.attach(host, image()).eval()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates, 1))
+    gated.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", wrong)
     with pytest.raises(depl0.errors.CertificateError, match="first at layer 3"):
         gated.extract()
@@ -157,7 +157,7 @@ def test_all_closed_keeps_one_channel_and_is_exact() -> None:
         structure = STRUCTURES[name]
         host = liven(structure.build(), structure.inputs)
         gated = depl0.attach(host, structure.inputs).eval()
-        gated.engine.fix_gates(torch.zeros(gated.plan.num_gates))
+        gated.fix_gates(torch.zeros(gated.plan.num_gates))
         compact = gated.extract().eval()
         assert torch.allclose(gated(structure.inputs), compact(structure.inputs), atol=1e-5)
         kept, counted = gated.kept_cost(), depl0.cost(compact, structure.inputs)

@@ -100,14 +100,14 @@ def test_cutting_goes_on_where_it_was_begun() -> None:
     gated = depl0.attach(host, x).eval()
     first = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     first[[0, 5, 9]] = True
-    gated.engine.close(first)
+    gated.remove(first)
     wanted = call(gated, x)
-    gated.engine.shrink()
+    gated.cut()
     assert isinstance(gated.host.norm, CountedNorm) and gated.host.norm.spec.width == 8
     assert distance(wanted, call(gated, x)) < 1e-6
     gates = random_gates(gated.plan.num_gates, 1)
     gates[first] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     compact = gated.extract().eval()
     assert len(compact.norm.weight) < 6 and compact.norm.spec.width == 8
     again, smaller = pruned(compact, x, seed=4)
@@ -119,7 +119,7 @@ def test_norms_that_lose_nothing_are_left_alone() -> None:
     gated = depl0.attach(SmallStream(), torch.randn(2, 5, 6)).eval()
     gates = torch.ones(gated.plan.num_gates)
     gates[-1] = 0  # of the inner group
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     assert type(gated.extract().norm) is nn.LayerNorm
 
 

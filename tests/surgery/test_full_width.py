@@ -55,13 +55,13 @@ def test_cut_in_training_saved_loaded_and_deployed(tmp_path: Path) -> None:
     assert "3 modules that look at all channels at once get zeros for removed ones (FullWidth)" in str(gated.plan)
     first = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     first[[0, 5, 9]] = True
-    gated.engine.close(first)
+    gated.remove(first)
     wanted = call(gated, x)
-    gated.engine.shrink()
+    gated.cut()
     assert isinstance(gated.host.where, FullWidth) and distance(wanted, call(gated, x)) < 1e-6
     gates = random_gates(gated.plan.num_gates, 1)
     gates[first] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     compact = gated.extract().eval()
     folder = depl0.save(compact, tmp_path / "compact")
     loaded = depl0.load(folder, AttendsToChannels)

@@ -44,7 +44,7 @@ def test_a_module_with_two_names(tmp_path: Path) -> None:
     assert same(gated, compact, image()) and gated.plan.num_gates == 14
     assert compact.conv1 is compact.body[0] and compact.conv1.out_channels < 8
     assert distance(call(compact, image()), call(depl0.load(depl0.save(compact, tmp_path), TwoNames), image())) == 0
-    gated.engine.fix_gates(torch.cat([torch.zeros(8), torch.ones(6)]))
+    gated.fix_gates(torch.cat([torch.zeros(8), torch.ones(6)]))
     assert same(gated, gated.extract(remove_blocks=True).eval(), image())
 
 
@@ -53,7 +53,7 @@ def closed_one_by_one(model: nn.Module, inputs: Tensor) -> int:
     for group in gated.plan.groups:
         gates = random_gates(gated.plan.num_gates, 4).clamp_min(0.1)
         gates[group.gates] = 0
-        gated.engine.fix_gates(gates)
+        gated.fix_gates(gates)
         compact = gated.extract(remove_blocks=True).eval()
         assert distance(call(gated, inputs), call(compact, inputs)) < 1e-5
     return len(gated.plan.groups)
@@ -106,11 +106,11 @@ class OldSpectralNorm(NoNorm):
 def test_networks_that_keep_results(build: type[nn.Module]) -> None:
     gated = depl0.attach(build(), image())
     gated.train()(image()).sum().backward()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates))
+    gated.fix_gates(random_gates(gated.plan.num_gates))
     assert same(gated.eval(), gated.extract().eval(), image())
     gated.train()(image())
-    gated.engine.close(random_gates(gated.plan.num_gates) == 0)
-    gated.engine.shrink()
+    gated.remove(random_gates(gated.plan.num_gates) == 0)
+    gated.cut()
 
 
 # -- inputs and outputs ------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_a_group_that_a_trial_finds_unprunable_can_be_left_out_by_name() -> None
 
 def test_the_least_cost_is_that_of_the_smallest_network() -> None:
     gated = depl0.attach(NoNorm(), image()).eval()
-    gated.engine.fix_gates(torch.zeros(gated.plan.num_gates))
+    gated.fix_gates(torch.zeros(gated.plan.num_gates))
     counted = depl0.cost(gated.extract(), image())
     assert gated.plan.least_cost == (counted.params, counted.macs)
     assert gated.plan.least("macs") == counted.macs / gated.dense_cost.macs < 0.2

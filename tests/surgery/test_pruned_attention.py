@@ -91,12 +91,12 @@ def test_transformer_layer_trained_on_saved_and_deployed(tmp_path: Path) -> None
     assert gated.plan.least() < 0.15
     assert "attention is replaced where it loses channels (PrunedAttention)" in str(gated.plan)
     gates = random_gates(gated.plan.num_gates, 1)
-    gated.engine.close(gates == 0)
+    gated.remove(gates == 0)
     wanted = call(gated, x)
-    gated.engine.shrink()
+    gated.cut()
     assert isinstance(gated.host.layer.self_attn, PrunedAttention) and distance(wanted, call(gated, x)) < 1e-6
     more = torch.where(random_gates(gated.plan.num_gates, 2) == 0, 0.0, gates)
-    gated.engine.fix_gates(more)
+    gated.fix_gates(more)
     compact = gated.extract().eval()
     assert same_cost(gated.kept_cost(), depl0.cost(compact, x))
     folder = depl0.save(compact, tmp_path / "compact")

@@ -115,7 +115,7 @@ def test_random_network_is_pruned_exactly(steps: list[tuple[str, int, int, int]]
     except depl0.errors.NothingToPruneError:
         return
     gates = torch.rand(gated.plan.num_gates)
-    gated.engine.fix_gates(torch.where(torch.rand_like(gates) < share, 0.0, gates))
+    gated.fix_gates(torch.where(torch.rand_like(gates) < share, 0.0, gates))
     compact = gated.extract().eval()
     assert type(compact) is RandomNetwork
     assert distance(call(gated, inputs), call(compact, inputs)) < 1e-9

@@ -28,7 +28,7 @@ def with_closed(model: nn.Module, inputs: Tensor, closed: tuple[str, ...]) -> de
     for group in gated.plan.groups:
         if group.name in closed:
             gates[group.gates] = 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     return gated
 
 
@@ -73,7 +73,7 @@ def test_network_with_removed_blocks_trains() -> None:
 
 def test_everything_closed_is_a_constant_network() -> None:
     gated = with_closed(models.build("resnet20"), IMAGES, ())
-    gated.engine.fix_gates(torch.zeros(gated.plan.num_gates))
+    gated.fix_gates(torch.zeros(gated.plan.num_gates))
     compact = gated.extract(remove_blocks=True).eval()
     assert distance(call(gated, IMAGES), call(compact, IMAGES)) < 1e-5
     assert convolutions_run(compact, IMAGES) < 5

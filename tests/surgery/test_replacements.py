@@ -131,7 +131,7 @@ def test_new_kind_is_one_file(new_kind: None, tmp_path: Path) -> None:
     x = torch.randn(4, 3)
     gated = depl0.attach(build(), x)
     assert gated.plan.to_dict()["replaced"] == {"scale": ["1"]}
-    gated.engine.fix_gates((torch.arange(gated.plan.num_gates) % 2).float())
+    gated.fix_gates((torch.arange(gated.plan.num_gates) % 2).float())
     compact = gated.extract()
     assert compact[0].out_features == 4 and type(compact[1]).__name__ == "Scaled"
     loaded = depl0.load(depl0.save(compact, tmp_path / "compact"), build)

@@ -157,17 +157,17 @@ def test_nothing_is_cut_that_would_not_pay(tmp_path: Path, monkeypatch: pytest.M
 def test_a_group_is_never_cut_out_as_a_whole_while_gates_still_move() -> None:
     gated = tiny_gated(generator="independent")
     group = gated.plan.groups[1]
-    gated.engine.start_from(torch.arange(gated.plan.num_gates).float() - 20)
+    gated.start_from(torch.arange(gated.plan.num_gates).float() - 20)
     closing = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     closing[group.gates] = True
     for _ in range(2):
-        can_go = gated.engine.removable(closing)
+        can_go = gated.snapshot().removable(closing)
         assert can_go[group.gates].tolist() == [True] * (group.size - 1) + [False]  # the best one stays
         assert int(can_go.sum()) == group.size - 1
-        gated.engine.close(can_go)
-        gated.engine.shrink()
+        gated.remove(can_go)
+        gated.cut()
         closing = closing & ~can_go
-        assert not gated.engine.removable(closing).any()
+        assert not gated.snapshot().removable(closing).any()
         closing[group.gates] = True
 
 
@@ -176,11 +176,11 @@ def test_frozen_gates_leave_those_that_are_gone_closed() -> None:
     best = gated.log_alpha().detach().argsort(descending=True)
     gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     gone[best[:3]] = True
-    gated.engine.close(gone)
-    gated.engine.shrink()
+    gated.remove(gone)
+    gated.cut()
     frozen = freeze_network(gated, gated.config.changed(budget=0.6))
     assert not frozen.gates[gone].any()
-    assert 0.4 < gated.engine.snapshot().share(frozen.gates > 0, "macs") <= 0.6
+    assert 0.4 < gated.snapshot().share(frozen.gates > 0, "macs") <= 0.6
 
 
 # -- convergence -----------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_clipping_is_of_the_weights_alone(tmp_path: Path) -> None:
 def test_fine_tuning_a_gated_network_leaves_the_gates_alone(tmp_path: Path) -> None:
     session, gated = make_session(tmp_path, finetune__gated=True, finetune__epochs=1)
     gates = torch.tensor([1.0, 0.0] * 7)
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     before = {name: value.clone() for name, value in gated.generator.state_dict().items()}
     weight = gated.host.conv1.weight.clone()
     finetune(session, gated, gated.host)

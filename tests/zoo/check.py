@@ -87,7 +87,7 @@ def check(entry: Entry, seed: int = 2, blocks: bool = False) -> Row:
     liven(model, args)
     start = time.perf_counter()
     gated = depl0.attach(model, inputs).eval()
-    gated.engine.fix_gates(random_gates(gated.plan.num_gates, seed))
+    gated.fix_gates(random_gates(gated.plan.num_gates, seed))
     compact = gated.extract().eval()
     seconds = time.perf_counter() - start
     others = tuple(torch.randn(a.shape, generator=torch.Generator().manual_seed(9)) for a in args)
@@ -128,7 +128,7 @@ def _remove_blocks(gated: depl0.GatedModel) -> int:
     gates = torch.ones(gated.plan.num_gates)
     for group in [group for group in gated.plan.groups if not group.shared][::3]:
         gates[group.gates] = 0
-    if not gated.engine.snapshot().depends_on_input(gates):
+    if not gated.snapshot().depends_on_input(gates):
         return 0
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     return len(record_of(gated.extract(remove_blocks=True)).removed)

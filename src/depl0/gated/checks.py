@@ -34,18 +34,19 @@ def checked_gates(values: object, plan: Plan, removed: Tensor) -> Tensor:
         position = int(reopened.nonzero()[0])
         raise GateError(
             f"gate {position} (group {group_of(plan, position)}) was closed for good and cannot be opened.",
-            hint="gated.engine.removed says which gates must stay at 0.",
+            hint="gated.removed says which gates must stay at 0.",
         )
     return gates
 
 
-def check_closing(gates: Tensor, plan: Plan) -> None:
-    """Raise an error unless there is one boolean for every gate."""
+def checked_mask(gates: Tensor, plan: Plan) -> Tensor:
+    """Return a mask; raise an error unless it has one boolean for every gate."""
     if gates.dtype != torch.bool or gates.shape != (plan.num_gates,):
         raise GateError(
             f"gates to close must be {plan.num_gates} values True or False, in plan order, "
             f"got shape {tuple(gates.shape)} of {gates.dtype} instead."
         )
+    return gates
 
 
 def check_saved_gates(plan: Plan, removed_now: Tensor, removed: Tensor | None, kept: Tensor | None) -> None:

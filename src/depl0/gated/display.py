@@ -25,7 +25,7 @@ def describe(gated: GatedModel) -> str:
 
 
 def _in_lines(gated: GatedModel) -> str:
-    dense, config, network = gated.dense_cost, gated.config, gated.engine.snapshot()
+    dense, config, network = gated.dense_cost, gated.config, gated.snapshot()
     kept = network.cost(network.gates > 0)
     minimum = {of: minimum_share(network, config.changed(of=of)) for of in ("macs", "params")}
     lines = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final, get_args
+from typing import Any, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,10 @@ from depl0.config import GateConfig, PenaltyKind, PenaltyScale, check_round_to
 from depl0.costs.count import Cost, cost
 from depl0.costs.expected import KINDS, PENALTIES, ExpectedCost
 from depl0.errors import GateError, InputError
-from depl0.gated.checks import check_saved_gates, checked_log_alpha
+from depl0.gated.checks import check_saved_gates, checked_gates, checked_log_alpha, checked_mask
 from depl0.gated.display import describe, with_signature_of
-from depl0.gated.engine import Engine
 from depl0.gated.per_image import ImageGates, batch_size
+from depl0.gated.reuse import LastLogAlpha
 from depl0.gated.wrapping import current_wrapper, follow_training
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Generator
@@ -30,10 +30,18 @@ from depl0.host.functional import call_gated
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import Gated, check_whole, tied_names
 from depl0.select.gates import check_budget, select_gates
-from depl0.select.latency import extract_selected
+from depl0.select.snapshot import Snapshot
+from depl0.surgery.shrink import Shrunk, certify_shrunk, remaining_gates, shrink, shrunk_between
 
 FIXED, REMOVED, KEPT = "fixed_gates", "removed_gates", "kept_gates"
 """Keys of the state dict, each present only if there is something to save."""
+
+
+class HostState(NamedTuple):
+    """A host and its plan at one point in time."""
+
+    host: nn.Module
+    plan: Plan
 
 
 @final
@@ -55,6 +63,10 @@ class GatedModel(Gated):
         config: the gate configuration. It never changes.
         generator: the network that computes the log α of the gates.
         dense_cost: parameters and MACs of the original model.
+        example: the inputs of the analysis, on the network's current device.
+        host_plan: the plan of the current host; the axes of a smaller host keep the gate numbers of the original one.
+        expected: the expected costs as functions of the open probabilities.
+        has_wrapper: True once it was called by a DDP that follows its cuts (:mod:`depl0.gated.wrapping`).
 
     Example:
         >>> import depl0
@@ -75,10 +87,9 @@ class GatedModel(Gated):
     ) -> None:
         super().__init__()
         self.config = config or GateConfig()
-        self.plan = plan
-        self._host_plan = plan  # of the current host, which may have been shrunk
+        self.plan = self.host_plan = plan
         self.dense_cost = dense_cost or cost(host, example)
-        self._example = example
+        self.example = example
         parameters = dict(host.named_parameters())
         device = next(iter(parameters.values())).device
         self.host = host
@@ -86,28 +97,49 @@ class GatedModel(Gated):
         self.generator = generator.to(device)
         self._scaling = SiteScaling(plan, parameters).to(device)
         shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-        self._expected = ExpectedCost(plan, shapes, self.dense_cost.macs).to(device)
+        self.expected = ExpectedCost(plan, shapes, self.dense_cost.macs).to(device)
         self._image_gates = ImageGates(plan).to(device) if self.config.draw == "image" else None
         self._threshold: Threshold | None = None
         self._fixed: Tensor | None = None
         self._removed: Tensor | None = None
-        self._has_wrapper = False  # True once a DDP that can follow a cut has called it
+        self._last = LastLogAlpha()
+        self.has_wrapper = False
         self.training = host.training
         if self.config.budget is not None:
             self._threshold = self._make_threshold(self.config.budget)
         self.forward = with_signature_of(host, self.forward)  # type: ignore[method-assign]
 
     def _make_threshold(self, budget: float) -> Threshold:
-        check_budget(self.engine.snapshot(), self.config)
+        check_budget(self.snapshot(), self.config)
         of = counted(self.config.of)
-        threshold = Threshold(self._expected, self._expected.dense(of), budget, of).to(self._scaling.index.device)
+        threshold = Threshold(self.expected, self.expected.dense(of), budget, of).to(self.device)
         threshold.solve(self._scores().detach())
         return threshold
 
     @property
-    def engine(self) -> Engine:
-        """Return the handle on everything that is not public (:mod:`depl0.gated.engine`)."""
-        return Engine(self)
+    def device(self) -> torch.device:
+        """Return the device of the gates."""
+        return self._scaling.index.device
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """Return the threshold that follows the budget, or None without a budget."""
+        return self._threshold
+
+    @property
+    def is_fixed(self) -> bool:
+        """Return True if fixed gates are used."""
+        return self._fixed is not None
+
+    @property
+    def removed(self) -> Tensor:
+        """Return a mask of the gates that are permanently closed."""
+        return torch.zeros(self.plan.num_gates, dtype=torch.bool) if self._removed is None else self._removed.cpu()
+
+    @property
+    def kept(self) -> Tensor:
+        """Return a mask of the gates whose channels the host still has."""
+        return remaining_gates(self.host_plan)
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -115,9 +147,13 @@ class GatedModel(Gated):
         """Call the host with gates: sampled in training mode, evaluation gates otherwise, or the fixed ones."""
         return self._call(self._gates(args, kwargs), args, kwargs)
 
+    def call_with_gates(self, gates: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Call the host with these gates, which may carry a gradient."""
+        return self._call(gates, args, kwargs)
+
     def _call(self, gates: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.compiler.is_compiling() and (wrapper := current_wrapper()) is not None:
-            self._has_wrapper = True
+            self.has_wrapper = True
             follow_training(wrapper, self)
         if gates.dim() == 2 and self._image_gates is not None:
             return self._image_gates(self.host, gates, args, kwargs)
@@ -146,12 +182,10 @@ class GatedModel(Gated):
         if not self.training:
             return hard_concrete.evaluation_gates(self.log_alpha(), self.config.evaluation)
         if self.generator.conditioning == "gates":  # group by group; the noise of all gates is sampled at once
-            uniform = torch.rand(self.plan.num_gates, device=self._scaling.index.device)
+            uniform = torch.rand(self.plan.num_gates, device=self.device)
             return hard_concrete.sample(self._located(self._scores(uniform)), uniform)
-        return self._sample(self.log_alpha(), args, kwargs)
-
-    def _sample(self, log_alpha: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Sample gates for a call with these arguments: a vector, or with ``draw="image"`` a row for each image."""
+        log_alpha = self.log_alpha()
+        self._last.keep(log_alpha, self.generator, self._threshold)
         if self._image_gates is None:
             return hard_concrete.sample_gates(log_alpha)
         return self._without_removed(hard_concrete.sample_gates(log_alpha.expand(batch_size(args, kwargs), -1)))
@@ -182,11 +216,11 @@ class GatedModel(Gated):
         return values if self._removed is None else values.masked_fill(self._removed, 0.0)
 
     def _rebuild_scaling(self) -> None:
-        parameters, device = dict(self.host.named_parameters()), self._scaling.index.device
+        parameters, device = dict(self.host.named_parameters()), self.device
         self._ties = tied_names(self.host)
-        self._scaling = SiteScaling(self._host_plan, parameters, self._removed).to(device)
+        self._scaling = SiteScaling(self.host_plan, parameters, self._removed).to(device)
         if self._image_gates is not None:
-            self._image_gates = ImageGates(self._host_plan).to(device)
+            self._image_gates = ImageGates(self.host_plan).to(device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GatedModel:
         """Move and convert the host as requested; everything about gates and cost stays out of half precision."""
@@ -197,7 +231,7 @@ class GatedModel(Gated):
             self._fixed = keep_precision(self._fixed)
         if self._removed is not None:
             self._removed = keep_precision(self._removed)
-        self._example = self._example.map_tensors(lambda t: _moved_like(t, fn(t)))
+        self.example = self.example.map_tensors(lambda t: _moved_like(t, fn(t)))
         return self
 
     def __repr__(self) -> str:
@@ -210,7 +244,7 @@ class GatedModel(Gated):
         if self._fixed is not None:
             destination[prefix + FIXED] = self._fixed
         if self._removed is not None:
-            destination[prefix + REMOVED], destination[prefix + KEPT] = self._removed, self.engine.kept
+            destination[prefix + REMOVED], destination[prefix + KEPT] = self._removed, self.kept
 
     def _load_from_state_dict(
         self,
@@ -229,17 +263,16 @@ class GatedModel(Gated):
         self._restore_size(saved[REMOVED], saved[KEPT])
         self._fixed = None
         if saved[FIXED] is not None:
-            self.engine.fix_gates(saved[FIXED])
+            self.fix_gates(saved[FIXED])
 
     def _restore_size(self, removed: Tensor | None, kept: Tensor | None) -> None:
-        engine = self.engine
-        check_saved_gates(self.plan, engine.removed, removed, kept)
+        check_saved_gates(self.plan, self.removed, removed, kept)
         if removed is None or kept is None:
             return
-        if bool((removed.cpu() & ~engine.removed).any()):
-            engine.close(removed.cpu())
-        if not torch.equal(kept.cpu(), engine.kept):
-            engine.shrink(kept.cpu())
+        if bool((removed.cpu() & ~self.removed).any()):
+            self.remove(removed.cpu())
+        if not torch.equal(kept.cpu(), self.kept):
+            self.cut(kept.cpu())
 
     # -- gates -----------------------------------------------------------------------------------------------------
 
@@ -265,17 +298,120 @@ class GatedModel(Gated):
         """
         if self._fixed is not None:
             return self._fixed.clone()
-        return self._without_removed(hard_concrete.evaluation_gates(self._checked_log_alpha(), self.config.evaluation))
+        return self._evaluated(checked_log_alpha(self.log_alpha(), self.plan))
 
-    def _checked_log_alpha(self) -> Tensor:
-        return checked_log_alpha(self.log_alpha().detach(), self.plan)
+    def _evaluated(self, log_alpha: Tensor) -> Tensor:
+        return self._without_removed(hard_concrete.evaluation_gates(log_alpha, self.config.evaluation))
+
+    @torch.no_grad()
+    def snapshot(self) -> Snapshot:
+        """Return a snapshot of the current network, to select gates from.
+
+        Raises:
+            GateError: log α is not finite: the search has diverged.
+        """
+        log_alpha = checked_log_alpha(self.log_alpha().detach(), self.plan)
+        gates = self._evaluated(log_alpha) if self._fixed is None else self._fixed.clone()
+        return Snapshot(
+            self.plan,
+            self.host,
+            self.host_plan,
+            self.example,
+            self.expected,
+            self.removed,
+            log_alpha.cpu(),
+            gates.cpu(),
+            self.is_fixed,
+        )
+
+    @library_defaults()
+    def start_from(self, scores: Tensor) -> None:
+        """Set the generator so that it returns these scores (without a budget: log α), and reset the threshold."""
+        self.generator.start_from(scores)
+        if self._threshold is not None:
+            with torch.no_grad():  # all gates are open at the start, whatever the previous threshold was
+                on_gates = self.generator.conditioning == "gates"
+                self._threshold.solve(
+                    self.generator.on_gates(lambda _, s: torch.ones_like(s)) if on_gates else self.generator()
+                )
+
+    @torch.no_grad()
+    def follow_budget(self) -> None:
+        """Move the threshold towards its target for the current scores: once before every step."""
+        if self._threshold is not None:
+            self._threshold.follow(self._scores())
+
+    @library_defaults()
+    def fix_gates(self, values: Tensor) -> None:
+        """Use these gates from now on, in training and in evaluation mode."""
+        values = checked_gates(values, self.plan, self.removed)
+        self._fixed = values.detach().to(device=self.device, dtype=torch.float32, copy=True)
+
+    def free_gates(self) -> None:
+        """Stop using fixed gates."""
+        self._fixed = None
+
+    # -- removed gates and the smaller host ----------------------------------------------------------------------------
+
+    @library_defaults()
+    def remove(self, gates: Tensor) -> None:
+        """Close the gates of this mask permanently: they are 0 and cost nothing from now on.
+
+        The host keeps their channels until :meth:`cut`.
+        """
+        self._removed = (self.removed | checked_mask(gates, self.plan).cpu()).to(self.device)
+        if self._fixed is not None:
+            self._fixed = self._without_removed(self._fixed)
+        if self._threshold is not None:
+            self._threshold.close(self._removed)
+        self._rebuild_scaling()
+
+    @library_defaults()
+    def cut(self, kept: Tensor | None = None) -> Shrunk:
+        """Replace the host by a smaller one, without the channels of removed gates. The former host is not modified.
+
+        Outputs are compared before anything is replaced. Optimizers and averages hold the former host's parameters: the
+        caller updates them with the returned object. A group without any open gate keeps one channel, at 0; ``kept``
+        selects this channel if the same cut was made before (:attr:`kept`).
+        """
+        if kept is None:
+            network = self.snapshot()
+            kept = network.kept(~network.removed)
+        shrunk = shrink(self.host_plan, self.host, kept)
+        left, dense = self.expected.rounded(kept.float()), self.dense_cost
+        costs = (dense.params, dense.macs), (left.params, left.macs)
+        certify_shrunk((self.host_plan, self.host), shrunk, self.evaluation_gates(), self.example, costs)
+        self.host, self.host_plan = shrunk.host, shrunk.plan
+        self._rebuild_scaling()
+        return shrunk
+
+    def host_state(self) -> HostState:
+        """Return the current host and plan, for :meth:`cut_since`."""
+        return HostState(self.host, self.host_plan)
+
+    def cut_since(self, before: HostState) -> Shrunk | None:
+        """Return the mapping from a former host's tensors to the current ones; None if it is still the host.
+
+        Loading a state dict may cut the host. Code that holds its parameters calls this method afterwards.
+        """
+        if before.host is self.host:
+            return None
+        return shrunk_between(before.plan, before.host, self.host_plan, self.host)
+
+    def match_size(self, other: GatedModel) -> None:
+        """Cut this network, a copy of another, to the current size of the other one."""
+        if not torch.equal(self.kept, other.kept):
+            self.remove(other.removed)
+            self.cut(other.kept)
 
     # -- cost ------------------------------------------------------------------------------------------------------
 
     def penalty(self, kind: PenaltyKind = "params", *, scale: PenaltyScale = "share") -> Tensor:
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
 
-        If groups are conditioned on gates, the expectation in training mode is that of one sample of the gates.
+        After a call in training mode, the penalty uses the log α of that call and shares its graph: call ``backward``
+        once, on the sum of loss and penalty. If groups are conditioned on gates, the expectation in training mode is
+        that of one sample of the gates.
 
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
@@ -293,26 +429,27 @@ class GatedModel(Gated):
             >>> loss = gated(torch.zeros(1, 1, 8, 8)).square().mean() + 0.1 * gated.penalty("macs")
             >>> loss.backward()
         """
-        return self._penalty(kind, scale, None)
-
-    def _penalty(self, kind: PenaltyKind, scale: PenaltyScale, log_alpha: Tensor | None) -> Tensor:
         if kind not in KINDS and kind not in PENALTIES:
             raise unknown("kind", kind, (*KINDS, *PENALTIES))
         if scale not in get_args(PenaltyScale):
             raise InputError(f"scale must be 'share' or 'count', got {scale!r} instead.")
-        if log_alpha is None and self.training and self._fixed is None and self.generator.conditioning == "gates":
-            log_alpha = self._located(self._scores(torch.rand(self.plan.num_gates, device=self._scaling.index.device)))
-        if log_alpha is not None:
-            open_probability = self._without_removed(hard_concrete.open_probability(log_alpha))
+        expected: Tensor = self.expected(self._penalised_probability(), kind)
+        return expected if scale == "count" else expected / self.expected.dense(kind)
+
+    def _penalised_probability(self) -> Tensor:
+        if self._fixed is not None or not self.training:
+            return self.open_probability()
+        if self.generator.conditioning == "gates":
+            log_alpha = self._located(self._scores(torch.rand(self.plan.num_gates, device=self.device)))
         else:
-            open_probability = self.open_probability()
-        expected: Tensor = self._expected(open_probability, kind)
-        return expected if scale == "count" else expected / self._expected.dense(kind)
+            last = self._last.current(self.generator, self._threshold)
+            log_alpha = self.log_alpha() if last is None else last
+        return self._without_removed(hard_concrete.open_probability(log_alpha))
 
     @library_defaults()
     def kept_cost(self) -> Cost:
         """Return the parameters and MACs of the pruned model that the evaluation gates give."""
-        network = self.engine.snapshot()
+        network = self.snapshot()
         return network.cost(network.gates > 0)
 
     # -- training --------------------------------------------------------------------------------------------------
@@ -384,16 +521,15 @@ class GatedModel(Gated):
             >>> compact[0]
             Conv2d(1, 4, kernel_size=(3, 3), stride=(1, 1))
         """
-        config, network = self.config, self.engine.snapshot()
-        if round_to is not None:
-            check_round_to(round_to)
-        elif network.is_fixed:
-            round_to = 1
-        config = config.changed(
-            round_to=config.round_to if round_to is None else round_to,
-            remove_blocks=config.remove_blocks if remove_blocks is None else remove_blocks,
-        )
-        gates = select_gates(network, config).gates
+        config, network = self.config, self.snapshot()
+        remove_blocks = config.remove_blocks if remove_blocks is None else remove_blocks
+        if round_to is None and network.is_fixed:
+            gates = network.gates
+        else:
+            if round_to is not None:
+                check_round_to(round_to)
+                config = config.changed(round_to=round_to)
+            gates = select_gates(network, config.changed(remove_blocks=remove_blocks)).gates
         if config.budget is not None and network.is_fixed and config.of != "latency":  # latency is measured
             share = network.share(gates > 0, config.of)
             if share > config.budget + 1e-9:
@@ -401,7 +537,7 @@ class GatedModel(Gated):
                     f"the fixed gates leave {share:.4f} of the {config.of}, more than the budget of {config.budget:g}.",
                     hint="call search.freeze() to choose gates within the budget, or attach with another one.",
                 )
-        return extract_selected(network, gates, config.remove_blocks)
+        return network.extract(gates, remove_blocks)
 
 
 def _moved_like(tensor: Tensor, moved: Tensor) -> Tensor:

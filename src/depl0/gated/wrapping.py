@@ -39,12 +39,12 @@ def follow_training(wrapper: DistributedDataParallel, gated: GatedModel) -> None
     """Rebuild a DDP in place, unless it reduces exactly the gated model's parameters that get gradients."""
     if not torch.is_grad_enabled():
         return
-    trained = (gated.host, gated.engine.is_fixed)
+    trained = (gated.host, gated.is_fixed)
     if "_depl0_built_for" not in wrapper.__dict__:  # done once, because this runs in every step
         wrapper.__dict__["_depl0_built_for"] = _built_for(wrapper, gated)
     if wrapper.__dict__["_depl0_built_for"] == trained:
         return
-    unused = {id(p) for p in gated.generator.parameters()} if gated.engine.is_fixed else set()
+    unused = {id(p) for p in gated.generator.parameters()} if gated.is_fixed else set()
     _build_anew(wrapper, {name for name, p in wrapper.module.named_parameters() if id(p) in unused})
     wrapper.__dict__["_depl0_built_for"] = trained
 
@@ -54,7 +54,7 @@ def _built_for(wrapper: DistributedDataParallel, gated: GatedModel) -> tuple[nn.
     reduced = {id(p) for p in wrapper._module_parameters}
     has_host = all(id(p) in reduced for p in gated.host.parameters())
     has_gates = wrapper.find_unused_parameters or any(id(p) in reduced for p in gated.generator.parameters())
-    is_fixed = gated.engine.is_fixed if wrapper.find_unused_parameters else not has_gates
+    is_fixed = gated.is_fixed if wrapper.find_unused_parameters else not has_gates
     return gated.host if has_host else None, is_fixed
 
 

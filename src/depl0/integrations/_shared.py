@@ -58,4 +58,4 @@ def match_size(average: nn.Module, gated: GatedModel) -> None:
     """Cut the copies of the gated network in an averaged model to the current size of the network."""
     for copied in average.modules():
         if isinstance(copied, GatedModel):
-            copied.engine.match_size(gated)
+            copied.match_size(gated)

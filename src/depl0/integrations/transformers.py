@@ -23,7 +23,7 @@ from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import outputs_on, probe_error
 from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
-from depl0.gated.engine import HostState
+from depl0.gated.model import HostState
 from depl0.host.network import first_line
 from depl0.integrations._shared import check_trained, find_gated
 from depl0.integrations._sizes import agreed_sizes, consistent_sizes, whole_sizes
@@ -137,7 +137,7 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
                 hint="hold the gated network in a module whose forward takes the inputs by name and returns a loss.",
             )
         gated = find_gated(model, self._name)
-        self._before = gated.engine.host_state() if optimizer is not None else None
+        self._before = gated.host_state() if optimizer is not None else None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -145,7 +145,7 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Begin or continue the search. The network already has its saved size, and the optimizer matches it."""
         optimizer = _plain(kwargs["optimizer"])
         gated = find_gated(kwargs["model"], self._name)
-        shrunk = None if self._before is None else gated.engine.shrunk_since(self._before)
+        shrunk = None if self._before is None else gated.cut_since(self._before)
         if shrunk is not None:
             carry_over(optimizer, shrunk)
         check_trained(gated, [optimizer])

@@ -123,7 +123,7 @@ class Calibration:
                     hint="leave the loss out where batches are inputs alone.",
                 )
             if self.network is not None:
-                inputs, targets = on_device((inputs, targets), self.network.engine.device)
+                inputs, targets = on_device((inputs, targets), self.network.device)
                 _check(self.network.host, inputs, f"batch {number} of the calibration data", tried)
             yield inputs, targets
         if not number:
@@ -159,7 +159,7 @@ def _without_targets(batch: Any, network: GatedModel | None) -> Any:
     """Return the inputs of a batch that may be a pair (inputs, targets)."""
     if network is None or not isinstance(batch, (tuple, list)) or len(batch) < 2:
         return batch
-    example = network.engine.example
+    example = network.example
     wanted = _form(example.kwargs or example.args)
     return batch[0] if _form(batch) != wanted and _form(batch[0]) == wanted else batch
 

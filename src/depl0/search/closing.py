@@ -16,9 +16,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from depl0.gated import GatedModel
+from depl0.config import GateConfig
 from depl0.gates import hard_concrete
 from depl0.select.rounding import removable_in_steps
+from depl0.select.snapshot import Snapshot
 
 CLOSED_BELOW = 0.01
 """Open probability below which a gate counts as closed."""
@@ -55,25 +56,23 @@ def closed_streak(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor
     return torch.where(below, before + 1, torch.where(unjudged, before, 0))
 
 
-def closing_gates(gated: GatedModel, log_alpha: Tensor, streak: Tensor) -> Tensor:
+def closing_gates(network: Snapshot, config: GateConfig, log_alpha: Tensor, streak: Tensor) -> Tensor:
     """Return the gates that have been nearly closed for long enough.
 
     One gate of every group is kept: its channel stays anyway, and without it a plain chain of layers would be
     disconnected permanently. The remaining number of gates of a group is one that ``round_to`` and ``min_share`` allow.
     """
-    removed = gated.engine.removed
-    closing = gated.engine.removable((streak >= CLOSED_STREAK) & ~removed)
-    if gated.config.round_to == 1 and not gated.config.min_share:
+    closing = network.removable((streak >= CLOSED_STREAK) & ~network.removed)
+    if config.round_to == 1 and not config.min_share:
         return closing
-    return removable_in_steps(gated.plan, closing, removed, log_alpha, gated.config)
+    return removable_in_steps(network.plan, closing, network.removed, log_alpha, config)
 
 
-def is_worth_it(gated: GatedModel, closing: Tensor) -> bool:
+def cut_is_profitable(network: Snapshot, closing: Tensor) -> bool:
     """Return True if cutting these gates out saves enough cost to pay for rebuilding the network."""
     if not bool(closing.any()):
         return False
-    engine = gated.engine
-    now, then = engine.cost_without(engine.removed), engine.cost_without(closing)
+    now, then = network.cost(~network.removed), network.cost(~(network.removed | closing))
     return then.macs <= (1 - LEAST_GAIN) * now.macs
 
 

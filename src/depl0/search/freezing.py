@@ -61,7 +61,7 @@ def freeze_network(
     """
     config = config or gated.config
     broadcast_buffers(gated)  # ranks have seen different data since the last step, and must continue with equal buffers
-    gated.engine.free_gates()
+    gated.free_gates()
     before = None if scores is not None else gated.evaluation_gates()
     selection, latency = _selected(gated, config, scores)
     fitted, renewed = _fit(gated, selection.gates, before, calibration, compensated, renewed, original)
@@ -72,7 +72,7 @@ def fit_to_frozen(gated: GatedModel, *, calibration: Calibration | None, compens
     """Adjust a network with frozen gates again, after its weights were replaced."""
     broadcast_buffers(gated)
     gates = gated.evaluation_gates().cpu()
-    gated.engine.free_gates()
+    gated.free_gates()
     _fit(gated, gates, gated.evaluation_gates(), calibration, compensated, renewed)
 
 
@@ -89,7 +89,7 @@ def _fit(
     fitted: Compensation | None = None
     if compensated and calibration is not None:
         fitted = _fitted_if_better(gated, gates, before, calibration, original)
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     renewed = fitted is None and renewed and calibration is not None and renew_statistics(gated, calibration)
     return fitted, renewed
 
@@ -99,15 +99,15 @@ def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> t
 
     Rank 0 measures, and all ranks use its result.
     """
-    engine, scores = gated.engine, None if config.budget is None else scores
+    scores = None if config.budget is None else scores
     if scores is not None:
-        engine.start_from(scores)
+        gated.start_from(scores)
     if config.budget is None or config.of != "latency":
-        return select_gates(engine.snapshot(), config, scores), None
-    found, record = torch.zeros(gated.plan.num_gates + 1, device=engine.device), {}
+        return select_gates(gated.snapshot(), config, scores), None
+    found, record = torch.zeros(gated.plan.num_gates + 1, device=gated.device), {}
     if is_first():
-        result = select_within_latency(engine.snapshot(), config, scores)
-        found = torch.cat([result.selection.gates, torch.tensor([float(result.selection.forced)])]).to(engine.device)
+        result = select_within_latency(gated.snapshot(), config, scores)
+        found = torch.cat([result.selection.gates, torch.tensor([float(result.selection.forced)])]).to(gated.device)
         record = {
             "measured": result.measured,
             "attempts": [asdict(attempt) for attempt in result.attempts],
@@ -127,7 +127,7 @@ def _fitted_if_better(
     state = {name: value.clone() for name, value in gated.host.state_dict().items()}
     inputs = calibration.inputs()
     fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates, original=original)
-    gated.engine.fix_gates(gates)
+    gated.fix_gates(gates)
     settle(gated, inputs)
     if before is None:
         return fitted
@@ -153,5 +153,5 @@ def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
 
 def _closing(gated: GatedModel, gates: Tensor, before: Tensor | None) -> Tensor:
     """Return the gates that are open now and will be closed."""
-    was_open = ~gated.engine.removed if before is None else before.cpu() > 0
+    was_open = ~gated.removed if before is None else before.cpu() > 0
     return was_open & (gates == 0)

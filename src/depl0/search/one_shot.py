@@ -132,12 +132,12 @@ def prune(
         progress.phase("analysing")
         gated = attach(private_copy(model), example_inputs, config)
         for share in budgets:
-            check_budget(gated.engine.snapshot(), gated.config.changed(budget=share))
+            check_budget(gated.snapshot(), gated.config.changed(budget=share))
         task_loss = None if steps is None else loss or functional.cross_entropy
         calibration = Calibration.of(() if data is None else data, task_loss, gated, "data")
         assert calibration is not None, "data are batches"
         inputs, held_out = hold_out(calibration.inputs()) if steps is None else (calibration.inputs(), [])
-        check_memory(needed_memory(gated, inputs, trained=steps is not None or recovery_steps > 0), gated.engine.device)
+        check_memory(needed_memory(gated, inputs, trained=steps is not None or recovery_steps > 0), gated.device)
         comparison = compare_by(original, held_out[0], class_axis) if held_out else None
         if comparison is not None and (missing := missing_classes(original, held_out, comparison)) is not None:
             warn_caller(missing)

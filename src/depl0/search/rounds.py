@@ -63,8 +63,8 @@ def cut_in_rounds(
                 _warn_of_narrow_groups(gated, freezing.gates, share)
             yield share, freezing
         if number < len(rounds):
-            gated.engine.free_gates()
-            gated.engine.close(freezing.gates == 0)
+            gated.free_gates()
+            gated.remove(freezing.gates == 0)
 
 
 def round_shares(budgets: Sequence[float]) -> list[float]:
@@ -85,7 +85,7 @@ def _config_for(
     gated: GatedModel, config: GateConfig, budget: float, given: Collection[str], *, rounded: bool
 ) -> GateConfig:
     """Return the configuration for one budget: unset fields get their defaults if the budget allows them."""
-    config, network = config.changed(budget=budget), gated.engine.snapshot()
+    config, network = config.changed(budget=budget), gated.snapshot()
     if not rounded:
         config = config.changed(round_to=1)
     defaults: list[dict[str, Any]] = []

@@ -24,7 +24,7 @@ from depl0.gates.generators import BoundedGenerator
 from depl0.host.copies import private_copy
 from depl0.host.network import check_whole
 from depl0.search.calibration import Calibration, Loss
-from depl0.search.closing import closed_streak, closing_gates, first_streak, is_worth_it
+from depl0.search.closing import closed_streak, closing_gates, cut_is_profitable, first_streak
 from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
 from depl0.search.convergence import StablePeriod, can_converge, gate_positions
 from depl0.search.freezing import Freezing, fit_to_frozen, freeze_network, settle
@@ -116,15 +116,15 @@ class Search:
         self._calibration = Calibration.of(calibrate, loss, gated)
         self._listener = listener or SearchListener()
         self._state = SearchState()
-        self._host = gated.engine.host_state()
+        self._host = gated.host_state()
         _check_alike(gated)
         if state is None:
             self._hold_open()
             self._check_optimizers()
         else:
             self.load_state_dict(state)
-        if gated.engine.threshold is not None:
-            gated.engine.threshold.expect_steps(round((1 - self.config.warmup) * steps))
+        if gated.threshold is not None:
+            gated.threshold.expect_steps(round((1 - self.config.warmup) * steps))
 
     # -- methods called by the loop ----------------------------------------------------------------------------------
 
@@ -182,15 +182,15 @@ class Search:
     @library_defaults()
     def cut(self, closing: Tensor) -> bool:
         """Cut gates out of the network permanently; return False if no gates could be cut."""
-        engine = self.gated.engine
-        if not bool((closing & ~engine.removed).any()):
+        gated = self.gated
+        if not bool((closing & ~gated.removed).any()):
             return False
-        engine.close(closing)
-        shrunk = engine.shrink()
+        gated.remove(closing)
+        shrunk = gated.cut()
         self._carry(shrunk)
         self._check_optimizers()
-        share = engine.cost_without(engine.removed).macs / self.gated.dense_cost.macs
-        self._listener.cut(Cut(self._state.done, share, int(engine.removed.sum())))
+        share = gated.expected.rounded(gated.kept.float()).macs / gated.dense_cost.macs
+        self._listener.cut(Cut(self._state.done, share, int(gated.removed.sum())))
         return True
 
     @property
@@ -233,7 +233,7 @@ class Search:
                     f"the saved search has {name} {saved!r}, this one has {own!r}.",
                     hint="continue a search with the same steps, budget and network.",
                 )
-        shrunk = self.gated.engine.shrunk_since(self._host)
+        shrunk = self.gated.cut_since(self._host)
         if shrunk is not None:
             self._carry(shrunk)
         self._check_optimizers()
@@ -247,8 +247,8 @@ class Search:
 
     def _hold_open(self) -> None:
         """Keep all gates open until the first step, or until the end of the warm-up."""
-        if not self._state.released and not self.gated.engine.is_fixed:
-            self.gated.engine.fix_gates((~self.gated.engine.removed).float())
+        if not self._state.released and not self.gated.is_fixed:
+            self.gated.fix_gates((~self.gated.removed).float())
 
     # -- before every step -------------------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class Search:
         if self._state.released:
             return
         gated, calibration = self.gated, self._calibration
-        gated.engine.free_gates()
+        gated.free_gates()
         if gated.config.budget is not None and calibration is not None and self.config.first_scores != "none":
             if self.config.first_scores == "reconstruction":
                 own = reconstruction_scores(gated, calibration.inputs(), gated.config.of)
@@ -279,26 +279,26 @@ class Search:
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
         """Start from these scores; without a ramp, adjust the network to the gates that they close."""
-        gated, threshold = self.gated, self.gated.engine.threshold
+        gated, threshold = self.gated, self.gated.threshold
         assert threshold is not None, "only a budget has scores"
         one_shot = self.config.ramp == 0 and gated.config.of != "latency"
         if one_shot:
             threshold.advance(0.0, ramp=0.0)
-        gated.engine.start_from(scores)
+        gated.start_from(scores)
         if one_shot and self.config.compensate:
-            closed = (gated.evaluation_gates().cpu() == 0) & ~gated.engine.removed
+            closed = (gated.evaluation_gates().cpu() == 0) & ~gated.removed
             inputs = calibration.inputs()
             compensate(gated, closed, inputs)
             settle(gated, inputs)
 
     def _lower_target(self) -> None:
         """Set target and sharpness for the completed fraction of the search, and move the threshold accordingly."""
-        threshold, warmup = self.gated.engine.threshold, self.config.warmup
+        threshold, warmup = self.gated.threshold, self.config.warmup
         if threshold is not None:
             left = 1 - warmup
             passed = min(self._state.done / max(self.steps, 1), 1.0)
             threshold.advance((passed - warmup) / left, self.config.ramp / left)
-            self.gated.engine.follow_budget()
+            self.gated.follow_budget()
 
     # -- at regular checks -------------------------------------------------------------------------------------------
 
@@ -314,8 +314,9 @@ class Search:
             self._note_convergence(log_alpha)
         if self._policy == "progressive" and self._is_followed:
             state.closed_streak = closed_streak(log_alpha, state.closed_streak, self.gated.config.evaluation)
-            closing = closing_gates(self.gated, log_alpha, state.closed_streak)
-            if is_worth_it(self.gated, closing):
+            network = self.gated.snapshot()
+            closing = closing_gates(network, self.gated.config, log_alpha, state.closed_streak)
+            if cut_is_profitable(network, closing):
                 return self.cut(closing)
         return False
 
@@ -329,7 +330,7 @@ class Search:
     @property
     def _is_followed(self) -> bool:
         """True if the synchronization of gradients adapts to the parameters of a smaller host."""
-        return self.config.cut != "auto" or world_size() == 1 or self.gated.engine.has_wrapper
+        return self.config.cut != "auto" or world_size() == 1 or self.gated.has_wrapper
 
     def _note_convergence(self, log_alpha: Tensor) -> None:
         """Report convergence if the open gates have stayed the same for long enough."""
@@ -357,7 +358,7 @@ class Search:
 
     def _open_gates(self, log_alpha: Tensor) -> Tensor:
         is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
-        return is_open & ~self.gated.engine.removed
+        return is_open & ~self.gated.removed
 
     def _positions(self, log_alpha: Tensor) -> tuple[Tensor, float]:
         """Return the positions of the gates, and the position below which a gate is closed."""
@@ -402,10 +403,10 @@ class Search:
         for average in self._averages:
             copies = [m for m in average.modules() if isinstance(m, GatedModel) and m is not self.gated]
             for copied in copies:
-                copied.engine.match_size(self.gated)
+                copied.match_size(self.gated)
             if not copies and not carry_over_copy(average, self._host.host, shrunk):
                 raise _no_copy(average)
-        self._host = self.gated.engine.host_state()
+        self._host = self.gated.host_state()
 
     @property
     def _fitting(self) -> dict[str, Any]:
@@ -431,7 +432,7 @@ class Search:
 
 def _check_alike(gated: GatedModel) -> None:
     """Raise InputError if ranks use different values of ``round_to``."""
-    own = torch.tensor(gated.config.round_to, device=gated.engine.device)
+    own = torch.tensor(gated.config.round_to, device=gated.device)
     differs = (own != broadcast(own)).float()
     if bool(all_reduce_mean(differs) > 0):
         raise InputError(

@@ -17,7 +17,6 @@ from depl0.latency.backends import onnx_call
 from depl0.latency.measure import interleave, ratio, time_networks
 from depl0.select.gates import Selection, minimum_share, select_gates
 from depl0.select.snapshot import Snapshot
-from depl0.surgery.extraction import extract
 
 TRIES = 6
 CLOSE = 0.03
@@ -57,7 +56,7 @@ def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor 
     found: list[Selection] = []
     for _ in range(TRIES):
         selection = select_gates(network, by_macs.changed(budget=share), scores)
-        compact = extract_selected(network, selection.gates, config.remove_blocks)
+        compact = network.extract(selection.gates, config.remove_blocks)
         measured = measured_share(compact, network.host, network.example, config.runtime)
         attempts.append(Attempt(share, measured))
         found.append(selection)
@@ -75,12 +74,6 @@ def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor 
         share = min(max(aimed, minimum), 1.0)
     chosen = _best(attempts, budget)
     return MeasuredSelection(found[chosen], tuple(attempts), chosen)
-
-
-def extract_selected(network: Snapshot, gates: Tensor, remove_blocks: bool) -> nn.Module:
-    """Return the verified pruned model of these gates."""
-    dense = (network.expected.dense_params, network.expected.dense_macs)
-    return extract(network.host_plan, network.host, gates, network.log_alpha, network.example, dense, remove_blocks)
 
 
 def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs, runtime: Runtime = "pytorch") -> float:

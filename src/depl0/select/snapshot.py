@@ -12,6 +12,7 @@ from depl0.costs.expected import ExpectedCost
 from depl0.equivalence.certificate import depends_on_input
 from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs
+from depl0.surgery.extraction import extract
 from depl0.surgery.slicing import kept_gates
 
 
@@ -37,6 +38,10 @@ class Snapshot:
         """Return the gates whose channels the pruned model has: the open ones, and one of each empty layer."""
         return kept_gates(self.host_plan, is_open, self.log_alpha)
 
+    def removable(self, gates: Tensor) -> Tensor:
+        """Return the subset of these gates that can be removed; each group keeps one channel."""
+        return gates & ~self.kept(~(self.removed | gates))
+
     def cost(self, is_open: Tensor) -> Cost:
         """Return parameters and MACs of the pruned model."""
         return self.expected.rounded(self.kept(is_open).float())
@@ -53,3 +58,8 @@ class Snapshot:
     def depends_on_input(self, gates: Tensor) -> bool:
         """Return True if the host's outputs still depend on its inputs with these gates."""
         return depends_on_input(self.host_plan, self.host, gates, self.example)
+
+    def extract(self, gates: Tensor, remove_blocks: bool) -> nn.Module:
+        """Return the verified pruned model of these gates."""
+        dense = (self.expected.dense_params, self.expected.dense_macs)
+        return extract(self.host_plan, self.host, gates, self.log_alpha, self.example, dense, remove_blocks)

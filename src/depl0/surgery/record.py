@@ -262,7 +262,7 @@ def info(compact: nn.Module) -> CompactInfo:
         >>> import torch, depl0
         >>> network = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3))
         >>> gated = depl0.attach(network, torch.zeros(1, 1, 8, 8))
-        >>> gated.engine.fix_gates((torch.arange(8) < 2).float())
+        >>> gated.fix_gates((torch.arange(8) < 2).float())
         >>> info(gated.extract()).channels
         {'0': (2, 8)}
     """

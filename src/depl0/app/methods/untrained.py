@@ -12,7 +12,7 @@ from depl0.app.methods.weights import sum_over_filters
 from depl0.gated import GatedModel, attach
 from depl0.gates.threshold import BudgetKind
 from depl0.select.gates import check_budget, select_gates
-from depl0.select.latency import MeasuredSelection, extract_selected, select_within_latency
+from depl0.select.latency import MeasuredSelection, select_within_latency
 
 
 def rank_scores(gated: GatedModel) -> Tensor:
@@ -31,9 +31,9 @@ def cut_untrained(
     gated: GatedModel, budget: float, of: BudgetKind = "macs", round_to: int = 1
 ) -> tuple[nn.Module, MeasuredSelection | None]:
     """Return the compact network that meets a budget; for latency, also the record of the latency search."""
-    gated.engine.free_gates()
-    network, config = gated.engine.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
+    gated.free_gates()
+    network, config = gated.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
     check_budget(network, config)
     found = select_within_latency(network, config) if of == "latency" else None
     gates = select_gates(network, config).gates if found is None else found.selection.gates
-    return extract_selected(network, gates, config.remove_blocks), found
+    return network.extract(gates, config.remove_blocks), found

@@ -59,7 +59,7 @@ def _dense_channels(host: nn.Module, sizes: dict[str, int]) -> dict[str, list[in
 def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
     """Return the state of the gates for ``metrics.jsonl``."""
     probability = gated.open_probability().detach()
-    expected, kept, dense = gated.engine.expected_cost(), gated.kept_cost(), gated.dense_cost
+    expected, kept, dense = gated.expected.rounded(probability), gated.kept_cost(), gated.dense_cost
     is_open = gated.evaluation_gates() > 0
     return {
         "expected": {
@@ -82,5 +82,5 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
 
 def _price(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
     """Return the quantity that closes gates: the threshold of the scores, or the weight λ of the penalty."""
-    threshold = gated.engine.threshold
+    threshold = gated.threshold
     return {"lambda": penalty_weight} if threshold is None else {"threshold": float(threshold.shift)}

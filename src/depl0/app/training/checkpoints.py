@@ -112,9 +112,9 @@ def _load_network(phase: Phase, state: dict[str, Any]) -> None:
     if not isinstance(phase.model, GatedModel):
         phase.model.load_state_dict(state)
         return
-    before = phase.model.engine.host_state()
+    before = phase.model.host_state()
     phase.model.load_state_dict(state)
-    shrunk = phase.model.engine.shrunk_since(before)
+    shrunk = phase.model.cut_since(before)
     if shrunk is None:
         return
     for scheduled in phase.optimizers:

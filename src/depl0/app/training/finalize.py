@@ -48,7 +48,7 @@ def finalize(
         "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
     }
     reached = (
-        measured_share(compact, dense, gated.engine.example, gated.config.runtime)
+        measured_share(compact, dense, gated.example, gated.config.runtime)
         if session.recipe.gates.of == "latency"
         else None
     )

@@ -163,12 +163,12 @@ def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module 
         return compact
     gates = torch.tensor(session.state.frozen_gates)
     closed = gates == 0
-    if session.recipe.search.cut != "never" and bool((closed & ~gated.engine.removed).any()):
-        gated.engine.close(closed)
-        gated.engine.shrink()
-        share = gated.engine.cost_without(gated.engine.removed).macs / gated.dense_cost.macs
-        record_cut(session, Cut(session.global_step, share, int(gated.engine.removed.sum())), "finetune", 0.0)
-    gated.engine.fix_gates(gates)
+    if session.recipe.search.cut != "never" and bool((closed & ~gated.removed).any()):
+        gated.remove(closed)
+        gated.cut()
+        share = gated.expected.rounded(gated.kept.float()).macs / gated.dense_cost.macs
+        record_cut(session, Cut(session.global_step, share, int(gated.removed.sum())), "finetune", 0.0)
+    gated.fix_gates(gates)
     finetune(session, gated, gated.host)
     return _extracted(session, gated, dense)
 

@@ -168,8 +168,7 @@ class SearchRecorder(SearchListener):
 class Penalised(nn.Module):
     """Calls a gated network and its penalty together.
 
-    Called separately, each would run the generator forward and backward. In one module, both are also covered by the
-    accelerator's wrappers for gradient synchronisation and compilation.
+    In one module, both are covered by the accelerator's wrappers for gradient synchronisation and compilation.
     """
 
     def __init__(self, gated: GatedModel, kind: PenaltyKind, scale: PenaltyScale) -> None:
@@ -179,7 +178,8 @@ class Penalised(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
         """Return the host's outputs and the expected cost."""
-        return self.gated.engine.call_with_penalty(self.kind, *args, scale=self.scale, **kwargs)
+        outputs = self.gated(*args, **kwargs)
+        return outputs, self.gated.penalty(self.kind, scale=self.scale)
 
 
 def search_config(recipe: Recipe, trained: bool) -> SearchConfig:
@@ -204,7 +204,7 @@ def search_config(recipe: Recipe, trained: bool) -> SearchConfig:
 def _search_by_scores(session: Session, gated: GatedModel, method: Scored) -> None:
     """Train as the method requires, score every channel, and keep the best."""
     recipe = session.recipe
-    gated.engine.fix_gates(torch.ones(gated.plan.num_gates))
+    gated.fix_gates(torch.ones(gated.plan.num_gates))
     if recipe.search_epochs > 0:
         run_phase(session, ScoredPhase(session, gated, method))
     config = gated.config.changed(budget=recipe.gates.budget, of=recipe.gates.of)
@@ -230,7 +230,7 @@ def _cut_in_rounds(
     session: Session, gated: GatedModel, config: GateConfig, budget: float, data: Calibration
 ) -> Freezing:
     """Score, cut and refit in rounds, as :func:`depl0.prune` does."""
-    gated.engine.free_gates()
+    gated.free_gates()
     defaults = GateConfig()
     given = {name for name in ("round_to", "min_share") if getattr(config, name) != getattr(defaults, name)}
     original, inputs = private_copy(gated.host), data.inputs()
@@ -288,7 +288,7 @@ class ScoredPhase(Phase):
     def _best(self, scores: Tensor) -> Tensor:
         gates = self._gates
         config = self.gated.config.changed(budget=gates.budget, of=gates.of, round_to=1, remove_blocks=False)
-        return select_gates(self.gated.engine.snapshot(), config, scores).gates > 0
+        return select_gates(self.gated.snapshot(), config, scores).gates > 0
 
     def describe(self) -> dict[str, Any]:
         """Return the state of the gates."""
@@ -316,7 +316,7 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
             session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
     state.freezing = FreezingRecord(before, after, freezing.forced, statistics, session.data.split, fitted)
     session.log_event("freezing", session.epoch, **state.freezing.to_dict(task.metric.name))
-    share = gated.engine.snapshot().share(freezing.gates > 0, of)
+    share = gated.snapshot().share(freezing.gates > 0, of)
     value = f"{task.metric.label} {task.metric.show(after)}"
     session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[of]} left, {value}")
 

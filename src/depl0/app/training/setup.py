@@ -165,14 +165,14 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Any) -> GatedModel:
     gated = attach(host, example, gate_config(recipe), rng=rng)
     method.check(gated)
     if gates.budget is not None and isinstance(method, Scored):
-        check_budget(gated.engine.snapshot(), gated.config.changed(budget=gates.budget, of=gates.of))
+        check_budget(gated.snapshot(), gated.config.changed(budget=gates.budget, of=gates.of))
     return gated
 
 
 def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
     """Return warnings about a budget at which most of the accuracy will be lost."""
     budget, of = recipe.gates.budget, recipe.gates.of
-    found = None if budget is None else budget_warning(gated.engine.snapshot(), budget, of)
+    found = None if budget is None else budget_warning(gated.snapshot(), budget, of)
     return [] if found is None else [f"warning: {found}"]
 
 

@@ -102,7 +102,7 @@ def compensate(
         original: the network whose outputs are the target, with all its channels, if the host was refitted before. The
             host starts from its weights again, because constants of an earlier refit would count twice.
     """
-    plan, host = gated.engine.host_plan, gated.host
+    plan, host = gated.host_plan, gated.host
     before, without = _gates_around(gated, closed, before)
     if original is not None:
         before = torch.ones_like(before)
@@ -136,10 +136,10 @@ def _gates_around(gated: GatedModel, closed: Tensor, before: Tensor | None) -> t
             f"gates to close must be {wanted} values True or False, in plan order, "
             f"got shape {tuple(closed.shape)} of {closed.dtype} instead."
         )
-    open_gates = (~gated.engine.removed).float() if before is None else before.detach().cpu().float().clone()
+    open_gates = (~gated.removed).float() if before is None else before.detach().cpu().float().clone()
     if open_gates.shape != (wanted,):
         raise GateError(f"gates must be a vector of {wanted} values, got shape {tuple(open_gates.shape)} instead.")
-    open_gates[gated.engine.removed] = 0.0
+    open_gates[gated.removed] = 0.0
     return open_gates, open_gates.masked_fill(closed.cpu(), 0.0)
 
 

@@ -44,7 +44,7 @@ FEW = 16
 def first_scores(gated: GatedModel, batches: Batches, loss: Loss | None, of: BudgetKind) -> Tensor:
     """Return a standardised score for every gate. Modes, weights, gates and statistics are not changed."""
     worth = squared_gradients(gated, batches, random_projection() if loss is None else loss)
-    _, price = gated.engine.expected.value_and_gradient(torch.ones_like(worth), counted(of))
+    _, price = gated.expected.value_and_gradient(torch.ones_like(worth), counted(of))
     worth = worth.clamp_min(torch.finfo(torch.float32).tiny)
     least = 0.01 * float(price.mean()) if of == "latency" else 1.0  # measured tables have flat parts
     scores = worth.log() - price.clamp_min(least).log()
@@ -57,7 +57,7 @@ def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor
     Over many images of a trained network the gradients cancel, and only noise would remain. Modes, weights, gates and
     statistics are not changed.
     """
-    total, count = torch.zeros(gated.plan.num_gates, device=gated.engine.device), 0
+    total, count = torch.zeros(gated.plan.num_gates, device=gated.device), 0
     for gradient in gate_gradients(gated, batches, loss):
         total, count = total + gradient.square(), count + 1
     return total / max(count, 1)
@@ -65,12 +65,12 @@ def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor
 
 def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[Tensor]:
     """Yield ∂L/∂z of all gates z at open gates, for few images at a time."""
-    gates = torch.ones(gated.plan.num_gates, device=gated.engine.device)
+    gates = torch.ones(gated.plan.num_gates, device=gated.device)
     with evaluation_mode(gated):
         for batch in batches:
             for inputs, targets in split(tuple(batch), FEW):
                 leaf = gates.clone().requires_grad_()
-                outputs = ExampleInputs.of(inputs).run(partial(gated.engine.call_with_gates, leaf))
+                outputs = ExampleInputs.of(inputs).run(partial(gated.call_with_gates, leaf))
                 (gradient,) = torch.autograd.grad(with_user_defaults(loss, outputs, targets), leaf)
                 yield gradient
 

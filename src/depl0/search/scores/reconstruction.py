@@ -80,17 +80,17 @@ def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: 
     cut, loses most of its cost. So with a budget, costs are those in the remaining network: the costs are updated
     several times in the network that the scores select.
     """
-    present = ~gated.engine.removed
+    present = ~gated.removed
     gates, price = present.float(), None
     for _ in range(1 if config is None or config.budget is None else PRICE_ROUNDS):
-        at_gates = gated.engine.expected.value_and_gradient(gates.to(_device(gated)), counted(of))[1].double().cpu()
+        at_gates = gated.expected.value_and_gradient(gates.to(_device(gated)), counted(of))[1].double().cpu()
         least = 0.01 * float(at_gates.mean()) if of == "latency" else 1.0  # measured tables have flat parts
         price = at_gates.clamp_min(least) if price is None else (price * at_gates.clamp_min(least)).sqrt()
         scores = EXPONENT * errors.log() - price.log()
         scores[present] = standardise(scores[present])
         scores[~present] = -4.0
         if config is not None and config.budget is not None:
-            gates = select_gates(gated.engine.snapshot(), config, scores.float()).gates
+            gates = select_gates(gated.snapshot(), config, scores.float()).gates
     return scores.float().to(_device(gated))
 
 
@@ -102,7 +102,7 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     """
     inputs = [ExampleInputs.of(batch).on_device_of(gated.host) for batch in batches]
     look = Look(gated, inputs)
-    is_there = ~gated.engine.removed
+    is_there = ~gated.removed
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
     parts = look.parts()
     steps, done = len(parts) * len(look.pieces) + len(gated.plan.groups), 0
@@ -207,8 +207,8 @@ class Look:
     def __init__(self, gated: GatedModel, inputs: list[ExampleInputs]) -> None:
         if not inputs:
             raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
-        self._plan, self._host, self._groups = gated.engine.host_plan, gated.host, gated.plan.groups
-        self._gates = (~gated.engine.removed).float()
+        self._plan, self._host, self._groups = gated.host_plan, gated.host, gated.plan.groups
+        self._gates = (~gated.removed).float()
         self._network = folded(self._plan, self._host, self._gates)
         every, _ = find_readers(self._plan, self._host)
         self._order, added = order_and_added(self._network, inputs[0])

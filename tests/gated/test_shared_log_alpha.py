@@ -1,0 +1,109 @@
+"""The penalty of a step uses the log α of the call before it, and never one that is out of date."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import depl0
+from depl0.gated import GatedModel
+
+
+@pytest.fixture
+def gated() -> GatedModel:
+    torch.manual_seed(0)
+    host = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.ReLU(), nn.Conv2d(6, 2, 3))
+    return depl0.attach(host, torch.zeros(1, 1, 8, 8), generator="fc").train()
+
+
+def gradients(gated: GatedModel) -> list[Tensor]:
+    return [parameter.grad.clone() for parameter in gated.gate_parameters() if parameter.grad is not None]
+
+
+def expected(gated: GatedModel) -> Tensor:
+    """Return the penalty of the current parameters, from a copy that has not been called."""
+    return copy.deepcopy(gated).penalty("macs").detach()
+
+
+def step(gated: GatedModel, with_call: bool) -> tuple[Tensor, list[Tensor]]:
+    gated.zero_grad()
+    outputs = gated(torch.ones(1, 1, 8, 8)) if with_call else torch.zeros(1)
+    penalty = gated.penalty("macs")
+    (penalty + 0 * outputs.sum()).backward()
+    return penalty.detach(), gradients(gated)
+
+
+def test_value_and_gradient_are_those_of_a_penalty_alone(gated: GatedModel) -> None:
+    value, gradient = step(gated, with_call=True)
+    alone, gradient_alone = step(gated, with_call=False)
+    assert torch.equal(value, alone) and len(gradient) == len(gradient_alone) > 0
+    for one, other in zip(gradient, gradient_alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_generator_runs_once_per_step(gated: GatedModel) -> None:
+    runs: list[int] = []
+    gated.generator.register_forward_hook(lambda *_: runs.append(1))
+    step(gated, with_call=True)
+    assert len(runs) == 1
+
+
+def update_in_place(gated: GatedModel) -> None:
+    torch.optim.SGD(gated.gate_parameters(), lr=1.0).step()
+
+
+def load(gated: GatedModel) -> None:
+    gated.load_state_dict({name: value + 0.3 for name, value in gated.state_dict().items()})
+
+
+def exchange(gated: GatedModel) -> None:
+    gated.generator.load_state_dict({n: v + 0.3 for n, v in gated.generator.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize("change", [update_in_place, load, exchange])
+def test_is_computed_again_after_a_change(gated: GatedModel, change: object) -> None:
+    assert callable(change)
+    step(gated, with_call=False)  # gives the optimizer gradients
+    gated(torch.ones(1, 1, 8, 8))
+    before = gated.penalty("macs").detach()
+    change(gated)
+    after = gated.penalty("macs").detach()
+    assert after != before and torch.equal(after, expected(gated))
+
+
+def test_moves_with_the_threshold_and_with_removed_gates() -> None:
+    host = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3))
+    gated = depl0.attach(host, torch.zeros(1, 1, 8, 8), generator="fc", budget=0.5).train()
+    gated(torch.ones(1, 1, 8, 8))
+    before, threshold = gated.penalty("macs").detach(), gated.threshold
+    assert threshold is not None
+    threshold.advance(1.0, ramp=0.0)
+    gated.follow_budget()
+    assert (moved := gated.penalty("macs").detach()) != before and torch.equal(moved, expected(gated))
+    gated(torch.ones(1, 1, 8, 8))
+    gated.remove(torch.arange(8) < 4)
+    assert gated.penalty("macs") < moved
+    gated.cut()
+    assert torch.equal(gated.penalty("macs").detach(), expected(gated))
+
+
+def test_a_graph_that_was_used_is_not_used_again(gated: GatedModel) -> None:
+    gated(torch.ones(1, 1, 8, 8)).sum().backward()
+    gated.penalty("macs").backward()
+
+
+def test_the_gradient_is_there_after_a_call_without_gradients(gated: GatedModel) -> None:
+    with torch.no_grad():
+        gated(torch.ones(1, 1, 8, 8))
+    gated.penalty("macs").backward()
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients(gated)) and gradients(gated)
+
+
+def test_copies_do_not_share_it(gated: GatedModel) -> None:
+    gated(torch.ones(1, 1, 8, 8))
+    other = copy.deepcopy(gated)
+    with torch.no_grad():
+        for parameter in other.gate_parameters():
+            parameter.add_(1.0)
+    assert other.penalty("macs") != gated.penalty("macs")
