@@ -46,11 +46,6 @@ def test_spec_survives_json_and_damage_is_refused(kind: type[Replacement]) -> No
         replacement_from({**data, "kind": "other"})
 
 
-@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.kind)
-def test_exported_code_ends_with_what_rebuilds(kind: type[Replacement]) -> None:
-    assert kind.exported[-1] is kind.rebuild and kind.arguments(nn.Linear(2, 2)) is None
-
-
 NEW = """
 from dataclasses import dataclass
 from torch import nn
@@ -73,15 +68,9 @@ class Scaled(nn.Module):
         return x * self.spec.width
 
 
-def rebuild_scaled(network, path, given):
-    replace_module(network, path, Scaled(ScaleSpec(**given)))
-
-
 class ScaleReplacement(Replacement):
     kind = "scale"
     spec_type = ScaleSpec
-    exported = (ScaleSpec, Scaled, rebuild_scaled)
-    rebuild = rebuild_scaled
 
     @classmethod
     def calls(cls, state, graph):
@@ -98,11 +87,7 @@ class ScaleReplacement(Replacement):
         return nodes
 
     def cut(self, model, path, positions):
-        rebuild_scaled(model, path, vars(self.spec))
-
-    @classmethod
-    def arguments(cls, module):
-        return vars(module.spec) if isinstance(module, Scaled) else None
+        replace_module(model, path, Scaled(self.spec))
 """
 
 

@@ -177,12 +177,6 @@ def keep_padding(network: nn.Module, path: str) -> None:
             module.use_nested_tensor = False
 
 
-def rebuild_attention(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Replace a dense module by attention of any width."""
-    replace_module(network, path, PrunedAttention(network.get_submodule(path), AttentionSpec(**given)))
-    keep_padding(network, path)
-
-
 # -- the kind --------------------------------------------------------------------------------------------------------
 
 
@@ -198,8 +192,6 @@ class AttentionReplacement(Replacement):
     spec: AttentionSpec
     spec_type: ClassVar[type] = AttentionSpec
     kind: ClassVar[str] = "attention"
-    exported = (AttentionSpec, PrunedAttention, keep_padding, rebuild_attention)
-    rebuild = rebuild_attention
 
     @classmethod
     def described(cls, module: nn.Module) -> AttentionSpec | None:
@@ -344,11 +336,6 @@ class AttentionReplacement(Replacement):
         if narrower or (spec.form != "timm" and (weight.shape[1] < width or len(out) < width)):
             replace_module(model, path, PrunedAttention(module, spec))
             keep_padding(model, path)
-
-    @classmethod
-    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return the spec of a pruned attention."""
-        return vars(module.spec) if isinstance(module, PrunedAttention) else None
 
 
 def _projected(graph: Graph, nodes: list[fx.Node], weight: str) -> set[fx.Node]:

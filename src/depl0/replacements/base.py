@@ -5,15 +5,12 @@ by the number of channels, and attention computes its scale from it. A *replacem
 output of the original module with zeros in the positions of the removed channels.
 
 Each file of this folder contains one kind: the recognition of a host's module, the labels of its channels in the
-analysis, its description in files, its installation, and the code that an exported folder needs. A new kind is a new
-file with a subclass of :class:`Replacement`; the analysis, the surgery, the files and the exported folders iterate over
-:func:`kinds` and do not name any of them.
+analysis, its description in files, and its installation. A new kind is a new file with a subclass of
+:class:`Replacement`; the analysis, the surgery and the files iterate over :func:`kinds` and do not name any of them.
 """
 
 from __future__ import annotations
 
-import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -32,7 +29,7 @@ ModuleNodes = tuple[str, list[fx.Node]]
 
 
 @dataclass(frozen=True)
-class Replacement(ABC):
+class Replacement:
     """One module of a host that must be replaced when channels are cut.
 
     The class is the kind. An instance holds the ``spec`` of one module: a frozen dataclass of numbers and strings that
@@ -48,10 +45,6 @@ class Replacement(ABC):
     """Kinds of a lower rank are tried first."""
     removes_layer: ClassVar[bool] = False
     """True if only an addition remains of the layer."""
-    exported: ClassVar[tuple[Callable[..., Any], ...]]
-    """Classes and functions whose sources are copied to exported folders; each needs only torch and those before it."""
-    rebuild: ClassVar[Callable[[nn.Module, str, dict[str, Any]], None]]
-    """The last of them: replaces a dense module, from the result of :meth:`arguments`."""
 
     # -- analysis ------------------------------------------------------------------------------------------------------
 
@@ -100,26 +93,15 @@ class Replacement(ABC):
 
     # -- surgery -------------------------------------------------------------------------------------------------------
 
-    def before_slicing(  # noqa: B027 - most kinds record nothing
-        self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]
-    ) -> None:
+    def before_slicing(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
         """Record the channels that the module is about to lose, in place."""
 
-    def cut(  # noqa: B027 - a kind may be done before slicing
-        self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]
-    ) -> None:
+    def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
         """Replace the sliced module, if necessary."""
 
     def exact(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> dict[str, Tensor]:
         """Return tensors of the future replacement in float64, before they are rounded."""
         return {}
-
-    # -- exported folders ----------------------------------------------------------------------------------------------
-
-    @classmethod
-    @abstractmethod
-    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return plain data from which ``rebuild`` makes this module; None if the module is of another kind."""
 
 
 @cache
@@ -131,7 +113,7 @@ def kinds() -> tuple[type[Replacement], ...]:
         member
         for module in modules
         for member in vars(module).values()
-        if isinstance(member, type) and issubclass(member, Replacement) and not inspect.isabstract(member)
+        if isinstance(member, type) and issubclass(member, Replacement) and member is not Replacement
     }
     return tuple(sorted(found, key=lambda kind: (kind.rank, kind.kind)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -57,11 +57,6 @@ class ConstantLayer(nn.Module):
         return f"{len(self.constant)}"
 
 
-def rebuild_constant(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Replace a layer by a constant."""
-    replace_module(network, path, ConstantLayer(given["channels"], given["spatial"]))
-
-
 @dataclass(frozen=True)
 class Removal:
     """A layer that is replaced: by a constant (with its batch norm folded in), or by one channel of zeros."""
@@ -80,8 +75,6 @@ class ConstantReplacement(Replacement):
     spec_type: ClassVar[type] = Removal
     rank: ClassVar[int] = 2  # after all other kinds, on the remaining layers
     removes_layer: ClassVar[bool] = True
-    exported = (ConstantLayer, rebuild_constant)
-    rebuild = rebuild_constant
 
     def dense_names(self, path: str, name: str) -> list[str] | None:
         """Return the weight and statistics of the replaced layer and norm, from which a constant was computed."""
@@ -107,13 +100,6 @@ class ConstantReplacement(Replacement):
         trainable = weight.requires_grad and not self.spec.silent
         replaced.constant = nn.Parameter(constant.detach().clone(), requires_grad=trainable)
         replace_module(model, path, replaced)
-
-    @classmethod
-    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return the sizes of a constant."""
-        if not isinstance(module, ConstantLayer):
-            return None
-        return {"channels": len(module.constant), "spatial": module.spatial}
 
 
 def remove(model: nn.Module, removals: Sequence[Removal]) -> None:

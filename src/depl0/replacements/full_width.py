@@ -9,7 +9,7 @@ stays the same object, with all its names; only its class is changed to one that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, final
 
@@ -94,12 +94,6 @@ def keep_full_width(module: nn.Module, spec: WidthSpec, keep: Tensor) -> None:
     vars(module)["depl0_kept"] = places[keep.to(places.device)]
 
 
-def rebuild_full_width(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Run a module of the original model at its full width."""
-    keep = torch.tensor(given["kept_channels"])
-    keep_full_width(network.get_submodule(path), WidthSpec(**given["spec"]), keep)
-
-
 @final
 class FullWidthReplacement(Replacement):
     """Small modules that block pruning are run at their full width, if removed channels would be zero inputs.
@@ -111,8 +105,6 @@ class FullWidthReplacement(Replacement):
     kind: ClassVar[str] = "full_width"
     spec_type: ClassVar[type] = WidthSpec
     rank: ClassVar[int] = 1  # only if no other kind applies
-    exported = (WidthSpec, FullWidth, full_width_class, new_full_width, keep_full_width, rebuild_full_width)
-    rebuild = rebuild_full_width
 
     @classmethod
     def second_pass(cls, state: Propagation) -> set[str]:
@@ -182,13 +174,6 @@ class FullWidthReplacement(Replacement):
         """Make the module read only the remaining channels."""
         if channel_axis(path) in positions:
             keep_full_width(model.get_submodule(path), self.spec, positions[channel_axis(path)])
-
-    @classmethod
-    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return the width, and the positions of the remaining channels."""
-        if not isinstance(module, FullWidth):
-            return None
-        return {"spec": asdict(module.depl0_width), "kept_channels": module.depl0_kept.tolist()}
 
 
 def _is_small(module: nn.Module | None) -> bool:

@@ -125,11 +125,6 @@ def _affine(spec: NormSpec, x: Tensor, normalised: Tensor, scale: Tensor | None,
     return x + result if spec.form == "response" else result
 
 
-def rebuild_norm(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Replace a dense norm by one that counts removed channels."""
-    replace_module(network, path, CountedNorm(network.get_submodule(path), NormSpec(**given)))
-
-
 # -- recognition of norms by their outputs -------------------------------------------------------------------------
 
 
@@ -213,8 +208,6 @@ class NormReplacement(Replacement):
     spec: NormSpec
     kind: ClassVar[str] = "norm"
     spec_type: ClassVar[type] = NormSpec
-    exported = (NormSpec, CountedNorm, _normalised, _affine, rebuild_norm)
-    rebuild = rebuild_norm
 
     @classmethod
     def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
@@ -278,11 +271,6 @@ class NormReplacement(Replacement):
         narrower = name is None or module.get_parameter(name).numel() < self.spec.width
         if narrower and not isinstance(module, CountedNorm):
             replace_module(model, path, CountedNorm(module, self.spec))
-
-    @classmethod
-    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return the spec of a norm that counts removed channels."""
-        return vars(module.spec) if isinstance(module, CountedNorm) else None
 
 
 def _call(path: str, spec: NormSpec, source: fx.Node, axes: Mapping[str, Axis]) -> ModuleCall:

@@ -68,13 +68,6 @@ class StandardisedConv2d(nn.Conv2d):
         )
 
 
-def rebuild_standardised(network: nn.Module, path: str, given: dict[str, Any]) -> None:
-    """Replace a dense convolution by one that counts removed weights."""
-    conv = network.get_submodule(path)
-    assert isinstance(conv, nn.Conv2d)
-    replace_module(network, path, StandardisedConv2d(conv, Standardisation(**given)))
-
-
 def standardisation_of(module: nn.Module) -> Standardisation | None:
     """Return a convolution's standardisation; None if it has none, or computes anything else besides.
 
@@ -139,8 +132,6 @@ class StandardisedReplacement(Replacement):
     spec: Standardisation
     kind: ClassVar[str] = "standardised_conv"
     spec_type: ClassVar[type] = Standardisation
-    exported = (Standardisation, StandardisedConv2d, rebuild_standardised)
-    rebuild = rebuild_standardised
 
     @classmethod
     def calls(cls, state: Propagation, graph: Graph) -> Iterable[ModuleNodes]:
@@ -181,11 +172,6 @@ class StandardisedReplacement(Replacement):
         assert isinstance(module, nn.Conv2d)
         is_cut = 1 in kept or (kept and isinstance(module, StandardisedConv2d))
         return {f"{path}.removed": _removed(module, kept)} if is_cut else {}
-
-    @classmethod
-    def arguments(cls, module: nn.Module) -> dict[str, Any] | None:
-        """Return the standardisation of a replaced convolution."""
-        return vars(module.standardisation) if isinstance(module, StandardisedConv2d) else None
 
 
 def _kept(path: str, positions: Mapping[Axis, Tensor]) -> dict[int, Tensor]:
