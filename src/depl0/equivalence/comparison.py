@@ -52,8 +52,6 @@ def is_half_precision(model: nn.Module) -> bool:
 
 NETWORKS = Tolerance(float64=1e-7, float32=1e-3, half=0.05)
 """Two networks, relative to the change of the outputs with the input: rounding accumulates over a hundred layers."""
-FOLDING = Tolerance(float64=1e-9, float32=1e-4, half=0.05)
-"""One graph with other weights, relative to the largest output: one product per channel is rounded differently."""
 FILES = 1e-5
 """A file in another runtime, in float32, relative to the largest output."""
 INT8_FILES = 0.05

@@ -6,9 +6,58 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
+from typing_extensions import Unpack
 
 from depl0.errors import InputError
 from depl0.gated import GatedModel
+from depl0.search.calibration import Calibration, Loss
+from depl0.search.config import SearchChanges, SearchConfig
+from depl0.search.search import Search
+from depl0.search.state import SearchListener
+
+
+class SearchHolder:
+    """The arguments and the results of a callback that runs a search in a trainer."""
+
+    _begins = "the training"
+    """The call that makes the search, as named in an error."""
+
+    def __init__(
+        self,
+        gated: str | None = None,
+        *,
+        steps: int | None = None,
+        calibrate: Calibration | Iterable[Any] | None = None,
+        loss: Loss | None = None,
+        averages: Iterable[nn.Module] = (),
+        config: SearchConfig | None = None,
+        listener: SearchListener | None = None,
+        **changes: Unpack[SearchChanges],
+    ) -> None:
+        self._name, self._steps, self._averages = gated, steps, list(averages)
+        self._calibration = Calibration.of(calibrate, loss)
+        self._settings: dict[str, Any] = {"config": config, "listener": listener, **changes}
+        self._search: Search | None = None
+        self._compact: nn.Module | None = None
+
+    @property
+    def search(self) -> Search:
+        """Return the search of the current or finished training."""
+        if self._search is None:
+            raise InputError(f"there is no search before {self._begins}.", hint=f"call {self._begins} first.")
+        return self._search
+
+    @property
+    def compact(self) -> nn.Module:
+        """Return the compact network in evaluation mode; a search that was stopped early is finished now."""
+        if self._compact is None:
+            self._compact = self.search.finish()
+        return self._compact.eval()
+
+    def _finish(self) -> None:
+        """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
+        if self.search.done >= self.search.steps:
+            self._compact = self.search.finish()
 
 
 def find_gated(model: nn.Module, name: str | None) -> GatedModel:

@@ -7,23 +7,18 @@ training loop. See docs/integrations.md.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeAlias, final
 
 from torch import nn
-from typing_extensions import Unpack
 
 from depl0._util.distributed import world_size
 from depl0._util.optional import missing
 from depl0._util.random import random_state, set_random_state
 from depl0.errors import InputError
-from depl0.integrations._shared import check_trained, find_gated, match_size
-from depl0.search.calibration import Calibration, Loss
-from depl0.search.config import SearchChanges, SearchConfig
+from depl0.integrations._shared import SearchHolder, check_trained, find_gated, match_size
 from depl0.search.search import Search
-from depl0.search.state import SearchListener
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """the same code under two names; a callback for one also works with the other's trainer"""
@@ -43,7 +38,7 @@ Callback: Any = import_module(f"{_package()}.callbacks").Callback
 
 
 @final
-class SearchCallback(Callback):  # type: ignore[misc]
+class SearchCallback(SearchHolder, Callback):  # type: ignore[misc]
     """Prunes a gated network to its budget while Lightning trains it.
 
     ::
@@ -74,44 +69,12 @@ class SearchCallback(Callback):  # type: ignore[misc]
         changes: fields of the configuration to set.
     """
 
-    def __init__(
-        self,
-        gated: str | None = None,
-        *,
-        steps: int | None = None,
-        calibrate: Calibration | Iterable[Any] | None = None,
-        loss: Loss | None = None,
-        averages: Iterable[nn.Module] = (),
-        config: SearchConfig | None = None,
-        listener: SearchListener | None = None,
-        **changes: Unpack[SearchChanges],
-    ) -> None:
-        self._name, self._steps, self._averages = gated, steps, list(averages)
-        self._calibration = Calibration.of(calibrate, loss)
-        self._settings: dict[str, Any] = {"config": config, "listener": listener, **changes}
-        self._search: Search | None = None
-        self._compact: nn.Module | None = None
-        self._saved: dict[str, Any] | None = None  # state of the search, until there is one
-        self._rng: dict[str, Any] | None = None  # to continue in the middle of an epoch
-        self._seen_step: int | None = None  # the trainer's step for which the search is prepared
-        self._is_mid_epoch = self._is_fitting = False
-        self._max_epochs: int | None = None
-
-    # -- results -----------------------------------------------------------------------------------------------------
-
-    @property
-    def search(self) -> Search:
-        """Return the search of the current or finished training."""
-        if self._search is None:
-            raise InputError("there is no search before trainer.fit.", hint="call trainer.fit(module) first.")
-        return self._search
-
-    @property
-    def compact(self) -> nn.Module:
-        """Return the compact network in evaluation mode; a search that was stopped early is finished now."""
-        if self._compact is None:
-            self._compact = self.search.finish()
-        return self._compact.eval()
+    _begins = "trainer.fit(module)"
+    _saved: dict[str, Any] | None = None  # state of the search, until there is one
+    _rng: dict[str, Any] | None = None  # to continue in the middle of an epoch
+    _seen_step: int | None = None  # the trainer's step for which the search is prepared
+    _is_mid_epoch = _is_fitting = False
+    _max_epochs: int | None = None
 
     # -- before the training -----------------------------------------------------------------------------------------
 
@@ -171,8 +134,7 @@ class SearchCallback(Callback):  # type: ignore[misc]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
-        if self.search.done >= self.search.steps:
-            self._compact = self.search.finish()
+        self._finish()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Unpack
 
 from depl0._util.io import local_folder
 from depl0._util.optional import check_installed
@@ -25,12 +24,9 @@ from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
 from depl0.gated.model import HostState
 from depl0.host.network import first_line
-from depl0.integrations._shared import check_trained, find_gated
+from depl0.integrations._shared import SearchHolder, check_trained, find_gated
 from depl0.integrations._sizes import agreed_sizes, consistent_sizes, whole_sizes
-from depl0.search.calibration import Calibration, Loss
-from depl0.search.config import SearchChanges, SearchConfig
 from depl0.search.search import Search
-from depl0.search.state import SearchListener
 from depl0.surgery.files import load as depl0_load
 from depl0.surgery.files import save as depl0_save
 from depl0.surgery.record import record_of
@@ -54,7 +50,7 @@ TrainerControl: TypeAlias = Any
 
 
 @final
-class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
+class SearchCallback(SearchHolder, TrainerCallback, ExportableState):  # type: ignore[misc]
     """Prunes a gated network to its budget while the Hugging Face Trainer trains it.
 
     ::
@@ -88,40 +84,8 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         changes: fields of the configuration to set.
     """
 
-    def __init__(
-        self,
-        gated: str | None = None,
-        *,
-        steps: int | None = None,
-        calibrate: Calibration | Iterable[Any] | None = None,
-        loss: Loss | None = None,
-        averages: Iterable[nn.Module] = (),
-        config: SearchConfig | None = None,
-        listener: SearchListener | None = None,
-        **changes: Unpack[SearchChanges],
-    ) -> None:
-        self._name, self._steps, self._averages = gated, steps, list(averages)
-        self._calibration = Calibration.of(calibrate, loss)
-        self._settings: dict[str, Any] = {"config": config, "listener": listener, **changes}
-        self._search: Search | None = None
-        self._before: HostState | None = None
-        self._compact: nn.Module | None = None
-
-    # -- results -----------------------------------------------------------------------------------------------------
-
-    @property
-    def search(self) -> Search:
-        """Return the search of the current or finished training."""
-        if self._search is None:
-            raise InputError("there is no search before trainer.train.", hint="call trainer.train() first.")
-        return self._search
-
-    @property
-    def compact(self) -> nn.Module:
-        """Return the compact network in evaluation mode; a search that was stopped early is finished now."""
-        if self._compact is None:
-            self._compact = self.search.finish()
-        return self._compact.eval()
+    _begins = "trainer.train()"
+    _before: HostState | None = None
 
     # -- hooks of the trainer ----------------------------------------------------------------------------------------
 
@@ -172,8 +136,7 @@ class SearchCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
-        if self.search.done >= self.search.steps:
-            self._compact = self.search.finish()
+        self._finish()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
