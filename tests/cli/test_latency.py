@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from depl0.host.inputs import ExampleInputs
 from depl0.latency.backends import BACKENDS, Skipped
 from tests.cli.conftest import Type
 from tests.networks.tiny import run, tiny_recipe
@@ -71,7 +72,7 @@ def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(Skipped, match="needs a C"):
-        BACKENDS["compile"](torch.nn.Linear(1, 1), torch.zeros(1, 1), lambda *_: b"", 1)
+        BACKENDS["compile"](torch.nn.Linear(1, 1), ExampleInputs.of(torch.zeros(1, 1)))
     typed = type_command(f"latency {SMALL} --backend compile")
     assert typed.code == 0
     assert "skipped compile, batch 1: torch.compile needs a C++ compiler" in typed.out

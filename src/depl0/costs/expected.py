@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from depl0._util.registry import Registry
 from depl0._util.tensors import ConstantTensors
 from depl0.analysis.plan import Plan
-from depl0.costs.axes import AxisTable
 from depl0.costs.count import Cost
-from depl0.costs.terms import CostTerms
+from depl0.costs.terms import AxisTable, CostTerms
 
 KINDS = ("params", "macs", "groups")
 PENALTIES: Registry[type[ConstantTensors]] = Registry("penalty", plugins="depl0.penalties")

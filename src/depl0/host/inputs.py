@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.process import user_defaults
 from depl0.errors import InputError
-from depl0.host.caches import is_cache
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def as_tensors(inputs: Any) -> Any:
 def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
     """Return the leaves of a network's outputs and their structure; dataclasses and other objects are flattened.
 
-    Caches of keys and values do not count as outputs (:mod:`depl0.host.caches`).
+    Caches of keys and values do not count as outputs (:func:`with_next_call`).
 
     >>> flatten_outputs({"logits": 1, "state": (2, None)})[0]
     [1, 'tuple', 2, None]
@@ -171,3 +171,49 @@ def _attributes(value: Any) -> dict[str, Any]:
             if slot != "__dict__" and hasattr(value, slot):
                 found[slot] = getattr(value, slot)
     return {**found, **getattr(value, "__dict__", {})}
+
+
+# -- caches of language models -----------------------------------------------------------------------------------------
+
+CACHE = "past_key_values"
+_MASKS = ("attention_mask", "decoder_attention_mask")
+
+
+class TwoPasses(NamedTuple):
+    """The outputs of a network, and those of a next call with the cache that it returned.
+
+    A cache of keys and values is meant for the network's own next call. A pruned network stores tensors of other widths
+    in it, so caches are not compared; the outputs of a call that uses them are.
+    """
+
+    first: Any
+    second: Any
+
+
+def is_cache(value: object) -> bool:
+    """Return True for a cache of transformers; the library is not imported for this check."""
+    loaded = sys.modules.get("transformers.cache_utils")
+    return loaded is not None and isinstance(value, loaded.Cache)
+
+
+def with_next_call(function: Callable[..., Any], kwargs: Mapping[str, Any], args: tuple[Any, ...], outputs: Any) -> Any:
+    """Call a network once more with the cache that it returned, on the last token; return the outputs of both calls.
+
+    Outputs without a cache are returned unchanged, and so are those of a network that accepts no cache with these
+    inputs.
+    """
+    cache = outputs.get(CACHE) if isinstance(outputs, Mapping) else None
+    if not is_cache(cache) or CACHE in kwargs:
+        return outputs
+    following = {key: _continued(key, value) for key, value in kwargs.items()}
+    second = function(*(_continued("", arg) for arg in args), **following, **{CACHE: cache})
+    return TwoPasses(outputs, second)
+
+
+def _continued(name: str, value: Any) -> Any:
+    """Return the last token of tokens, or a mask that is longer by one."""
+    if not isinstance(value, Tensor) or value.dim() < 2:
+        return value
+    if name in _MASKS:
+        return torch.cat([value, value[:, -1:]], dim=1)
+    return value[:, -1:] if value.dim() == 2 or value.is_floating_point() else value

@@ -14,45 +14,51 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.optional import install_command
-from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import evaluation_mode
+from depl0.host.network import evaluation_mode, first_line
 from depl0.latency.measure import Speedup, interleave, speedup, summarise
 
 Call = Callable[[], object]
-ToOnnx = Callable[[nn.Module, Tensor], bytes]
-"""Writes a network as an ONNX file; injected by the caller, because export is a higher layer."""
 
 
 class Skipped(Exception):
     """A backend cannot be used here; the message gives the reason."""
 
 
-def eager(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) -> Call:
+def eager(model: Callable[..., object], example: ExampleInputs) -> Call:
     """Call the network in eager mode."""
-    return lambda: model(inputs)
+    return lambda: model(*example.args, **example.kwargs)
 
 
-def compiled(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) -> Call:
+def compiled(model: nn.Module, example: ExampleInputs) -> Call:
     """Call the network through torch.compile, compiled for exactly these inputs."""
-    if inputs.device.type == "cpu" and not _compiler():
+    if _device(example).type == "cpu" and not _compiler():
         raise Skipped("torch.compile needs a C++ compiler, and none was found (set CXX, or install g++).")
     torch.compiler.reset()
-    fast: Any = torch.compile(model, dynamic=False)
+    call = eager(torch.compile(model, dynamic=False), example)
     try:
-        fast(inputs)
+        call()
     except Exception as error:  # any failure of the compiler or of its code
-        raise Skipped(f"torch.compile failed: {_first_line(error)}") from error
-    return lambda: fast(inputs)
+        raise Skipped(f"torch.compile failed: {type(error).__name__}: {first_line(error)}") from error
+    return call
 
 
-def onnx_runtime(model: nn.Module, inputs: Tensor, to_onnx: ToOnnx, threads: int) -> Call:
-    """Run the network, exported, in ONNX Runtime."""
-    require_runtime(inputs.device)  # before the export, which is slow
-    return session_call(to_onnx(model, inputs), inputs, threads)
+def onnx_runtime(model: nn.Module, example: ExampleInputs) -> Call:
+    """Run the network, exported, in ONNX Runtime, with torch's number of threads."""
+    require_runtime(_device(example))  # before the export, which is slow
+    try:
+        with evaluation_mode(model), torch.inference_mode(False), torch.no_grad():  # recording needs ordinary tensors
+            example = example.map_tensors(Tensor.clone)
+            program = torch.onnx.export(model, example.args, kwargs=example.kwargs, dynamo=True, verbose=False)
+        assert program is not None
+        session = open_session(program.model_proto.SerializeToString(), _device(example), torch.get_num_threads())
+    except Exception as error:  # any failure of the exporter
+        raise Skipped(f"the export failed with {type(error).__name__}: {first_line(error)}") from error
+    feed = {entry.name: t.cpu().numpy() for entry, t in zip(session.get_inputs(), example.tensors(), strict=True)}
+    return lambda: session.run(None, feed)
 
 
-BACKENDS: Mapping[str, Callable[[nn.Module, Tensor, ToOnnx, int], Call]] = MappingProxyType(
+BACKENDS: Mapping[str, Callable[[nn.Module, ExampleInputs], Call]] = MappingProxyType(
     {"eager": eager, "compile": compiled, "onnxruntime": onnx_runtime}
 )
 
@@ -89,36 +95,12 @@ def session_call(file: bytes, inputs: Tensor, threads: int) -> Call:
     return lambda: session.run(None, feed)
 
 
-def onnx_call(network: nn.Module, example: ExampleInputs, device: torch.device) -> Call:
-    """Return a function that runs the network in ONNX Runtime, with torch's number of threads.
-
-    Raises:
-        InputError: ONNX Runtime is not installed, or the network cannot be exported.
-    """
-    try:
-        require_runtime(device)
-        with evaluation_mode(network), torch.no_grad():
-            program = torch.onnx.export(network, example.args, kwargs=example.kwargs, dynamo=True, verbose=False)
-        assert program is not None
-        session = open_session(program.model_proto.SerializeToString(), device, torch.get_num_threads())
-    except Skipped as error:
-        raise InputError(f"latency cannot be measured in ONNX Runtime: {error}") from error
-    except Exception as error:  # any failure of the exporter
-        raise InputError(
-            f"latency cannot be measured in ONNX Runtime: the export failed with {_first_line(error)}",
-            hint="use runtime='pytorch', or a budget of MACs.",
-        ) from error
-    tensors = [leaf for leaf in example.leaves() if isinstance(leaf, Tensor)]
-    feed = {entry.name: leaf.cpu().numpy() for entry, leaf in zip(session.get_inputs(), tensors, strict=True)}
-    return lambda: session.run(None, feed)
+def _device(example: ExampleInputs) -> torch.device:
+    return example.tensors()[0].device
 
 
 def _compiler() -> str | None:
     return next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cl"))), None)
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 # -- comparison ------------------------------------------------------------------------------------------------------
@@ -155,8 +137,6 @@ def compare(
     backends: Sequence[str],
     batches: Sequence[int],
     make_inputs: Callable[[int], Tensor],
-    to_onnx: ToOnnx,
-    threads: int,
     *,
     repeats: int = 200,
     seconds: float = 10.0,
@@ -167,9 +147,10 @@ def compare(
     with evaluation_mode(*networks.values()), torch.inference_mode():
         for batch in batches:
             inputs = make_inputs(batch)
+            example = ExampleInputs((inputs,), {})
             for backend in backends:
                 try:
-                    calls = _calls(networks, backend, inputs, to_onnx, threads)
+                    calls = {name: BACKENDS[backend](model, example) for name, model in networks.items()}
                 except Skipped as skipped:
                     omitted.append(Omitted(backend, batch, str(skipped)))
                     continue
@@ -189,9 +170,3 @@ def time_calls(
         faster = None if name == first else speedup(times[first], values)
         timings.append(Timing(backend, batch, name, found.median, found.spread, found.best, len(values), faster))
     return timings
-
-
-def _calls(
-    networks: Mapping[str, nn.Module], backend: str, inputs: Tensor, to_onnx: ToOnnx, threads: int
-) -> dict[str, Call]:
-    return {name: BACKENDS[backend](model, inputs, to_onnx, threads) for name, model in networks.items()}

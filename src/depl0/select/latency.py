@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from depl0.config import GateConfig, Runtime
+from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.backends import onnx_call
+from depl0.latency.backends import Skipped, onnx_runtime
 from depl0.latency.measure import interleave, ratio, time_networks
 from depl0.select.gates import Selection, minimum_share, select_gates
 from depl0.select.snapshot import Snapshot
@@ -82,9 +83,14 @@ def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs,
     if runtime == "pytorch":
         times = time_networks(networks, example, repeats=30, seconds=15.0)
     else:
-        device = next(leaf.device for leaf in example.leaves() if isinstance(leaf, Tensor))
-        calls = {name: onnx_call(network, example, device) for name, network in networks.items()}
-        times = interleave(calls, device, repeats=30, seconds=15.0)
+        try:
+            calls = {name: onnx_runtime(network, example) for name, network in networks.items()}
+        except Skipped as error:
+            raise InputError(
+                f"latency cannot be measured in ONNX Runtime: {error}",
+                hint="use runtime='pytorch', or a budget of MACs.",
+            ) from error
+        times = interleave(calls, example.tensors()[0].device, repeats=30, seconds=15.0)
     return ratio(times["compact"], times["dense"])
 
 

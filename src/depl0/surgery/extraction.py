@@ -13,9 +13,8 @@ from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.replacements.constant import removable, remove, workable
-from depl0.surgery.cut import cut_to
 from depl0.surgery.record import record_cut
-from depl0.surgery.slicing import kept_gates, kept_positions
+from depl0.surgery.slicing import cut_to, kept_gates, kept_positions
 
 
 def fold_and_cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:

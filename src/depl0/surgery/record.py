@@ -19,7 +19,7 @@ from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
 from depl0.replacements.base import Replacement
 from depl0.replacements.constant import ConstantReplacement, Removal
-from depl0.surgery.cut import cut_to
+from depl0.surgery.slicing import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
 _WRITERS = {"transformers": "depl0.integrations.transformers"}

@@ -24,9 +24,8 @@ from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import canonical_names, evaluation_mode
-from depl0.surgery.cut import cut_to
 from depl0.surgery.record import record_cut, state_shapes
-from depl0.surgery.slicing import kept_positions, sliced
+from depl0.surgery.slicing import cut_to, kept_positions, sliced
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Remove index sets from a module's parameters and buffers, and update its attributes."""
+"""Cut a network: remove index sets from parameters and buffers, update attributes, and replace modules."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from depl0.analysis.plan import NO_GATE, Plan
 from depl0.analysis.propagate import Axis, is_channel_axis
 from depl0.host.network import canonical_names
+from depl0.replacements.base import Replacement
 from depl0.replacements.weight_norm import keep_directions
 
 
@@ -32,6 +33,16 @@ def kept_positions(plan: Plan, kept: Tensor) -> dict[Axis, Tensor]:
     with_no_gate = torch.cat([kept, torch.ones(1, dtype=torch.bool)])  # NO_GATE = -1 picks the last entry
     positions = {axis: with_no_gate[gates].nonzero().flatten() for axis, gates in plan.axes.items()}
     return {axis: keep for axis, keep in positions.items() if len(keep) < len(plan.axes[axis])}
+
+
+def cut_to(model: nn.Module, positions: Mapping[Axis, Tensor], replacements: Mapping[str, Replacement]) -> None:
+    """Keep only the given positions of a network's axes, in place, and replace the modules that need it."""
+    ordered = sorted(replacements.items(), key=lambda entry: entry[1].rank)
+    for path, replacement in ordered:
+        replacement.before_slicing(model, path, positions)
+    slice_module(model, positions)
+    for path, replacement in ordered:
+        replacement.cut(model, path, positions)
 
 
 def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gates.threshold import check_share
 from depl0.latency.backends import Timing, compare
-from depl0.latency.machine import machine
+from depl0.latency.measure import machine
 from depl0.surgery.files import load
 
 Networks = dict[str, nn.Module]
@@ -78,7 +77,7 @@ def measure(
     def make_inputs(size: int) -> Tensor:
         return torch.randn(size, *shape, generator=torch.Generator().manual_seed(0)).to(device)
 
-    timings, omitted = compare(networks, backends, batches, make_inputs, _to_onnx, threads, seconds=seconds)
+    timings, omitted = compare(networks, backends, batches, make_inputs, seconds=seconds)
     costs = {name: cost(network, torch.zeros(1, *shape, device=device)) for name, network in networks.items()}
     dense = max(costs["dense"].macs, 1)
     return {
@@ -92,14 +91,6 @@ def measure(
         "timings": [_entry(timing) for timing in timings],
         "skipped": [dataclasses.asdict(entry) for entry in omitted],
     }
-
-
-def _to_onnx(network: nn.Module, inputs: Tensor) -> bytes:
-    from depl0.export.onnx import export_onnx  # torch.onnx is slow to import
-
-    print(f"exporting for ONNX Runtime, batch {len(inputs)} …", file=sys.stderr)
-    with torch.inference_mode(False):  # recording a graph needs ordinary tensors
-        return export_onnx(network, inputs.clone())
 
 
 def _entry(timing: Timing) -> dict[str, Any]:
