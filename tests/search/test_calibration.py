@@ -94,26 +94,6 @@ def test_what_can_be_read_once_is_kept_and_what_is_empty_is_refused_at_the_start
     assert depl0.info(search.finish()).macs_left <= 0.5
 
 
-def test_a_list_is_looked_at_before_the_search_begins() -> None:
-    gated = depl0.attach(network(), inputs(1), budget=0.5)
-    for calibrate, words in (([torch.randn(16, 3)], "does not run on batch 1"), ([inputs()], "must be a pair")):
-        loss = nn.functional.cross_entropy if words == "must be a pair" else None
-        with pytest.raises(InputError, match=words):
-            depl0.Search(gated, 2, calibrate=calibrate, loss=loss, warmup=0.4, cut="never")
-
-
-def test_batches_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved: list[Any] = []
-    move = calibration.on_device
-    monkeypatch.setattr(calibration, "on_device", lambda batch, device: moved.append(device) or move(batch, device))
-    gated = depl0.attach(network(), inputs(1), budget=0.5)
-    search = depl0.Search(gated, 1, calibrate=[(inputs(), torch.zeros(16).long())], loss=LOSS, cut="never")
-    search.step()
-    assert len(moved) == 2 and set(moved) == {gated.device}
-    there = move(({"x": inputs()}, [inputs(), "text"]), torch.device("meta"))
-    assert there[0]["x"].is_meta and there[1][0].is_meta and there[1][1] == "text"
-
-
 LOSS = nn.functional.cross_entropy
 
 

@@ -43,11 +43,6 @@ def test_gates_that_were_closed_from_the_start_are_no_result() -> None:
     assert drive(lambda step: torch.tensor([3.0] * 7 + [-3.0] * 7)) is None
 
 
-def test_gates_that_change_places_are_no_result() -> None:
-    first, then = torch.tensor([3.0] * 7 + [-3.0] * 7), torch.tensor([-3.0] + [3.0] * 7 + [-3.0] * 6)
-    assert drive(lambda step: first if step < 5 else then) is None
-
-
 def test_gates_on_their_way_are_not_at_rest() -> None:
     def move(step: int) -> Tensor:
         late = 3.0 - 0.08 * step if step < 80 else -3.4  # no gate closes from step 10 to 57, but these six will

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -77,43 +77,3 @@ def test_results_do_not_depend_on_the_defaults(defaults: Any, settings: Any) -> 
         assert torch.zeros(1).dtype == own.dtype and torch.zeros(1).device == own.device
     assert hosts[1].mode == f"{own.dtype} {own.device}", "the network itself was run with other defaults than its own"
     assert len(plain) == len(other) and all(map(torch.equal, plain, other))
-
-
-def test_everything_in_double_precision() -> None:
-    with double():
-        host = Net()
-        assert all(tensor.isfinite().all() for tensor in pruned(host, torch.float64, compensate=True))
-    gated = depl0.attach(Net(), batch(torch.float32)[0][:1], budget=0.5).double()
-    x, y = batch(torch.float64)
-    search = depl0.Search(gated, 1, calibrate=[(x, y)], loss=LOSS, compensate=True, cut="never")
-    search.step()
-    (LOSS(gated(x), y) + gated.penalty("macs")).backward()
-    assert gated.log_alpha().dtype == torch.float64
-    assert {p.dtype for p in search.finish().parameters()} == {torch.float64}
-
-
-class Casts(Net):
-    """Remembers whether autocast was on."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        result = super().forward(x)
-        self.seen = {*getattr(self, "seen", ()), str(result.dtype)}
-        return result
-
-
-def test_layers_are_fitted_under_the_autocast_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread in which compensation runs a network has none of its own."""
-    from depl0.host.inputs import ExampleInputs
-    from depl0.search.recovery.lockstep import Stepper
-
-    def dtypes(context: AbstractContextManager[Any]) -> set[str]:
-        host = Casts().eval()
-        with context:
-            stepper = Stepper(host, ExampleInputs.of(batch(torch.float32)[0]))
-        while stepper.advance() is not None:
-            pass
-        stepper.close()
-        return host.seen
-
-    assert dtypes(torch.autocast("cpu", torch.bfloat16)) == {"torch.bfloat16"}
-    assert dtypes(torch.autocast("cpu", enabled=False)) == {"torch.float32"}

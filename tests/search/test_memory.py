@@ -40,20 +40,6 @@ def gated_network() -> depl0.GatedModel:
     return depl0.attach(Pyramid().eval(), images(1), generator="independent")
 
 
-def test_a_profile_counts_what_is_alive() -> None:
-    found = memory.profile(Pyramid(), ExampleInputs.of(images(4)), ["outer.weight"])
-    assert [name for _, name in found.events] == [
-        "stem.weight", "inner.weight", "outer.weight", "outer.weight", "down.weight", "head.weight",
-    ]  # fmt: skip
-    map_of_12 = 12 * 16 * 16 * 4
-    assert found.alive[0] == 0 and found.alive[1] >= map_of_12 > found.alive[-1] / 2
-    assert found.peak >= 2 * map_of_12
-    pieces = memory.pieces([ExampleInputs.of(images(40))], 16)
-    assert [piece.batch() for piece in pieces] == [16, 16, 8]
-    limit = 200 * map_of_12
-    assert found.held(5, pieces, limit) == 3 > found.held(3, pieces, limit) == 1
-
-
 def test_layers_that_are_fitted_in_bounded_memory_fit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few examples wait at the large maps, more join behind them, and some are dropped where maps grow again."""
     closed = torch.arange(gated_network().plan.num_gates) % 3 == 0

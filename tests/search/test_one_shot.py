@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import warnings
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import depl0
 from depl0.errors import InputError
 from depl0.search import rounds
-from tests.networks.loops import BATCHES, LOSS, Loop, Net, batch, trained_net
+from tests.networks.loops import BATCHES, LOSS, Net, batch, trained_net
 from tests.networks.tiny import TinyNet, run, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -77,13 +76,6 @@ def test_a_tuple_of_two_arguments_is_no_pair() -> None:
         depl0.prune(TwoInputs(), (x, shift), data=x)
 
 
-def test_a_search_takes_pairs_without_a_loss() -> None:
-    alone, pairs = Loop(calibrate=INPUTS, loss=None), Loop(calibrate=BATCHES, loss=None)
-    for loop in (alone, pairs):
-        loop.search.step()
-    assert torch.equal(alone.gated.log_alpha(), pairs.gated.log_alpha())
-
-
 def test_one_call_that_trains(trained: nn.Module) -> None:
     before = {name: value.clone() for name, value in trained.state_dict().items()}
     torch.manual_seed(0)
@@ -93,62 +85,6 @@ def test_one_call_that_trains(trained: nn.Module) -> None:
     assert not compact.training and not trained.training
     assert all(torch.equal(value, before[name]) for name, value in trained.state_dict().items())
     assert accuracy(compact) > 0.9
-
-
-def test_one_call_learns_what_the_network_does_not_know() -> None:
-    torch.manual_seed(1)
-    fresh, batches = Net(), [batch(step) for step in range(40)]
-    options: Any = {"data": batches, "budget": 0.5, "lr": 0.1}
-    compact = depl0.prune(fresh, torch.randn(1, 1, 6, 6), steps=120, loss=LOSS, **options)
-    assert accuracy(compact) > 0.9 > 0.5 > accuracy(fresh.eval())
-    torch.manual_seed(1)
-    taught = depl0.prune(fresh, torch.randn(1, 1, 6, 6), steps=120, **options)
-    assert accuracy(taught) < accuracy(compact), "without a loss of one's own, the given network is the teacher"
-
-
-def scenes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Noisy images with one bright and one dark square, and the class of every pixel."""
-    rng = torch.Generator().manual_seed(seed)
-    images, labels = 0.5 * torch.randn(count, 1, 32, 32, generator=rng), torch.zeros(count, 32, 32, dtype=torch.long)
-    for image, label in zip(images, labels, strict=True):
-        for kind, value in ((1, 1.0), (2, -1.0)):
-            y, x = torch.randint(0, 20, (2,), generator=rng).tolist()
-            image[0, y : y + 12, x : x + 12] += value
-            label[y : y + 12, x : x + 12] = kind
-    return images, labels
-
-
-def test_distillation_of_dense_prediction_is_a_mean_over_pixels() -> None:
-    """Summed over pixels, the teacher's share outweighs the task a thousandfold and the training diverges."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(),
-        nn.Conv2d(12, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.Conv2d(12, 3, 1),
-    )  # fmt: skip
-    batches = [scenes(8, seed) for seed in range(20)]
-    adam = torch.optim.Adam(net.parameters(), lr=0.01)
-    for images, labels in batches * 3:
-        LOSS(net(images), labels).backward()
-        adam.step()
-        adam.zero_grad()
-    test_images, test_labels = scenes(16, 999)
-
-    def pixels_right(network: nn.Module) -> float:
-        with torch.no_grad():
-            return float((network.eval()(test_images).argmax(1) == test_labels).float().mean())
-
-    compact = depl0.prune(net.eval(), batches[0][0][:1], data=batches, budget=0.6, steps=40)
-    assert pixels_right(net) > 0.85
-    assert pixels_right(compact) > pixels_right(net) - 0.03
-
-
-def test_norms_in_evaluation_mode_stay_so(trained: nn.Module) -> None:
-    network = copy.deepcopy(trained).train()
-    network.norm1.eval()
-    compact = depl0.prune(network, torch.randn(1, 1, 6, 6), data=BATCHES, budget=0.5, steps=4)
-    tracked = {name: int(compact.get_submodule(name).num_batches_tracked) for name in ("norm", "norm1", "norm2")}
-    before = int(trained.norm.num_batches_tracked)
-    assert tracked == {"norm": before + 4, "norm1": before, "norm2": before + 4}
 
 
 def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
@@ -183,21 +119,6 @@ def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
         depl0.prune(trained, torch.randn(1, 1, 6, 6), data=[])
     with pytest.raises(InputError, match="did you mean budget"):
         depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, buget=0.5)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("labels", [True, False])
-def test_a_search_that_starts_from_reconstruction_and_compensates(labels: bool) -> None:
-    """Where there are labels, the loss decides between the fit and renewed statistics."""
-    data = {} if labels else {"calibrate": [inputs for inputs, _ in BATCHES], "loss": None}
-    loop = Loop(first_scores="reconstruction", compensate=True, **data)
-    heard: list[Any] = []
-    loop.search._listener.frozen = heard.append  # type: ignore[method-assign]
-    loop.train(loop.search.steps)
-    compact = loop.search.finish()
-    assert depl0.info(compact).macs_left <= 0.4 and depl0.info(compact).certificate.max_error < 1e-7
-    (freezing,) = heard
-    assert not (freezing.compensation is not None and freezing.statistics_renewed)
-    assert labels or freezing.compensation is not None
 
 
 @pytest.mark.parametrize("method", ["reconstruction", "l1-norm"])

@@ -7,15 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import depl0
-from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.lockstep import order_and_added
 from depl0.search.scores.importance import standardise
 from depl0.search.scores.reconstruction import (
-    Look,
     reconstruction_errors,
     reconstruction_scores,
-    removal_order,
 )
 from tests.networks.coupled import Coupled
 from tests.networks.readers import READERS, Plain, gated_of, inputs, state_of
@@ -59,23 +56,6 @@ def test_errors_are_those_of_least_squares_removal_after_removal() -> None:
     rising = torch.tensor(increments, dtype=torch.float64).cummax(0).values
     torch.testing.assert_close(found[order], rising, rtol=1e-4, atol=1e-9)
     assert found.argsort().tolist() == order
-
-
-@pytest.mark.usefixtures("exact")
-def test_single_errors_are_those_of_least_squares() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    batches = inputs(6, count=8)
-    gated = gated_of(model, batches)
-    views = Look(gated, [ExampleInputs.of(batch) for batch in batches]).views()
-
-    hidden = torch.tanh(model[0](torch.cat(batches))).detach()
-    wanted = model[2](hidden).detach()
-    energy = float((wanted - wanted.mean(0)).square().sum() / len(wanted))
-    order, single = removal_order(gated.plan.groups[0], views, ~gated.removed, update=False)
-    alone = [refit_error(hidden[:, [k for k in range(5) if k != c]], wanted) / energy for c in order]
-    assert single == pytest.approx(alone, rel=1e-4)
-    assert single == sorted(single)
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -122,19 +102,6 @@ def test_readers_of_a_residual_group_are_added_up() -> None:
     assert int(errors[:5].argmin()) == 4 and float(errors[2]) > 100 * float(errors[4])
 
 
-def test_gates_that_are_gone_come_last() -> None:
-    torch.manual_seed(0)
-    batches = inputs(2, 6, 6)
-    gated = gated_of(Coupled(), batches)
-    gone = torch.zeros(18, dtype=torch.bool)
-    gone[[1, 7]] = True
-    gated.remove(gone)
-    scores = reconstruction_scores(gated, batches, "macs")
-    assert float(scores[gone].max()) == -4.0 and bool(scores.isfinite().all())
-    gated.cut()
-    torch.testing.assert_close(reconstruction_scores(gated, batches, "macs"), scores, rtol=0, atol=0.01)
-
-
 def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by_channels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -152,14 +119,7 @@ def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by
     assert float(twins.min(0).values.median()) < 0.1 * float(twins.max(0).values.median())
 
 
-def test_no_inputs() -> None:
-    gated = gated_of(Coupled(), inputs(2, 6, 6))
-    with pytest.raises(InputError, match="no calibration inputs"):
-        reconstruction_scores(gated, [], "macs")
-
-
 def test_outputs_that_only_go_into_a_sum_are_found() -> None:
-    from depl0.host.inputs import ExampleInputs
 
     order, added = order_and_added(Coupled().eval(), ExampleInputs.of(torch.randn(1, 2, 6, 6)))
     names = ["stem", "inner", "back", "wide", "depthwise", "linear"]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import pickle  # noqa: TID251 - what users may do with a network
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import depl0
 from depl0.errors import DivergedError, GateError, InputError
 from depl0.search.freezing import freeze_network
-from depl0.search.state import SearchListener
 from tests.networks.loops import BATCHES, LOSS, STEPS, Loop, Net, batch
 
 pytestmark = [pytest.mark.structures, pytest.mark.usefixtures("remembered_plans")]
@@ -78,12 +75,6 @@ def test_a_killed_search_resumes_to_the_bit(killed_at: str, whole: tuple[Loop, l
     assert same(second.state(), whole[0].state())
 
 
-def test_state_dicts_hold_nothing_but_tensors(whole: tuple[Loop, list[int], nn.Module]) -> None:
-    state = whole[0].gated.state_dict()
-    assert all(isinstance(value, Tensor) for value in state.values())
-    assert {"removed_gates", "kept_gates", "fixed_gates", "_threshold.shift"} <= set(state)
-
-
 def test_the_state_of_another_network_is_refused() -> None:
     loop = Loop()
     loop.gated.remove(torch.arange(loop.gated.plan.num_gates) < 2)
@@ -124,50 +115,6 @@ def test_a_loader_with_persistent_workers_is_read_by_both() -> None:
     assert epochs == [len(loader)] * 2 and len(loader) > 2
 
 
-def test_without_any_data() -> None:
-    loop = Loop(calibrate=None, loss=None)
-    loop.train(STEPS)
-    assert depl0.info(loop.search.finish()).macs_left <= 0.4
-
-
-def test_a_generator_of_batches_is_read_once() -> None:
-    loop = Loop(calibrate=iter(BATCHES))
-    loop.train(STEPS)
-    assert depl0.info(loop.search.finish()).macs_left <= 0.4
-
-
-def test_forward_moves_nothing() -> None:
-    loop = Loop()
-    loop.train(10)
-    before = {name: value.clone() for name, value in loop.gated.threshold.state_dict().items()}
-    for _ in range(3):
-        loop.gated(batch(0)[0])
-    assert same(before, loop.gated.threshold.state_dict())
-
-
-def test_activation_checkpointing_changes_nothing() -> None:
-    plain, saving = Loop(average=False), Loop(average=False)
-    plain.train(8)
-    saving.train(8, forward=lambda x: checkpoint(saving.gated, x, use_reentrant=False))
-    weights = [dict(loop.gated.named_parameters()) for loop in (plain, saving)]  # statistics are updated twice
-    for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_accumulated_gradients() -> None:
-    loop = Loop(average=False)
-    for step in range(STEPS):
-        loop.search.step()
-        for part in range(2):
-            x, y = batch(2 * step + part)
-            (LOSS(loop.gated(x), y) / 2).backward()
-        for optimizer in (loop.sgd, loop.adam):
-            optimizer.step()
-            optimizer.zero_grad()
-    assert loop.search.done == STEPS
-    assert depl0.info(loop.search.finish()).macs_left <= 0.4
-
-
 def test_mixed_precision() -> None:
     loop = Loop(average=False)
 
@@ -188,15 +135,6 @@ def test_compiled() -> None:
     assert same(plain.gated.state_dict(), fast.gated.state_dict())
 
 
-def test_nothing_of_the_gates_can_be_averaged_away(whole: tuple[Loop, list[int], nn.Module]) -> None:
-    """AveragedModel(use_buffers=True) takes means of whole numbers too, which cuts them off."""
-    loop, mean = whole[0], whole[0].average.module
-    assert torch.equal(mean._scaling.index, loop.gated._scaling.index)
-    ones = torch.ones(loop.gated.plan.num_gates)
-    assert mean.expected.exact(ones) == loop.gated.expected.exact(ones)
-    assert float(mean.expected(ones, "macs")) == float(loop.gated.expected(ones, "macs"))
-
-
 def test_an_average_of_the_host_alone_is_cut_too() -> None:
     loop = Loop(average=False)
     mean = AveragedModel(loop.gated.host)
@@ -207,42 +145,6 @@ def test_an_average_of_the_host_alone_is_cut_too() -> None:
     stranger = depl0.Search(Loop(average=False).gated, 1, averages=[nn.Linear(2, 2)], cut="never")
     with pytest.raises(InputError, match="averages holds a Linear with no copy of the network"):
         stranger.cut(torch.arange(stranger.gated.plan.num_gates) < 2)
-
-
-def test_a_network_that_keeps_its_last_pass_can_be_finished_with_an_average() -> None:
-    class Keeps(Net):
-        def forward(self, x: Tensor) -> Tensor:
-            self.last = super().forward(x)
-            return self.last
-
-    gated = depl0.attach(Keeps(), torch.randn(1, 1, 6, 6), budget=0.4)
-    mean = AveragedModel(gated.host)
-    search = depl0.Search(gated, 1, averages=[mean], calibrate=BATCHES, loss=LOSS, cut="never")
-    search.freeze()
-    gated(BATCHES[0][0]).sum().backward()
-    assert depl0.info(search.finish(average=mean)).macs_left <= 0.4
-
-
-def test_a_second_search_with_an_average_goes_on_from_the_first() -> None:
-    loop = Loop()
-    assert loop.train(STEPS)
-    loop.search.finish(average=loop.average)
-    weights = list(loop.gated.weight_parameters())
-    loop.search = depl0.Search(loop.gated, 4, optimizers=[loop.sgd], averages=[loop.average], cut="never")
-    loop.train(4)
-    assert depl0.info(loop.search.finish(average=loop.average)).macs_left <= 0.4
-    assert all(a is b for a, b in zip(weights, loop.gated.weight_parameters(), strict=True)), "nothing more was cut"
-
-
-def test_a_pickled_network_takes_neither_its_search_nor_data_along() -> None:
-    gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
-    before = len(pickle.dumps(gated))
-    search = depl0.Search(gated, 2, calibrate=BATCHES, loss=LOSS, cut="never")
-    search.step()
-    search.freeze()
-    more, data = len(pickle.dumps(gated)) - before, sum(4 * images.numel() for images, _ in BATCHES)
-    assert more < 2048 < data / 4
-    search.finish()
 
 
 def test_weights_that_no_optimizer_holds_are_refused() -> None:
@@ -340,63 +242,11 @@ def test_gates_that_only_the_initialisation_has_closed_are_not_cut_out() -> None
     assert torch.equal(loop.gated.removed, started_closed & loop.gated.snapshot().removable(started_closed))
 
 
-def test_a_gate_that_starts_half_closed_and_sinks_was_never_judged() -> None:
-    loop = Loop(budget=None, average=False, generator="independent")
-    starts = torch.tensor([3.0] * 12 + [-3.0] * 4 + [3.0] * 4)  # P(open) = 0.2 is closed, and no 0.01
-    sinks = torch.arange(20) >= 10  # two that were open, the four that were not, and four that were
-    with torch.no_grad():
-        loop.gated.start_from(starts)
-    loop.train(2)
-    for _ in range(4):
-        with torch.no_grad():
-            loop.gated.start_from(torch.where(sinks, -9.0, 3.0))
-        loop.train(1)
-    gone = loop.gated.removed
-    assert bool(gone[10:12].any()) and not bool(gone[12:16].any())
-
-
-@pytest.mark.parametrize("renewed", [True, False])
-def test_statistics_are_measured_anew_unless_one_says_no(renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(depl0.search.freezing, "renew_statistics", lambda *_: asked.append(True) or True)
-    loop = Loop(average=False, renew_statistics=renewed)
-    before = copy.deepcopy(dict(loop.gated.host.named_buffers()))
-    assert loop.search.freeze().statistics_renewed == renewed == bool(asked)
-    assert same(dict(loop.gated.host.named_buffers()), before)
-
-
-def test_rounded_channels() -> None:
-    loop = Loop(round_to=4)
-    loop.train(STEPS)
-    compact = loop.search.finish()
-    assert depl0.info(compact).macs_left <= 0.4
-    assert all(layer.out_channels % 4 == 0 for layer in (compact.stem, compact.conv1, compact.conv2))
-
-
 def test_never_cuts_only_when_the_search_is_finished() -> None:
     loop = Loop(cut="never", converged_change=0.2, converged_after=2 / STEPS)
     assert not loop.train(STEPS)
     assert loop.search.convergence is not None and not loop.search.is_frozen
     assert depl0.info(loop.search.finish()).macs_left <= 0.4
-
-
-def test_the_listener_hears_everything() -> None:
-    heard: list[Any] = []
-
-    class Ear(SearchListener):
-        def cut(self, cut: Any) -> None:
-            heard.append(cut)
-
-        def frozen(self, freezing: Any) -> None:
-            heard.append(freezing)
-
-    loop = Loop(listener=Ear())
-    cuts = loop.train(STEPS)
-    loop.search.finish()
-    assert [entry.step for entry in heard[:-1]] == cuts
-    shares = [entry.macs_share for entry in heard[:-1]]
-    assert shares == sorted(shares, reverse=True) and shares[0] <= 0.9
-    assert torch.equal(heard[-1].gates, loop.gated.evaluation_gates())
 
 
 # -- extraction and freezing -------------------------------------------------------------------------------------------
@@ -415,21 +265,6 @@ def test_extract_keeps_the_budget_whatever_the_gates_say() -> None:
     assert depl0.info(gated.extract()).macs_left <= 0.5
 
 
-@pytest.mark.parametrize("of", ["macs", "params"])
-def test_a_budget_that_cannot_be_reached_is_refused(of: Any) -> None:
-    with pytest.raises(InputError, match=rf"a budget of 0.001 of the {of} is infeasible") as caught:
-        depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.001, of=of)
-    assert "use at least" in str(caught.value)
-
-
-def test_penalties_mean_the_same_for_every_batch() -> None:
-    values = [
-        [depl0.attach(Net(), torch.randn(n, 1, 6, 6)).penalty(kind).item() for kind in ("macs", "params", "groups")]
-        for n in (1, 8)
-    ]
-    assert values[0] == pytest.approx(values[1]) and all(0.9 < value <= 1 for value in values[0])
-
-
 def test_print_shows_gates_budget_and_cost(whole: tuple[Loop, list[int], nn.Module]) -> None:
     text = repr(whole[0].gated)
     for words in ("GatedModel(Net", "20 gates in 2", "budget  40.0% of the MACs", "minimum", "for good", "fixed"):
@@ -444,13 +279,6 @@ def test_print_never_fails() -> None:
     with torch.no_grad():
         next(gated.gate_parameters()).fill_(float("nan"))
     assert "log alpha is nan" in repr(gated)
-
-
-def test_info_of_a_loaded_network(whole: tuple[Loop, list[int], nn.Module], tmp_path: Any) -> None:
-    loaded = depl0.load(depl0.save(whole[2], tmp_path / "net"), Net)
-    assert depl0.info(loaded) == depl0.info(whole[2])
-    with pytest.raises(InputError, match="expected a compact network"):
-        depl0.info(Net())
 
 
 # -- wrong input -------------------------------------------------------------------------------------------------------

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from depl0.search.recovery.statistics import absorb_statistics, reestimate, restore, statistics_of
-from tests.networks.tiny import run, tiny_gated, tiny_recipe
+from depl0.search.recovery.statistics import absorb_statistics, reestimate
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
@@ -29,17 +26,6 @@ def test_they_become_those_of_the_batches() -> None:
     assert [module.training for module in network.modules()] == [True, True, False, True]
 
 
-def test_they_can_be_put_back() -> None:
-    gated = tiny_gated()
-    gated.fix_gates(torch.ones(gated.plan.num_gates))
-    before = statistics_of(gated.host)
-    state = {name: value.clone() for name, value in gated.host.state_dict().items()}
-    reestimate(gated, [(torch.randn(8, 1, 6, 6) * 5, torch.zeros(8))])
-    assert not torch.equal(gated.host.bn1.running_var, state["bn1.running_var"])
-    restore(gated.host, before)
-    assert all(torch.equal(value, state[name]) for name, value in gated.host.state_dict().items())
-
-
 def test_they_can_be_absorbed_so_that_training_begins_with_the_same_network() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
@@ -54,8 +40,3 @@ def test_they_can_be_absorbed_so_that_training_begins_with_the_same_network() ->
     torch.testing.assert_close(network(images), before, rtol=1e-4, atol=1e-4)
     trained = network.train()(images)[:, :3]
     torch.testing.assert_close(trained, before[:, :3], rtol=1e-2, atol=1e-2)
-
-
-def test_the_summary_says_whether_it_helped(tmp_path: Path) -> None:
-    summary = run(tiny_recipe(), tmp_path / "run")
-    assert summary["freezing"]["statistics"] in ("renewed", "kept")
