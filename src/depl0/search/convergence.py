@@ -89,12 +89,9 @@ def can_converge(
     """Return True if stable gates can mean convergence at all.
 
     With a budget: only after the target has reached the budget. Without a budget: only after the search itself has
-    closed
-    more than the fraction ``change`` of the gates, minus those that it has opened. Gates take a while to move, and
-    those
-    that the random initialisation closed (all others are ``first_open``) do not count. A search that closes no gates
-    has
-    not converged; it has failed to prune.
+    closed more than the fraction ``change`` of the gates, minus those that it has opened. Gates take a while to move,
+    and those that the random initialisation closed (all others are ``first_open``) do not count. A search that closes
+    no gates has not converged; it has failed to prune.
     """
     if target_reached_at is not None:
         return fraction >= target_reached_at - 1e-9

@@ -55,11 +55,9 @@ def prune(
 
     Channels are scored by the remaining error if their consumer layers are refitted without them. The channels with the
     lowest scores are cut, and those layers are refitted by least squares. This is repeated in rounds, each of which
-    keeps
-    about three quarters of the previous round's cost. After that the pruned network is distilled from the given
-    network,
-    without labels (``recover``), or trained with labels (``steps``). Every eighth example is held out: these examples
-    evaluate the recovery, and ``depl0.info(pruned).agreement`` compares both networks on them.
+    keeps about three quarters of the previous round's cost. After that the pruned network is distilled from the given
+    network, without labels (``recover``), or trained with labels (``steps``). Every eighth example is held out: these
+    examples evaluate the recovery, and ``depl0.info(pruned).agreement`` compares both networks on them.
 
     Ctrl-C during the recovery ends it: the best weights so far are returned, and with several budgets the networks that
     were begun. Before the recovery it raises KeyboardInterrupt as usual.
@@ -69,8 +67,7 @@ def prune(
     Args:
         model: a trained network. If it is passed in training mode, its modules are trained in their own modes. If it is
             passed in evaluation mode, only batch norms are in training mode during the recovery. Frozen parameters are
-            not
-            trained.
+            not trained.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments for the network.
         data: batches, as from a data loader: inputs alone, or pairs (inputs, targets) whose targets are not used. 1,024
             examples are used, sampled from the whole data set if it has a length; from a stream, the first ones. With
@@ -85,20 +82,16 @@ def prune(
         lr: the learning rate after the cut.
         class_axis: the axis of the outputs that holds class scores: 1 for pixels (batch, classes, h, w), -1 for tokens
             (batch, tokens, classes). None: outputs are values, compared by their relative squared error. "auto": 1 for
-            a
-            matrix (batch, classes) that does not hold probabilities, else None; with an inferred axis the relative
-            error
-            counts as well. For several outputs, a sequence with one entry each, or a dict by their names.
+            a matrix (batch, classes) that does not hold probabilities, else None; with an inferred axis the relative
+            error counts as well. For several outputs, a sequence with one entry each, or a dict by their names.
         augment: True: random flips and shifts of images during the recovery; False: none; or a function of a batch of
             inputs. "auto": True for batches of images if the outputs are one matrix of class scores, else False.
         on_ready: called with every network as soon as it is ready, for example to save it before the next one.
         quiet: if True, no progress is printed on stderr.
         changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, … Unless ``round_to`` is
             passed, a network most of whose channels are in groups of at least 96 keeps multiples of 8, which run faster
-            on
-            most hardware. Unless ``min_share`` or ``remove_blocks`` is passed, every group keeps a tenth of its
-            channels;
-            if the budget does not allow that, a warning names the layers that keep fewer.
+            on most hardware. Unless ``min_share`` or ``remove_blocks`` is passed, every group keeps a tenth of its
+            channels; if the budget does not allow that, a warning names the layers that keep fewer.
 
     Raises:
         InputError: an argument is invalid, a budget cannot be reached, or there is too little memory.
