@@ -14,7 +14,7 @@ from tests.support.portrait import Portrait
 from torch import Tensor, nn
 
 import depl0
-from depl0.surgery import cut as counting
+from depl0.surgery import slicing as counting
 
 pytestmark = pytest.mark.structures
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import depl0
 from depl0.equivalence import certificate
 from depl0.equivalence.comparison import Comparison, max_error
-from depl0.surgery import cut as counting
+from depl0.surgery import slicing as counting
 from depl0.surgery.record import record_of
 from depl0.surgery.slicing import slice_module
 
