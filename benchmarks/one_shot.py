@@ -46,7 +46,7 @@ Accuracy in per cent, mean ± standard deviation over n draws of 1,024 calibrati
 - recovery: `compensation` fits the layers behind the cut in closed form and keeps the batch norms' statistics;
   `statistics` measures those anew on the calibration images and fits nothing; `compensation+statistics` does both
 
-Settings were chosen on training images ([research](../../research.md)), before any of `reconstruction` was measured on
+Settings were chosen on training images ([trials](../trials.md)), before any of `reconstruction` was measured on
 test images.
 
 Recovery from unlabelled images after the cut: [figures](recovery.md) (`benchmarks/unlabelled.py`); beyond classifiers:

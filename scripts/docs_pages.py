@@ -5,13 +5,16 @@ MkDocs calls the functions whose names begin with ``on_`` (mkdocs.yml, ``hooks``
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import griffe
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -61,8 +64,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links that leave docs/ into links to pages of the site."""
-    return relink(markdown, page.file.src_uri)
+    """Rewrite links that leave the site's pages into links to pages of the site, or to files of the repository."""
+    return relink_results(relink(markdown, page.file.src_uri), page.file.src_uri, config.repo_url)
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -97,6 +100,56 @@ def relink(markdown: str, page: str) -> str:
     markdown = re.sub(r"\]\((?:\.\./)+examples/?\)", f"]({up}examples/index.md)", markdown)
     at_root = rf"\]\((?:\.\./)+({'|'.join(AT_ROOT)})\.md"
     return re.sub(at_root, lambda found: f"]({up}{found[1].lower()}.md", markdown)
+
+
+def relink_results(markdown: str, page: str, repo_url: str | None) -> str:
+    """Return a page's text whose links to docs/results, which is not in the site, lead to the repository.
+
+    While the repository has no address, only the text of such a link is left.
+
+    >>> relink_results("[a](../results/zoo.md) ![b](../results/a.svg)", "guides/budget.md", None)
+    'a ![b](../results/a.svg)'
+    >>> relink_results("[a](results/zoo.md)", "faq.md", "https://example.org/depl0")
+    '[a](https://example.org/depl0/blob/main/docs/results/zoo.md)'
+    """
+    up = "../" * page.count("/")
+    goal = r"\1" if repo_url is None else rf"[\1]({repo_url}/blob/main/docs/results/\2)"
+    return re.sub(rf"(?<!!)\[([^\]]*)\]\({re.escape(up)}results/([^)\s]*)\)", goal, markdown)
+
+
+# -- the reference -----------------------------------------------------------------------------------------------------
+
+
+class ReadableDefaults(griffe.Extension):
+    """Show the values of constants as defaults, and for the fields of a configuration its defaults and descriptions."""
+
+    def on_function(self, *, func: griffe.Function, **others: Any) -> None:
+        """Replace defaults in the signature, after the fields of ``**changes`` have become parameters."""
+        fields = config_fields()
+        described = {}
+        for parameter in func.parameters:
+            if parameter.default == "..." and parameter.name in fields:
+                parameter.default = described[parameter.name] = fields[parameter.name]
+            elif parameter.default is not None and re.fullmatch(r"[A-Z_]+", str(parameter.default)):
+                module = import_module(func.module.canonical_path)
+                parameter.default = described[parameter.name] = repr(getattr(module, str(parameter.default)))
+        if described and func.docstring is not None:
+            for section in func.docstring.parsed:
+                if section.kind is griffe.DocstringSectionKind.parameters:
+                    for parameter in section.value:
+                        parameter.value = described.get(parameter.name, parameter.value)
+                        parameter.description = parameter.description or "a field of the configuration"
+
+
+def config_fields() -> dict[str, str]:
+    """Return the default of every field of GateConfig and SearchConfig, as Python source."""
+    import depl0
+
+    return {
+        field.name: repr(field.default)
+        for config in (depl0.GateConfig, depl0.SearchConfig)
+        for field in dataclasses.fields(config)
+    }
 
 
 # -- every field of a recipe -------------------------------------------------------------------------------------------

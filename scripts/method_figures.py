@@ -25,7 +25,7 @@ def gates() -> Figure:
         drawn = sample(torch.full_like(noise, log_alpha), noise)
         counts, edges = np.histogram(drawn.numpy(), bins=np.linspace(0, 1, 26))
         left.plot((edges[:-1] + edges[1:]) / 2, counts / len(drawn), color=color, label=f"log α = {log_alpha:+.0f}")
-    left.set(title="One gate, drawn many times", xlabel="gate", ylabel="share of draws")
+    left.set(title="One gate, sampled many times", xlabel="gate", ylabel="fraction of samples")
     left.set_xticks([0, 0.5, 1], ["0 (closed)", "0.5", "1 (open)"])
     left.legend()
     scale = torch.linspace(-6, 6, 200)
@@ -40,7 +40,7 @@ def gates() -> Figure:
 def threshold() -> Figure:
     """Draw the budget as a threshold that rises over the scores of all gates."""
     rng = np.random.default_rng(3)
-    scores, costs = np.sort(rng.normal(size=24))[rng.permutation(24)], rng.uniform(0.4, 1.6, 24)
+    scores, costs = np.sort(rng.normal(size=24))[rng.permutation(24)], np.ones(24)
     figure = new_figure(7.4, 2.6)
     for cell, (when, target) in zip(
         figure.subplots(1, 3, sharey=True),
@@ -106,8 +106,8 @@ def certificate() -> Figure:
     axes = figure.subplots()
     boxes = {
         "inputs": (0.3, 1.0, "random inputs,\nbatch sizes,\nboth modes", GREY),
-        "gated": (3.3, 1.9, "gated network\nclosed gates = 0", ORANGE),
-        "compact": (3.3, 0.1, "compact network\nchannels gone", GREEN),
+        "gated": (3.3, 1.9, "gated model\nclosed gates = 0", ORANGE),
+        "compact": (3.3, 0.1, "pruned model\nchannels removed", GREEN),
         "compare": (6.6, 1.0, "outputs equal\nin float64?", BLUE),
         "yes": (9.9, 1.9, "yes:\nreturned", GREEN),
         "no": (9.9, 0.1, "no:\nCertificateError", RED),

@@ -16,14 +16,15 @@ from depl0.app.cli.app import main
 from tests.support.pages import NAMES, blocks, commands
 
 RUN = [
-    "README.md",
     "docs/index.md",
     "docs/experiments.md",
     "docs/speed.md",
     "docs/integrations.md",
-    *(name for name in NAMES if name.startswith("docs/guides/")),
+    *(name for name in NAMES if name.startswith(("docs/guides/", "docs/reference/"))),
 ]
-"""pages whose blocks run one after the other; the tutorial runs below, docs/tasks.md in tests/tasks"""
+"""pages whose blocks run one after the other; those with output run below, docs/tasks.md in tests/tasks"""
+WITH_OUTPUT = ["README.md", "docs/tutorials/trained-model.md"]
+"""pages that show the output of a block in the block after it"""
 
 
 class Detector(nn.Module):
@@ -87,6 +88,34 @@ def test_python_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for block in blocks(name):
         if block.language == "python" and block.runs:
             exec(compile(block.text, f"{name}:{block.line}", "exec"), known)
+
+
+def percentages(text: str) -> list[float]:
+    return [float(value) for value in re.findall(r"([\d.]+)%", text)]
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"\d[\d.,e-]*", "0", text).strip()
+
+
+@pytest.mark.parametrize("name", WITH_OUTPUT)
+def test_the_output_is_the_one_on_the_page(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All words are equal, and all percentages within 6 points: other processors round otherwise."""
+    if name != "README.md":
+        pytest.importorskip("timm")
+    monkeypatch.chdir(tmp_path)
+    known = {} if name != "README.md" else known_names()
+    found = list(blocks(name))
+    for block, following in zip(found, [*found[1:], None], strict=True):
+        if block.language == "python" and block.runs:
+            exec(compile(block.text, f"{name}:{block.line}", "exec"), known)
+            printed = capsys.readouterr().out
+            if printed:
+                assert following is not None and not following.language, f"{name}:{block.line} shows no output"
+                assert without_numbers(printed) == without_numbers(following.text)
+                assert percentages(printed) == pytest.approx(percentages(following.text), abs=6)
 
 
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
