@@ -120,12 +120,16 @@ def relink_results(markdown: str, page: str, repo_url: str | None) -> str:
 # -- the reference -----------------------------------------------------------------------------------------------------
 
 
+OF_PRUNE = {"round_to": "8 or 1", "min_share": "0.1"}
+"""fields of which `depl0.prune` has defaults of its own"""
+
+
 class ReadableDefaults(griffe.Extension):
     """Show the values of constants as defaults, and for the fields of a configuration its defaults and descriptions."""
 
     def on_function(self, *, func: griffe.Function, **others: Any) -> None:
         """Replace defaults in the signature, after the fields of ``**changes`` have become parameters."""
-        fields = config_fields()
+        fields = {**config_fields(), **OF_PRUNE} if func.name == "prune" else config_fields()
         described = {}
         for parameter in func.parameters:
             if parameter.default == "..." and parameter.name in fields:
