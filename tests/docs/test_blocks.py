@@ -23,7 +23,7 @@ RUN = [
     *(name for name in NAMES if name.startswith(("docs/guides/", "docs/reference/"))),
 ]
 """pages whose blocks run one after the other; those with output run below, docs/tasks.md in tests/tasks"""
-WITH_OUTPUT = ["README.md", "docs/tutorials/trained-model.md"]
+WITH_OUTPUT = ["README.md"]
 """pages that show the output of a block in the block after it"""
 
 
