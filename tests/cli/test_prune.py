@@ -16,7 +16,7 @@ from depl0.app.models.spec import build_model
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.training import evaluate as evaluating
 from tests.cli.conftest import Type
-from tests.support.layouts import write_cifar10, write_cifar100, write_folder, write_mnist
+from tests.support.layouts import write_cifar10
 from tests.torchvision_shim import import_torchvision
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
@@ -47,12 +47,12 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
     *_, look, use, closing = typed.out.splitlines()
     assert (look, use) == ("look at it:  depl0 report run", "use it:      depl0 export run --to onnx")
     assert "fewer MACs" in closing and closing.endswith("saved to run")
-    header = typed.err.splitlines()[2:11]
+    header = typed.err.splitlines()[2:10]
     assert [line.split()[0] for line in header] == [
-        "network", "data", "images", "device", "method", "rates", "folder", "plan", "time",
+        "network", "data", "images", "device", "method", "rates", "folder", "plan",
     ]  # fmt: skip
     assert "2 epochs of search, cut to 0.25 of the MACs, 1 epoch of fine-tuning" in header[7]
-    assert [line[21:] for line in (run / "log.txt").read_text().splitlines()[:9]] == header
+    assert [line[21:] for line in (run / "log.txt").read_text().splitlines()[:8]] == header
     for phase in ("dense 3/3", "search 2/2", "finetune 1/1", "gates frozen"):
         assert phase in typed.err and phase not in typed.out
 
@@ -131,11 +131,7 @@ def test_json_and_quiet(type_command: Type, tmp_path: Path) -> None:
     assert json.loads(typed.out) == summary_of(tmp_path / "runs" / "digits")
     assert json.loads(typed.out)["seed"] == 3
     assert json.loads(typed.out)["dense"]["accuracy"] is None
-
-
-def test_the_table_where_no_dense_network_was_trained(type_command: Type) -> None:
-    typed = type_command(f"{SHORT} {NO_DENSE} --out run")
-    assert "not trained" in typed.out
+    assert "not trained" in type_command(f"{SHORT} {NO_DENSE} --out run").out
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
@@ -221,34 +217,9 @@ def make():
 """
 
 
-def data_mnist(folder: Path) -> str:
-    write_mnist(folder / "d")
-    return "mnist:d"
-
-
-def data_fashion(folder: Path) -> str:
-    write_mnist(folder / "d", "FashionMNIST")
-    return "fashion-mnist:d"
-
-
 def data_cifar10(folder: Path) -> str:
     write_cifar10(folder / "d")
     return "cifar10:d"
-
-
-def data_cifar100(folder: Path) -> str:
-    write_cifar100(folder / "d")
-    return "cifar100:d"
-
-
-def data_folder(folder: Path) -> str:
-    write_folder(folder / "d")
-    return "folder:d --set data.image_size=16"
-
-
-def data_module(folder: Path) -> str:
-    (folder / "my_data.py").write_text(TINY_DATA)
-    return "my_data:make"
 
 
 def data_file(folder: Path) -> str:
@@ -257,13 +228,8 @@ def data_file(folder: Path) -> str:
     return "sub/their_data.py:make"
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        data_mnist, data_fashion, data_cifar10, data_cifar100, data_folder, data_module, data_file,
-    ],
-)  # fmt: skip
-def test_every_data_layout(type_command: Type, tmp_path: Path, layout: Any) -> None:
+@pytest.mark.parametrize("layout", [data_cifar10, data_file])
+def test_data(type_command: Type, tmp_path: Path, layout: Any) -> None:
     data = layout(tmp_path)
     options = f"--epochs 1 --finetune-epochs 1 --device cpu --batch-size 16 {NO_DENSE}"
     typed = type_command(f"prune digits --data {data} {options} --out run")
@@ -286,9 +252,7 @@ def make(num_classes, in_channels):
 """
 
 
-@pytest.mark.parametrize(
-    "model", ["lenet5 --set data.image_size=28", "resnet20 --set gates.groups=inner", "my_net.py:make", "my_net:make"]
-)
+@pytest.mark.parametrize("model", ["resnet20 --set gates.groups=inner", "my_net.py:make", "my_net:make"])
 def test_networks(type_command: Type, tmp_path: Path, model: str) -> None:
     (tmp_path / "my_net.py").write_text(MY_NET)
     typed = type_command(f"{SHORT} {NO_DENSE} --model {model} --budget 0.5 --out run")

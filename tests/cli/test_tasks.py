@@ -85,18 +85,6 @@ def test_any_task_from_data_to_report(type_command: Type, tmp_path: Path, task: 
     assert label in type_command("report run --format md").out
 
 
-def test_a_sweep_of_an_error(type_command: Type) -> None:
-    typed = type_command(
-        "compare --model own.py:vector --data own.py:numbers --task regression --budgets 0.7,0.4 --seeds 1 --json "
-        + SHORT.replace("--budget 0.5 ", "")
-    )
-    assert typed.code == 0, typed.err
-    result = json.loads(typed.out)
-    assert result["metric"]["higher_is_better"] is False
-    best = min(result["methods"], key=lambda row: row["rmse"]["mean"])
-    assert best["on_frontier"]
-
-
 def test_a_network_or_data_that_does_not_fit_is_refused_before_training(type_command: Type) -> None:
     for words, text in (
         ("--model own.py:vector --data own.py:numbers", "needs one class number for every image"),

@@ -13,13 +13,10 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import depl0.app.training.loop as loop
-from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.checkpoint import load_newest
 from depl0.app.runtime.accelerator import make_accelerator
-from depl0.app.training.phase import PlainPhase
 from depl0.app.training.prune import finetune
 from depl0.app.training.search import SearchPhase
-from depl0.app.training.session import Session
 from depl0.app.training.setup import open_data_for
 from depl0.errors import TrainingError
 from depl0.gates import hard_concrete
@@ -195,15 +192,6 @@ def test_metrics_are_means_over_all_images(tmp_path: Path) -> None:
         losses = [float(F.cross_entropy(host(images), labels)) for images, labels in data.train.epoch(0)]
     assert line["loss"] == pytest.approx(sum(losses) / 3, abs=0.1)  # dropout
     assert math.isclose(line["train_accuracy"] * 48 / 100 % 1, 0, abs_tol=1e-4)
-
-
-def test_phases_share_nothing() -> None:
-    task = task_of(tiny_recipe())
-    phases = [PlainPhase("search", TinyNet(), [], 1, task) for _ in range(2)]
-    assert phases[0].describe() == {} and phases[0].describe() is not phases[1].describe()
-    sessions = [Session(*([None] * 7)) for _ in range(2)]  # type: ignore[arg-type]
-    assert sessions[0].state is not sessions[1].state
-    assert sessions[0].guard is not sessions[1].guard
 
 
 def test_mixed_precision_leaves_no_trace_on_the_network(tmp_path: Path) -> None:

@@ -67,21 +67,6 @@ def test_nothing_is_left_afterwards(on_a_gpu: list[nn.SyncBatchNorm]) -> None:
     assert len(on_a_gpu) == 2  # not called any more
 
 
-def test_gated_weights_are_seen(on_a_gpu: list[nn.SyncBatchNorm]) -> None:
-    model, images = network(), torch.randn(6, 3, 9, 9)
-    scaled = {"1.weight": torch.zeros(4), "1.bias": torch.zeros(4)}
-    with synced_norms(model, True):
-        torch.func.functional_call(model[:2], scaled, (images,))
-        found = torch.func.functional_call(model[:2], scaled, (images,))
-    assert not found.any()
-
-
-def test_evaluation_is_plain(on_a_gpu: list[nn.SyncBatchNorm]) -> None:
-    with synced_norms(model := network().eval(), True):
-        model(torch.randn(6, 3, 9, 9))
-    assert not on_a_gpu
-
-
 def test_torchs_own_code_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU it comes as far as its refusal of other devices."""
     monkeypatch.setattr(dist, "is_initialized", lambda: True)

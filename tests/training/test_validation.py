@@ -65,7 +65,7 @@ def test_test_images_are_looked_at_once_for_each_network(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(prune_module, "open_data_for", counted)
     run(tiny_recipe(**HELD_OUT), tmp_path / "run")
-    assert len(looks) == 4  # an image to plan with, some to time a pass with, the dense network, the compact one
+    assert len(looks) == 3  # an image to plan with, the dense network, the compact one
 
 
 def test_reports_say_which_is_which(whole: Path) -> None:

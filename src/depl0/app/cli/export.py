@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 def export_command(
     path: Annotated[Path, typer.Argument(help="A run's folder, or the folder of a compact network.")],
-    folder: Annotated[Path | None, typer.Argument(help="Output path, instead of --out.")] = None,
     *,
     to: Annotated[
         str,
@@ -52,47 +51,28 @@ def export_command(
     from depl0.export import Request, names, target, write_checked  # torch.onnx is slow to import
     from depl0.export.int8 import IMAGES
 
-    out = _place(folder, out)
-    of_int8: dict[str, object] = {
-        "--max-drop": max_drop,
-        "--calibration-images": calibration_images,
-        "--data": data,
-        "--task": task,
-    }
     if ":" not in to and to not in names():
         raise unknown("format", to, names())
-    kind = target(to)
-    options = None
+    kind, name = target(to), _name(path)
     if int8:
         from depl0.app.deploy.int8 import Options, export_int8  # opens the run's data, as training does
 
         if to != "onnx":
             raise InputError(f"--int8 is for --to onnx, got --to {to} instead.", hint="--to onnx --int8")
-        images = calibration_images or IMAGES
-        options = Options(1.0 if max_drop is None else max_drop, images, opset, dynamic_batch, data, task)
-    else:
-        _refuse("--int8", of_int8)
-    source = open_source(path, model, _shape(shape))
-    name = _name(path)
-    if options is not None:
-        file = out if out is not None else Path(f"{name}.int8{kind.suffix}")
+        options = Options(
+            1.0 if max_drop is None else max_drop, calibration_images or IMAGES, opset, dynamic_batch, data, task
+        )
+        source, file = open_source(path, model, _shape(shape)), out or Path(f"{name}.int8{kind.suffix}")
         echo(_said(export_int8(path, source, file, options, lambda text: print(text, file=sys.stderr))))
         return
+    of_int8 = {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data, "--task": task}
+    for flag, value in of_int8.items():
+        if value is not None:
+            raise InputError(f"{flag} is for --int8 only.", hint=f"leave {flag} out.")
+    source = open_source(path, model, _shape(shape))
     request = Request(source.module, source.example, source.metadata, opset, dynamic_batch)
-    done = write_checked(kind, request, out if out is not None else Path(name + kind.suffix))
+    done = write_checked(kind, request, out or Path(name + kind.suffix))
     echo(f"{done.path}: {done.size:,} bytes, read by another process, largest relative error {done.max_error:.1g}")
-
-
-def _refuse(needs: str, options: dict[str, object]) -> None:
-    given = next((name for name, value in options.items() if value is not None), None)
-    if given is not None:
-        raise InputError(f"{given} is for {needs} only.", hint=f"leave {given} out.")
-
-
-def _place(folder: Path | None, out: Path | None) -> Path | None:
-    if folder is not None and out is not None:
-        raise InputError(f"{folder} and --out {out} are both given; exactly one may be.")
-    return out if folder is None else folder
 
 
 def _name(path: Path) -> str:

@@ -51,13 +51,9 @@ class Deployed:
 
 
 def export_int8(path: Path, source: Source, out: Path, options: Options, note: Note = lambda text: None) -> Deployed:
-    """Write the compact network of a run as an int8 file."""
+    """Quantize the network of a run on training images, evaluate it on the test set, and write it if that allows."""
     recipe = recipe_with_data(path, options.data, options.task)
-    return write_int8(source, out, open_images(recipe), task_of(recipe), options, note)
-
-
-def write_int8(source: Source, out: Path, data: Data, task: Task, options: Options, note: Note) -> Deployed:
-    """Quantize a network on training images, evaluate it on the test set, and write it if the metric allows."""
+    data, task = open_images(recipe), task_of(recipe)
     found = quantize_onnx(
         source.module,
         ExampleInputs(source.example, {}),
@@ -75,8 +71,7 @@ def write_int8(source: Source, out: Path, data: Data, task: Task, options: Optio
     return Deployed(write_checked(Int8Onnx(found.data, found.run), request, out), found, task.metric)
 
 
-# -- data and metric of a run
-# -------------------------------------------------------------------------------------------
+# -- data and metric of a run ------------------------------------------------------------------------------------------
 
 
 def recipe_with_data(path: Path, data: str | None = None, task: str | None = None) -> Recipe:

@@ -24,7 +24,6 @@ from depl0.app.recipes.toml import parse_recipe
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.progress import Plain, Reporter
 from depl0.app.training.prune import prune
-from depl0.app.training.session import Shared
 from depl0.errors import Depl0Error, RunInterruptedError, TrainingError
 
 FINISHED, FAILED, STOPPED = 0, 1, 75
@@ -47,10 +46,10 @@ class LostWorkerError(TrainingError):
     """Raised if a member's process was ended from outside: killed, or out of memory."""
 
 
-def run_member(recipe: Recipe, path: Path, reporter: Reporter, shared: Shared | None = None) -> Failure | None:
+def run_member(recipe: Recipe, path: Path, reporter: Reporter) -> Failure | None:
     """Run a member in its folder, from its last checkpoint. Return its failure, if any."""
     try:
-        prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter, shared=shared)
+        prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter)
     except RunInterruptedError:
         raise
     except Depl0Error as error:

@@ -23,7 +23,6 @@ from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.accelerator import is_first_process
 from depl0.app.studies.member import LOGS, Failure, run_member
 from depl0.app.studies.workers import Job, Workers
-from depl0.app.training.session import Shared
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
 
 VERSION = 1
@@ -63,7 +62,6 @@ class Study:
         self.folder = folder
         self._file = folder / "study.json"
         self._failures: dict[str, Failure] = {}
-        self._shared = Shared()
         self._take_up()
 
     def run(
@@ -83,7 +81,7 @@ class Study:
             reporter.note(f"{name} ({number}/{len(self.members)})")
             try:
                 self._failures.pop(name, None)
-                self._note_failure(name, run_member(recipe, self.folder / name, reporter, self._shared), reporter)
+                self._note_failure(name, run_member(recipe, self.folder / name, reporter), reporter)
             except (RunInterruptedError, StopRequested) as error:
                 after_each(self.outcomes())
                 raise RunInterruptedError(

@@ -28,7 +28,7 @@ from depl0.app.training.phase import PlainPhase
 from depl0.app.training.preflight import check_above_chance, choose_layout, header
 from depl0.app.training.recovery import recover
 from depl0.app.training.search import record_cut, search
-from depl0.app.training.session import Session, Shared, open_session
+from depl0.app.training.session import Session, open_session
 from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for, with_preprocessing
 from depl0.gated import GatedModel
 from depl0.search.recovery.distillation import DistillationLoss
@@ -42,7 +42,6 @@ def prune(
     *,
     resume: bool = False,
     reporter: Reporter | None = None,
-    shared: Shared | None = None,
 ) -> tuple[RunFolder, dict[str, Any]]:
     """Run a recipe in a run folder; return the folder and the summary that was written there.
 
@@ -51,7 +50,6 @@ def prune(
         out: the run folder; None: a new folder in ``runs/``.
         resume: whether to continue the run in the folder, if there is one.
         reporter: shows progress.
-        shared: results of earlier runs that differ only in their budget.
 
     Raises:
         InputError: the recipe does not fit the network, the data or the folder.
@@ -63,13 +61,11 @@ def prune(
     done = folder.finished(said.note) if goes_on else None
     if done is None:
         with stoppable(folder):
-            done = _prune(recipe, folder, goes_on, resume, said, shared)
+            done = _prune(recipe, folder, goes_on, resume, said)
     return folder, done
 
 
-def _prune(
-    recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, reporter: Reporter, shared: Shared | None
-) -> dict[str, Any]:
+def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, reporter: Reporter) -> dict[str, Any]:
     accelerator = make_accelerator(recipe, folder.path)
     said = reporter if accelerator.is_main_process else Quiet()
     written, recipe = recipe, resolve_paths(recipe, folder.path)  # a run may be resumed from another folder
@@ -81,7 +77,7 @@ def _prune(
     gated, example, start = gated_network(recipe, accelerator, data, make_host)
     check_stop()
     with open_session(written, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
-        session.trained, session.shared = start.trained, shared or session.shared
+        session.trained = start.trained
         choose_layout(session, gated.host, gated.dense_cost.macs)
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
@@ -123,9 +119,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         return
     scores = None
     if session.trained:
-        scores = session.shared.once(
-            "dense", recipe, lambda: final_scores(session.accelerator, host, session.data, session.task)
-        )
+        scores = final_scores(session.accelerator, host, session.data, session.task)
         shown, split = (scores.test, "") if scores.validation is None else (scores.validation, "validation ")
         session.reporter.note(f"dense network: {split}{metric.label} {metric.show(shown)}")
         check_above_chance(session, shown)

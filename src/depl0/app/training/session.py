@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, final
+from typing import Any
 
 from accelerate import Accelerator
 
 from depl0.app.data import Data
 from depl0.app.recipes.recipe import Recipe, task_of
-from depl0.app.recipes.toml import with_overrides, write_recipe
 from depl0.app.runs.checkpoint import fitting, load_newest
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import resolve_paths, trust_code
@@ -25,24 +24,6 @@ from depl0.app.tasks import Task
 from depl0.app.training.phase import PHASES, PhaseName
 from depl0.app.training.tracking import finish_trackers, start_trackers
 from depl0.search.recovery.distillation import DistillationLoss
-
-_T = TypeVar("_T")
-
-
-@final
-class Shared:
-    """Results shared by runs that differ only in their budget, computed by the first of them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Any] = {}
-
-    def once(self, what: str, recipe: Recipe, compute: Callable[[], _T]) -> _T:
-        """Return the result computed earlier for the recipe at any budget, or compute it."""
-        key = (what, write_recipe(with_overrides(recipe, {"gates.budget": 1.0})))
-        if key not in self._kept:
-            self._kept[key] = compute()
-        found: _T = self._kept[key]
-        return found
 
 
 @dataclass
@@ -60,8 +41,6 @@ class Session:
     reporter: Reporter
     distillation: DistillationLoss | None = None
     """distillation from the dense network, during search and fine-tuning"""
-    shared: Shared = field(default_factory=Shared)
-    """results shared with other runs"""
     trained: bool = False
     """whether the dense network solved its task when the run began"""
     state: RunState = field(default_factory=RunState)
