@@ -62,7 +62,6 @@ def two():
         ("plan resnet65", ["did you mean resnet56"]),
         ("plan resnet20 --groups some", ["some"]),
         ("recipes show resnet65-cifar10", ["no recipe called 'resnet65-cifar10'", "did you mean resnet56-cifar10"]),
-        ("recipes download cifar1000 d", ["must be one of 'cifar10', 'cifar100'"]),
     ],
 )
 def test_wrong_usage(type_command: Type, tmp_path: Path, options: str, words: list[str]) -> None:
