@@ -23,8 +23,10 @@ Axis: TypeAlias = "int | Literal['auto'] | None"
 ClassAxis: TypeAlias = "Axis | Sequence[Axis] | Mapping[str, Axis]"
 VALUES = 16.0
 """Weight of the relative error of outputs that are values, relative to the KL of class scores."""
-FEW_CLASSES = 0.25
-"""Fraction of the number of distinct classes that would be expected if all classes were equally likely."""
+FEW_CLASSES = 0.2
+"""Fraction of its classes that a network is expected to predict, as the effective number of classes (1 / Σ p²)."""
+LEAST_PAIRS = 3
+"""Smallest number of pairs of inputs with equal answers for an estimate of that number."""
 HOPELESS_ERROR, HOPELESS_EQUAL = 0.9, 0.3
 """A network whose outputs differ this much from the original ones is hardly usable."""
 
@@ -172,24 +174,27 @@ def is_hopeless(agreement: Agreement) -> bool:
 
 @torch.no_grad()
 def missing_classes(network: nn.Module, batches: list[Any], comparison: Comparison) -> str | None:
-    """Return a warning if a classifier predicts far fewer classes than it has, else None.
+    """Return a warning if nearly all answers of a classifier are in few of its classes, else None.
 
-    A pruned network is only fitted to its data: photographs of ten classes do not preserve the other 990.
+    A pruned network is only fitted to its data: photographs of ten classes do not preserve the other 990. Of such
+    photographs some are mistaken for other classes, so distinct answers say little. How often two inputs get the same
+    answer says more: 1 / Σ p² classes of equal frequency p would do so as often.
     """
     if comparison.axes != (1,):
         return None
     with evaluation_mode(network):
         scores = [floating(call(network, batch))[0] for batch in batches]
-    classes, found = scores[0].shape[1], torch.cat([each.argmax(1).flatten() for each in scores])
     if scores[0].dim() > 2:
         return None
-    count = len(found.unique())
-    expected = classes * (1 - (1 - 1 / classes) ** len(found))  # distinct classes, if all were equally likely
-    if count >= FEW_CLASSES * expected:
+    classes, found = scores[0].shape[1], torch.cat([each.argmax(1).flatten() for each in scores])
+    counts = torch.bincount(found, minlength=classes).double()
+    equal_pairs, pairs = float((counts * (counts - 1)).sum() / 2), len(found) * (len(found) - 1) / 2
+    if equal_pairs < LEAST_PAIRS or pairs / equal_pairs >= FEW_CLASSES * classes:
         return None
     return (
-        f"the network answers with only {count} of its {classes} classes on {len(found)} held-out inputs: the pruned "
-        "network is fitted to these, and accuracy on the others is neither kept nor measured. Pass data of all classes."
+        f"the network's answers to {len(found)} held-out inputs are in about {pairs / equal_pairs:.0f} of its "
+        f"{classes} classes: the pruned network is fitted to these, and accuracy on the others is neither kept nor "
+        "measured. Pass data of all classes."
     )
 
 
