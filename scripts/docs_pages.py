@@ -161,7 +161,7 @@ def config_fields() -> dict[str, str]:
 
 def recipe_page() -> str:
     """Return the page with every field of every section of a recipe."""
-    from depl0.app.recipes.sections import SECTIONS
+    from depl0.app.recipes.recipe import SECTIONS
 
     parts = [
         "# Recipe fields\n",

@@ -58,7 +58,7 @@ def write(path, content, name):
     return file
 
 
-@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w.pth", "W.PTH", "w.pth.tar", "w.ckpt", "w.bin"])
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "W.PTH", "w.pth.tar"])
 def test_each_kind_of_file(tmp_path, source, target, name):
     parameters = list(target.parameters())
     load_weights(target, write(tmp_path, source.state_dict(), name))
@@ -68,14 +68,7 @@ def test_each_kind_of_file(tmp_path, source, target, name):
     load_weights(target, str(tmp_path / name))
 
 
-def test_the_old_format_of_pytorch(tmp_path, source, target):
-    save(source.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
-    load_weights(target, tmp_path / "old.pth")
-    assert same(target, source)
-
-
-@pytest.mark.parametrize("key", ["state_dict", "model"])
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(("key", "prefix"), [("state_dict", ""), ("model", "module.")])
 def test_checkpoints_of_training_programs(tmp_path, source, target, key, prefix):
     state = {prefix + name: value for name, value in source.state_dict().items()}
     load_weights(target, write(tmp_path, {"epoch": 3, "optimizer": {"state": {}}, key: state}, "w.pth"))

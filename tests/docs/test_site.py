@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import depl0
-from depl0.app.recipes.sections import SECTIONS
+from depl0.app.recipes.recipe import SECTIONS
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("mkdocs") is None, reason="MkDocs is not installed (depl0[docs])")

@@ -34,7 +34,7 @@ def fill(disk: Path, leave: int) -> None:
     (disk / "filler").write_bytes(bytes(max(free - leave, 0)))
 
 
-@pytest.mark.parametrize("leave", [0, 4096, 8192, 16384])
+@pytest.mark.parametrize("leave", [0, 8192])
 def test_a_full_disk_keeps_the_checkpoints_that_were_there(small_disk: Path, leave: int) -> None:
     folder = small_disk / "checkpoints"
     save_checkpoint(folder, 1, tasks.state(1), keep=2)
@@ -74,17 +74,6 @@ def test_a_read_only_folder_is_refused_before_any_training(small_disk: Path) -> 
         run(tiny_recipe(), small_disk / "run", reporter)
     assert "choose another --out" in str(caught.value)
     assert reporter.steps == 0
-
-
-def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
-    out = small_disk / "run"
-
-    def remount() -> None:  # over itself: the disk as a whole is busy, since the lock is an open file
-        subprocess.run(["mount", "--bind", out, out], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,ro", out], check=True)
-
-    with pytest.raises(TrainingError, match="cannot be written to: Read-only file system"):
-        run(tiny_recipe(search__epochs=2), out, Noisy(at_step=2, act=remount))
 
 
 def test_how_a_run_is_looked_after_may_change_when_it_goes_on(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")
 
 @pytest.mark.parametrize(
     ("steps", "keep"),
-    [([5], 1), ([1, 5], 1), ([1, 2, 5], 2), ([5, 5], 1)],
-    ids=["first", "one", "two", "same step"],
+    [([5], 1), ([1, 2, 5], 2)],
+    ids=["first", "two"],
 )
 def test_a_save_may_die_between_any_two_operations(
     server: ForkServer, tmp_path: Path, steps: list[int], keep: int
@@ -86,15 +86,6 @@ def test_checkpoints_none_of_which_is_whole_are_an_error(tmp_path: Path) -> None
         run(recipe, out, resume=True)
     assert "another --out" in str(caught.value)
     assert sorted(str(path) for path in out.rglob("*")) == before  # nothing was begun anew
-
-
-def test_a_damaged_one_is_noted(tmp_path: Path) -> None:
-    notes: list[str] = []
-    for step in (1, 2, 3):
-        path = save_checkpoint(tmp_path, step, {"step": step}, keep=3)
-    (path / "state.json").write_text("{}")
-    assert load_newest(tmp_path, notes.append) == (2, {"step": 2})
-    assert len(notes) == 1 and "step-000000003" in notes[0] and "skipping corrupt checkpoint" in notes[0]
 
 
 # -- within a whole run ----------------------------------------------------------------------------------------------

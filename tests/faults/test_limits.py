@@ -9,10 +9,9 @@ import pytest
 
 import depl0
 from depl0.app.data import open_data
-from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.reports.run import read_run
 from depl0.errors import DataError, Depl0Error
-from tests.networks.tiny import TinyNet, tiny_gated, tiny_recipe
+from tests.networks.tiny import TinyNet, tiny_gated
 from tests.support.bounds import bounded
 from tests.support.layouts import write_cifar10
 from tests.support.runs import write_run
@@ -27,19 +26,12 @@ def make_huge(path: Path) -> None:
     os.truncate(path, HUGE)
 
 
-@pytest.mark.parametrize("name", ["recipe.toml", "metrics.jsonl", "gates.jsonl", "summary.json", "environment.json"])
+@pytest.mark.parametrize("name", ["recipe.toml", "metrics.jsonl", "summary.json"])
 def test_huge_files_of_a_run_are_refused(tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path / "run")
     make_huge(folder / name)
     with bounded(), pytest.raises(Depl0Error, match=f"{name} cannot be read: it has 200,000,000,000 bytes, more than"):
         read_run(folder)
-
-
-def test_a_huge_recipe_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text(write_recipe(tiny_recipe()))
-    make_huge(tmp_path / "r.toml")
-    with bounded(), pytest.raises(Depl0Error, match=r"r\.toml' cannot be read: it has 200,000,000,000 bytes"):
-        read_recipe(tmp_path / "r.toml")
 
 
 @pytest.mark.parametrize("name", ["compact.json", "compact.safetensors"])
@@ -53,5 +45,5 @@ def test_huge_compact_networks_are_refused(tmp_path: Path, name: str) -> None:
 def test_huge_records_are_refused(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     os.truncate(tmp_path / "cifar-10-batches-bin/test_batch.bin", 3073 * 50_000_000)
-    with bounded(), pytest.raises(DataError, match=r"must have 30,730,000 bytes.* got 153,650,000,000 instead"):
+    with bounded(), pytest.raises(DataError, match="must have a multiple of 3,073 bytes, got 153,650,000,000"):
         open_data(f"cifar10:{tmp_path}")

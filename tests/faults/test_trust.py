@@ -30,11 +30,8 @@ def stranger(type_command: Type, tmp_path: Path) -> Path:
     ("command", "inside"),
     [
         ("eval", True),
-        ("eval", False),
         ("export --to safetensors", False),
-        ("latency --seconds 0.1", False),
         ("prune", False),
-        ("recipe", True),
         ("recipe", False),
     ],
 )

@@ -116,12 +116,6 @@ def test_hrank() -> None:
     torch.testing.assert_close(scores_of("hrank", gated), wanted.float(), rtol=0, atol=0.05)
 
 
-def test_random_follows_its_seed() -> None:
-    gated = gated_network()
-    assert torch.equal(scores_of("random", gated), scores_of("random", gated))
-    assert not torch.equal(scores_of("random", gated), scores_of("random", gated, seed=1))
-
-
 def test_ranks_within_groups() -> None:
     plan = gated_network().plan
     scores = torch.randn(18, generator=torch.Generator().manual_seed(2)) * 100

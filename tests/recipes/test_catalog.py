@@ -40,19 +40,6 @@ def test_the_names():
     assert all(get(name).name == name for name in names())
 
 
-@pytest.mark.parametrize("base", [*BASES, *(f"{base}-{source}" for base in PAPER for source in ("paper", "authors"))])
-def test_the_variants_differ_in_the_gates_and_the_penalty_weight_only(base):
-    forward, backward, l0hc = (get(base + variant) for variant in VARIANTS)
-    method = "reconstruction" if base == "resnet20-cifar10" else "dep-l0"
-    assert (forward.gates.method, forward.gates.generator, forward.gates.direction) == (method, "fc", "forward")
-    assert (backward.gates.method, backward.gates.generator, backward.gates.direction) == ("dep-l0", "fc", "backward")
-    assert (l0hc.gates.method, l0hc.gates.generator, l0hc.gates.direction) == ("l0-hc", "independent", "forward")
-    for other in (backward, l0hc):
-        gates = other.gates.replace(method=method, generator="fc", direction="forward")
-        assert other.penalty.kind == forward.penalty.kind
-        assert other.replace(name=base, gates=gates, penalty=forward.penalty) == forward
-
-
 @pytest.mark.parametrize(
     ("base", "weights", "authors"),
     [
@@ -68,21 +55,6 @@ def test_the_published_penalty_weights(base, weights, authors):
         recipes = [get(base + source + variant) for variant in VARIANTS]
         assert tuple(recipe.penalty.weight for recipe in recipes) == weights
         assert {(recipe.penalty.kind, recipe.gates.budget) for recipe in recipes} == {(kind, None)}
-
-
-@pytest.mark.parametrize("base", PAPER)
-def test_the_papers_networks_have_its_schedules(base):
-    """test_published.py has the numbers of the ``-paper`` recipes."""
-    ours, paper = get(base), get(f"{base}-paper")
-    for name in ("weight_optimizer", "gate_optimizer"):
-        assert getattr(ours, name) == getattr(paper, name)
-    for r in (ours, paper):
-        assert (r.finetune.epochs, r.finetune.gated, r.finetune.schedule, r.gates.preset, r.gates.evaluation) == (
-            *((10, True, "constant") if base.endswith("imagenet") else (0, False, "cosine")), "paper", "paper",
-        )  # fmt: skip
-    assert (ours.search.epochs, ours.data.batch_size) == (paper.search.epochs, paper.data.batch_size)
-    assert ours.gates.groups == paper.gates.groups
-    assert ours.finetune_lr == pytest.approx(paper.finetune_lr)
 
 
 @pytest.mark.parametrize("name", names())
@@ -109,15 +81,12 @@ def test_describe():
     ("name", "hint"),
     [
         ("vgg16-cifar", "did you mean vgg16-cifar10 or vgg16-cifar100"),
-        ("Digits", "did you mean digits"),
-        ("transformer", "depl0 recipes lists them."),
         ("", "depl0 recipes lists them."),
     ],
 )
-@pytest.mark.parametrize("function", [get, describe, find])
-def test_unknown_names(function, name, hint):
+def test_unknown_names(name, hint):
     with pytest.raises(InputError, match=re.escape(f"there is no recipe called {name!r}.\nhint: {hint}")):
-        function(name)
+        find(name)
 
 
 def test_find_takes_a_name_or_a_file(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def test_a_recipe_reads_back_as_it_was(name):
     for recipe in (get(name), with_overrides(get(name), CHANGES)):
         text = write_recipe(recipe)
         again = parse_recipe(text)
-        assert again == recipe and hash(again) == hash(recipe)
+        assert again == recipe
         assert write_recipe(again) == text
         kinds = [{key: type(value) for key, value in section} for section in (again.data, recipe.data)]
         assert kinds[0] == kinds[1]
@@ -100,18 +100,6 @@ def test_a_syntax_error_says_file_and_line(tmp_path):
         read_recipe(path)
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"none\.toml does not exist\.\nhint: depl0 recipes lists"):
-        read_recipe(tmp_path / "none.toml")
-    with pytest.raises(InputError, match=r"is a folder; a \.toml file was expected"):
-        read_recipe(tmp_path)
-    (tmp_path / "latin.toml").write_bytes('name = "é"'.encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin\.toml is not UTF-8 text"):
-        read_recipe(tmp_path / "latin.toml")
-    with pytest.raises(InputError, match="cannot be read: embedded null byte"):
-        read_recipe("a\0b")
-
-
 @pytest.mark.parametrize(
     ("key", "value", "stored"),
     [
@@ -122,18 +110,12 @@ def test_files_that_cannot_be_read(tmp_path):
         ("weight_optimizer.nesterov", "true", True),
         ("weight_optimizer.milestones", "[2, 4]", (2, 4)),
         ("gates.groups", "inner", "inner"),
-        ("gates.groups", '"inner"', "inner"),
         ("gates.groups", '["layer1.*", "-conv1"]', ("layer1.*", "-conv1")),
         ("data.augment", "none", "none"),
         ("data.spec", "folder:/data/2024", "folder:/data/2024"),
-        ("model.weights", "1e5", "1e5"),
-        ("model.weights", "2024-01-01", "2024-01-01"),
-        ("model.weights", "true", "true"),
-        ("model.weights", "a#b.pt", "a#b.pt"),
         ("model.weights", "", ""),
         ("search.clip_norm", "1.5", 1.5),
         ("search.clip_norm", "none", None),
-        ("search.clip_norm", None, None),
         ("run.trackers", "[]", ()),
         ("name", "12", "12"),
     ],
@@ -146,15 +128,6 @@ def test_overrides(key, value, stored):
     assert found == stored
     assert type(found) is type(stored)
     assert before == get("digits")
-
-
-def test_overrides_are_applied_together_and_change_nothing_else():
-    before = get("digits")
-    after = with_overrides(before, {"gates.method": "l0-hc", "gates.generator": "independent", "run.seed": "7"})
-    assert after.gates == before.gates.replace(method="l0-hc", generator="independent")
-    assert after.run.seed == 7
-    assert after.replace(gates=before.gates, run=before.run) == before
-    assert with_overrides(before, {}) == before
 
 
 def test_a_budget_takes_the_place_of_a_penalty_weight_and_the_other_way():
@@ -174,14 +147,7 @@ def test_a_budget_takes_the_place_of_a_penalty_weight_and_the_other_way():
         ("search.epcohs", "3", "has no field or section search.epcohs.\nhint: did you mean search.epochs?"),
         ("epochs", "3", "has no field or section epochs.\nhint: did you mean search.epochs or finetune.epochs?"),
         ("serch.epochs", "3", "has no field or section serch.epochs.\nhint: did you mean search.epochs"),
-        ("search", "3", "has no field or section search."),
-        (".", "3", "has no field or section .."),
         ("search.epochs", "many", "field search.epochs must be a valid integer, got 'many' instead."),
-        (
-            "search.epochs",
-            "1\nramp = 0.1",
-            "field search.epochs must be a valid integer, got '1\\nramp = 0.1' instead.",
-        ),
         ("search.epochs", "none", "field search.epochs must be"),
     ],
 )
@@ -191,20 +157,12 @@ def test_wrong_overrides(key, value, message):
     assert str(caught.value).startswith(f"recipe {message}")
 
 
-def test_a_file_from_before_there_were_tasks_is_of_a_classifier():
-    assert "[task]" not in SMALL
-    recipe = parse_recipe(SMALL)
-    assert (recipe.task.spec, recipe.task.settings) == ("classification", None)
-    assert task_of(recipe).metric.name == "accuracy"
-
-
 def test_the_task_and_its_settings_are_written_as_a_table():
     text = SMALL + '[task]\nspec = "segmentation"\nsettings = {ignore_index = 0}\n'
     recipe = parse_recipe(text)
     assert task_of(recipe) == find_task("segmentation", ignore_index=0)
     assert '[task]\nspec = "segmentation"\n\n[task.settings]\nignore_index = 0\n' in write_recipe(recipe)
     assert parse_recipe(write_recipe(recipe)) == recipe
-    assert hash(recipe)
     changed = with_overrides(recipe, {"task.settings": "{ignore_index = 3}"})
     assert task_of(changed) == find_task("segmentation", ignore_index=3)
     assert with_overrides(recipe, {"task.settings": "none"}).task.settings is None

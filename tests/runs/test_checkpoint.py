@@ -94,11 +94,6 @@ def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
     assert names(tmp_path) == ["newest", "step-000000005-2"]  # the first one was not touched before this one was whole
 
 
-def test_no_folder_no_checkpoint(tmp_path: Path) -> None:
-    assert load_newest(tmp_path / "none") is None
-    assert load_newest(tmp_path) is None
-
-
 def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, {"a": 1}, keep=1)
     with pytest.raises(TypeError, match="ndarray"):
@@ -120,16 +115,8 @@ def damage_remove(path: Path) -> None:
     path.unlink()
 
 
-def damage_empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def damage_replace(path: Path) -> None:
-    path.write_text("[1, 2]")
-
-
 @pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
-@pytest.mark.parametrize("damage", [damage_cut, damage_flip, damage_remove, damage_empty, damage_replace])
+@pytest.mark.parametrize("damage", [damage_cut, damage_flip, damage_remove])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, file: str, damage: Any) -> None:
     save_checkpoint(tmp_path, 1, {"a": torch.ones(9)}, keep=2)
     newest = save_checkpoint(tmp_path, 2, {"a": torch.zeros(9)}, keep=2)
@@ -138,13 +125,6 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, file: str, damage: 
     assert found is not None
     assert found[0] == 1
     assert_same(found[1], {"a": torch.ones(9)})
-
-
-def test_a_changed_number_is_noticed(tmp_path: Path) -> None:
-    header = save_checkpoint(tmp_path, 1, {"epoch": 3}, keep=1) / "state.json"
-    header.write_text(header.read_text().replace('{"value": 3}', '{"value": 4}'))
-    with pytest.raises(FormatError, match="its checksum is wrong"):
-        load_newest(tmp_path)
 
 
 def test_a_newer_format_is_not_read_and_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

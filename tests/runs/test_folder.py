@@ -56,12 +56,6 @@ def test_other_files_are_not_written_over(tmp_path: Path, resume: bool) -> None:
         open_run(str(tmp_path), tiny_recipe(), resume=resume)
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file"):
-        open_run(str(tmp_path / "file"), tiny_recipe(), resume=False)
-
-
 def test_a_run_that_was_killed_while_it_began_can_begin(tmp_path: Path) -> None:
     (tmp_path / ".recipe.toml.part").write_text("name = ")
     _, goes_on = open_run(str(tmp_path), tiny_recipe(), resume=True)
@@ -80,12 +74,6 @@ def test_another_recipe_is_refused(tmp_path: Path, change: dict[str, object], me
     RunFolder(tmp_path).begin(tiny_recipe())
     with pytest.raises(InputError, match=message):
         open_run(str(tmp_path), tiny_recipe(**change), resume=True)
-
-
-def test_a_damaged_recipe_is_no_crash(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text("[model")
-    with pytest.raises(InputError, match="not valid TOML"):
-        open_run(str(tmp_path), tiny_recipe(), resume=True)
 
 
 def test_lines_of_steps_that_are_done_again_go(tmp_path: Path) -> None:
@@ -111,16 +99,3 @@ def test_environment_says_versions_and_machine() -> None:
     top = Path(run_folder.__file__).parents[3]
     head = subprocess.run(["git", "-C", top, "rev-parse", "HEAD"], capture_output=True, text=True)
     assert found["commit"] == (head.stdout.strip() or None)
-
-
-def test_the_commit_of_a_project_around_an_environment_is_not_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = tmp_path / ".venv" / "site-packages" / "depl0" / "training"
-    installed.mkdir(parents=True)
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
-        if subprocess.run([*git, *command], capture_output=True).returncode:
-            pytest.skip("git does not work here")
-    monkeypatch.setattr(run_folder, "__file__", str(installed / "run_folder.py"))
-    assert environment()["commit"] is None

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.app.reports.results import search_facts
 from depl0.app.reports.run import read_run
 from depl0.app.runs.gate_log import gates_line, settled_epoch
 from depl0.costs.memory import memory_bytes
@@ -54,15 +53,6 @@ def test_lines_can_be_closer_than_epochs(finished: tuple[Path, dict[str, Any]], 
     assert read_run(tmp_path / "run").gates is not None
 
 
-def test_the_first_line_says_what_the_gates_are(tmp_path: Path) -> None:
-    fields = {"gates__preset": "paper", "penalty__weight": 1e-6, "search__warmup": 0, "search__epochs": 1}
-    run(tiny_recipe(**fields, finetune__epochs=0), tmp_path / "run")
-    first = json.loads((tmp_path / "run" / "gates.jsonl").read_text().splitlines()[0])
-    values = [value for group in first["open"].values() for value in group]
-    assert (first["epoch"], first["step"]) == (0, 0)
-    assert 0 < sum(value < 500 for value in values) < len(values)  # the published initialisation closes some
-
-
 def test_since_when_the_gates_have_been_the_final_ones(finished: tuple[Path, dict[str, Any]]) -> None:
     lines = [{"phase": "search", "epoch": epoch, "open": {"a": values}} for epoch, values in ENDING.items()]
     assert settled_epoch(lines, [1.0, 0.7, 0.0], "median") == 2
@@ -73,13 +63,6 @@ def test_since_when_the_gates_have_been_the_final_ones(finished: tuple[Path, dic
 
 
 ENDING = {0: [1000] * 3, 1: [1000, 400, 0], 2: [1000, 900, 400], 3: [1000, 600, 0], 4: [1000, 600, 0]}
-
-
-def test_the_facts_of_a_search(finished: tuple[Path, dict[str, Any]]) -> None:
-    folder, summary = finished
-    shown = {row["what"]: row["value"] for row in search_facts(read_run(folder)).rows}
-    assert shown["converged"] == "not noticed before its end" and summary["convergence"] is None
-    assert shown["at most 1 % of the gates differ from the final set since"] == f"epoch {summary['settled_epoch']:g}"
 
 
 def test_the_summary_knows_every_layer(finished: tuple[Path, dict[str, Any]]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from depl0.app.runs.progress import Live, Logged, Plain, Quiet, Reporter, make_reporter
-from depl0.app.tasks import Metric
 
 LINE: dict[str, Any] = {
     "epoch": 2,
@@ -47,13 +46,6 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert epoch.endswith(" left")
 
 
-def test_epochs_of_another_task(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = Plain()
-    reporter.begin("search", epochs=4, steps=3, done=0, metric=Metric("rmse", "mm", higher_is_better=False))
-    reporter.epoch({"epoch": 1, "loss": 0.5, "test_rmse": 0.125})
-    assert capsys.readouterr().err.startswith("search 1/4  loss 0.500  RMSE 0.125 mm  ")
-
-
 def test_a_live_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -88,8 +80,7 @@ def test_everything_is_in_the_log_too(tmp_path: Path, capsys: pytest.CaptureFixt
     lines = [line[21:] for line in (tmp_path / "log.txt").read_text().splitlines()]
     assert lines == [
         "a [note]",
-        "search: 4 epochs of 3 steps, 3 of them done",
-        "search 2/4  loss 0.512  accuracy 91.70 %  MACs expected 51.2% kept 49.8%",
+        "search 2/4  loss 0.512  accuracy 91.70 %  MACs expected 51.2% kept 49.8%  a few seconds left",
         "in between",
     ]
 
@@ -104,10 +95,3 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert isinstance(make_reporter(), Plain)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3723, "1:02:03")])
-def test_clock(seconds: float, text: str) -> None:
-    from depl0.app.runs.progress import _clock
-
-    assert _clock(seconds) == text

@@ -36,11 +36,6 @@ def test_small_steps_run_on_one_thread_and_large_ones_on_all() -> None:
     assert torch.get_num_threads() == 4
 
 
-def test_the_library_never_changes_the_number() -> None:
-    choose_threads(SMALL, CPU)
-    assert torch.get_num_threads() == 4
-
-
 @pytest.mark.parametrize("variable", EXPLICIT)
 def test_the_user_s_environment_wins(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "4")
@@ -55,12 +50,6 @@ def test_the_user_s_code_wins() -> None:
         choose_threads(SMALL, CPU)
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == 3
-
-
-def test_only_the_processor_counts() -> None:
-    with threads_by_work():
-        choose_threads(SMALL, torch.device("meta"))
-        assert torch.get_num_threads() == 4
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core has one thread")

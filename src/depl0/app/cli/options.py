@@ -137,7 +137,7 @@ class GroupedCommand(TyperCommand):
             unknown = str(getattr(error, "option_name", ""))
             is_near = bool(getattr(error, "possibilities", None))  # then do not wait for torch
             if unknown and not is_near and any(parameter.name == "set_" for parameter in self.params):
-                from depl0.app.recipes.sections import SECTIONS
+                from depl0.app.recipes.recipe import SECTIONS
 
                 name = unknown.lstrip("-").replace("-", "_")
                 found = [f"--set {title}.{name}=…" for title, kind in SECTIONS.items() if name in kind.model_fields]

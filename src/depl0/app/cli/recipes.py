@@ -63,7 +63,7 @@ def fields_command(
     from textwrap import fill
 
     from depl0._util.registry import unknown
-    from depl0.app.recipes.sections import SECTIONS
+    from depl0.app.recipes.recipe import SECTIONS
     from depl0.app.recipes.toml import describe_fields
 
     if section is not None and section not in SECTIONS:

@@ -6,8 +6,6 @@ from typing import Literal
 
 from torch import nn
 
-from depl0.errors import InputError
-
 
 def he_initialise(network: nn.Module) -> None:
     """Initialise the weights of every convolution from He's normal distribution and its bias with zeros.
@@ -33,12 +31,6 @@ def initialise_as_dep_l0(network: nn.Module, mode: Literal["fan_in", "fan_out"])
             nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.bias, 0, 0.01)
-
-
-def check_at_least(model: str, parameter: str, value: int | tuple[int, int], smallest: int) -> None:
-    """Raise if a size is too small for the network."""
-    if min(sides(value)) < smallest:
-        raise InputError(f"The {parameter!r} parameter of {model} must be at least {smallest}, got {value} instead.")
 
 
 def sides(image_size: int | tuple[int, int]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import check_at_least, he_initialise, sides
+from depl0.app.models._building_blocks import he_initialise, sides
 from depl0.app.models.registry import register
 
 
@@ -39,7 +39,4 @@ def _side_after_convolutions(image_size: int) -> int:
 @register
 def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: int | tuple[int, int] = 28) -> LeNet5:
     """Build LeNet-5: 0.43 M parameters and 2.3 M MACs on MNIST."""
-    check_at_least("lenet5", "num_classes", num_classes, 1)
-    check_at_least("lenet5", "in_channels", in_channels, 1)
-    check_at_least("lenet5", "image_size", image_size, 16)
     return LeNet5(num_classes, in_channels, image_size)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import check_at_least, he_initialise, initialise_as_dep_l0
+from depl0.app.models._building_blocks import he_initialise, initialise_as_dep_l0
 from depl0.app.models.registry import register
 from depl0.errors import InputError
 
@@ -93,8 +93,6 @@ def _stage(blocks: int, in_channels: int, out_channels: int, stride: int, shortc
 
 def _resnet(depth: int, num_classes: int, shortcut: Shortcut, in_channels: int) -> CifarResNet:
     model = f"resnet{depth}"
-    check_at_least(model, "num_classes", num_classes, 1)
-    check_at_least(model, "in_channels", in_channels, 1)
     if shortcut not in ("A", "B"):
         raise InputError(
             f"The 'shortcut' parameter of {model} must be 'A' or 'B', got {shortcut!r} instead.",

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import check_at_least, he_initialise, initialise_as_dep_l0
+from depl0.app.models._building_blocks import he_initialise, initialise_as_dep_l0
 from depl0.app.models.registry import register
 
 # The last convolution of a block has this many times the channels of its 3x3 convolution.
@@ -76,8 +76,6 @@ def _stage(blocks: int, in_channels: int, width: int, stride: int) -> nn.Sequent
 @register
 def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ImageNetResNet:
     """Build ResNet-50: 25.6 M parameters and 4.1 G MACs on images of 224x224."""
-    check_at_least("resnet50", "num_classes", num_classes, 1)
-    check_at_least("resnet50", "in_channels", in_channels, 1)
     return ImageNetResNet((3, 4, 6, 3), num_classes, in_channels)
 
 

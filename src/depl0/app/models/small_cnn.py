@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import check_at_least, he_initialise
+from depl0.app.models._building_blocks import he_initialise
 from depl0.app.models.registry import register
 
 # The max-pool follows the second convolution.
@@ -44,7 +44,4 @@ class SmallCNN(nn.Module):
 @register
 def small_cnn(num_classes: int = 10, in_channels: int = 1, image_size: int | tuple[int, int] = 8) -> SmallCNN:
     """Build the small network: 66 k parameters and 1.5 M MACs on 8x8 digits. Larger images work too."""
-    check_at_least("small_cnn", "num_classes", num_classes, 1)
-    check_at_least("small_cnn", "in_channels", in_channels, 1)
-    check_at_least("small_cnn", "image_size", image_size, 2)
     return SmallCNN(num_classes, in_channels)

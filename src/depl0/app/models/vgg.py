@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import check_at_least, he_initialise, initialise_as_dep_l0
+from depl0.app.models._building_blocks import he_initialise, initialise_as_dep_l0
 from depl0.app.models.registry import register
 
 # Each row is one resolution; a max-pool that halves the image follows every row.
@@ -51,8 +51,6 @@ class VGG16(nn.Module):
 @register
 def vgg16(num_classes: int = 10, in_channels: int = 3) -> VGG16:
     """Build VGG16 for images of 32x32 or more: 14.7 M parameters and 313 M MACs on CIFAR-10."""
-    check_at_least("vgg16", "num_classes", num_classes, 1)
-    check_at_least("vgg16", "in_channels", in_channels, 1)
     return VGG16(num_classes, in_channels)
 
 

@@ -8,39 +8,12 @@ True
 """
 
 from depl0.app.recipes.catalog import describe, find, get, names
-from depl0.app.recipes.recipe import Recipe, task_of
-from depl0.app.recipes.sections import (
-    SECTIONS,
-    DataSection,
-    DistillSection,
-    FinetuneSection,
-    GateOptimizerSection,
-    GatesSection,
-    ModelSection,
-    PenaltySection,
-    RunSection,
-    SearchSection,
-    Section,
-    TaskSection,
-    WeightOptimizerSection,
-)
+from depl0.app.recipes.recipe import SECTIONS, Recipe, task_of
 from depl0.app.recipes.toml import parse_recipe, read_recipe, with_overrides, write_recipe
 
 __all__ = [
     "SECTIONS",
-    "DataSection",
-    "DistillSection",
-    "FinetuneSection",
-    "GateOptimizerSection",
-    "GatesSection",
-    "ModelSection",
-    "PenaltySection",
     "Recipe",
-    "RunSection",
-    "SearchSection",
-    "Section",
-    "TaskSection",
-    "WeightOptimizerSection",
     "describe",
     "find",
     "get",

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, final, get_type_hints
 
 from pydantic import model_validator
 from typing_extensions import Self
 
 from depl0._util.user_code import shown_spec
 from depl0.app.methods import METHODS, Learned, Method, Scored, find_method
-from depl0.app.recipes.sections import (
-    CONTINUED,
-    DataSection,
-    DistillSection,
-    FinetuneSection,
-    GateOptimizerSection,
-    GatesSection,
-    ModelSection,
-    PenaltySection,
-    RunSection,
-    SearchSection,
-    Section,
-    TaskSection,
-    WeightOptimizerSection,
-    refusal,
-)
+from depl0.app.recipes import sections as sec
+from depl0.app.recipes.sections import CONTINUED, Section, refusal
 from depl0.app.schema import FileName
 from depl0.app.tasks import Task, find_task_for
 from depl0.errors import InputError
@@ -44,17 +32,17 @@ class Recipe(Section):
     title: ClassVar[str] = ""
 
     name: FileName
-    model: ModelSection = ModelSection()
-    data: DataSection = DataSection()
-    task: TaskSection = TaskSection()
-    gates: GatesSection = GatesSection()
-    penalty: PenaltySection = PenaltySection()
-    search: SearchSection
-    distill: DistillSection = DistillSection()
-    weight_optimizer: WeightOptimizerSection
-    gate_optimizer: GateOptimizerSection = GateOptimizerSection()
-    finetune: FinetuneSection = FinetuneSection()
-    run: RunSection = RunSection()
+    model: sec.ModelSection = sec.ModelSection()
+    data: sec.DataSection = sec.DataSection()
+    task: sec.TaskSection = sec.TaskSection()
+    gates: sec.GatesSection = sec.GatesSection()
+    penalty: sec.PenaltySection = sec.PenaltySection()
+    search: sec.SearchSection
+    distill: sec.DistillSection = sec.DistillSection()
+    weight_optimizer: sec.WeightOptimizerSection
+    gate_optimizer: sec.GateOptimizerSection = sec.GateOptimizerSection()
+    finetune: sec.FinetuneSection = sec.FinetuneSection()
+    run: sec.RunSection = sec.RunSection()
 
     @classmethod
     def called(cls, field: str) -> str:
@@ -75,6 +63,14 @@ class Recipe(Section):
                 "must be.",
                 hint="with a budget the weight of the penalty is found automatically.",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_schedules(self) -> Self:
+        for section in (self.weight_optimizer, self.gate_optimizer, self.finetune):
+            if section.schedule == "step" and not section.milestones:
+                words = "a list of at least one epoch where the schedule is 'step'"
+                raise refusal(f"{section.title}.milestones", words, [], "schedule = 'constant' needs no milestones.")
         return self
 
     @model_validator(mode="after")
@@ -136,6 +132,16 @@ class Recipe(Section):
         return self.weight_optimizer.weight_decay if own is None else own
 
 
+SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
+    {
+        name: kind
+        for name, kind in get_type_hints(Recipe).items()
+        if isinstance(kind, type) and issubclass(kind, Section)
+    }
+)
+"""The sections of a recipe by name, in the order in which they are written."""
+
+
 def task_of(recipe: Recipe) -> Task:
     """Return the task that a recipe names, with its settings; a user-defined task is imported here.
 
@@ -144,7 +150,7 @@ def task_of(recipe: Recipe) -> Task:
     Classification(label_smoothing=0.0)
     """
     section = recipe.task
-    task = find_task_for(section.spec, dict(section.settings or ()), recipe.search.label_smoothing)
+    task = find_task_for(section.spec, section.settings or {}, recipe.search.label_smoothing)
     if recipe.distill.weight and not task.distills:
         raise InputError(
             f"recipe field distill.weight must be 0 where task.spec is {section.spec!r}, got "
@@ -199,5 +205,5 @@ def for_method(recipe: Recipe, name: str) -> dict[str, object]:
         if method.generators is not None and recipe.gates.generator not in method.generators:
             fields["gates.generator"] = method.generators[0]
         elif method.generators is None and isinstance(had, Learned) and had.generators is not None:
-            fields["gates.generator"] = GatesSection().generator  # the previous method required the old one
+            fields["gates.generator"] = sec.GatesSection().generator  # the previous method required the old one
     return fields

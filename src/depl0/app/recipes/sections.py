@@ -6,13 +6,10 @@ those of :class:`~depl0.search.SearchConfig`. The text below a field is what ``d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, final
+from typing import Annotated, ClassVar, Literal, TypeAlias, final
 
 import annotated_types as at
-import torch
-from pydantic import BeforeValidator, PlainSerializer, Strict, WithJsonSchema, model_validator
+from pydantic import Strict, model_validator
 from typing_extensions import Self
 
 from depl0.app.data.settings import DataFields
@@ -38,7 +35,7 @@ from depl0.app.schema import (
     names_from,
     shown,
 )
-from depl0.app.tasks import TASKS, find_task
+from depl0.app.tasks import TASKS
 from depl0.config import Draw, EvaluationRule, PenaltyScale, Runtime
 from depl0.costs.expected import PENALTIES
 from depl0.errors import InputError
@@ -65,31 +62,7 @@ def penalties() -> tuple[str, ...]:
     return ("params", "macs", "groups", *sorted(PENALTIES))
 
 
-def _check_device(name: str) -> None:
-    try:
-        torch.device("cpu" if name == "auto" else name)
-    except RuntimeError as error:
-        raise ValueError from error
-
-
-def _pairs(value: Any) -> Any:
-    """Return a table as pairs sorted by name, so that it is frozen and hashable."""
-    try:
-        table = dict(value)
-    except TypeError as error:
-        raise ValueError("it should be a table") from error
-    if not all(isinstance(name, str) and name.isidentifier() for name in table):
-        raise ValueError("its names should be identifiers")
-    return tuple((name, table[name]) for name in sorted(table))
-
-
-_Setting: TypeAlias = Flag | Annotated[int, Strict(), at.Ge(-(2**63)), at.Lt(2**63)] | Number | Name
-_Settings = Annotated[
-    tuple[tuple[str, _Setting], ...],
-    BeforeValidator(_pairs),
-    PlainSerializer(dict),
-    WithJsonSchema({"type": "object"}),
-]
+_Setting: TypeAlias = Flag | Annotated[int, Strict()] | Number | Name
 Milestones = Annotated[tuple[Positive, ...], Increasing]
 Factor = Annotated[float, Strict(), at.Gt(0), at.Le(1)]
 
@@ -103,12 +76,6 @@ class Section(Schema):
     def called(cls, field: str) -> str:
         """Return the name of a field in error messages."""
         return f"recipe field {cls.title}.{field}"
-
-    def _check_steps(self, schedule: str, milestones: tuple[int, ...]) -> None:
-        if schedule == "step" and not milestones:
-            words = "a list of at least one epoch where the schedule is 'step'"
-            hint = "schedule = 'constant' needs no milestones."
-            raise refusal(f"{self.title}.milestones", words, list(milestones), hint)
 
 
 @final
@@ -179,17 +146,8 @@ class TaskSection(Section):
 
     spec: Annotated[Name, Check("a task's name or module:class", TASKS.check)] = "classification"
     """classification, segmentation, regression, or your own: my_package.tasks:Name or path/to/file.py:Name."""
-    settings: _Settings | None = None
+    settings: dict[Name, _Setting] | None = None
     """Arguments of the task by name, e.g. {ignore_index = 0}."""
-
-    @model_validator(mode="after")
-    def _check_settings(self) -> Self:
-        if self.settings and self.spec in TASKS:
-            try:
-                find_task(self.spec, **dict(self.settings))
-            except InputError as error:
-                raise InputError(f"recipe field task.settings cannot be used: {error.message}", error.hint) from error
-        return self
 
 
 @final
@@ -250,11 +208,6 @@ class GatesSection(Section):
     @model_validator(mode="after")
     def _check_generator(self) -> Self:
         self.check_method(METHODS.get(self.method))
-        if self.start is not None:
-            try:
-                PRESETS[self.preset].with_start(self.start)
-            except InputError as error:
-                raise InputError(f"recipe field gates.start cannot be used: {error.message}", error.hint) from error
         return self
 
 
@@ -356,7 +309,6 @@ class WeightOptimizerSection(Section):
 
     @model_validator(mode="after")
     def _check_sgd(self) -> Self:
-        self._check_steps(self.schedule, self.milestones)
         if self.nesterov and self.momentum == 0:
             raise refusal("weight_optimizer.momentum", "above 0 where nesterov is true", self.momentum)
         return self
@@ -378,11 +330,6 @@ class GateOptimizerSection(Section):
     """Factor of a step schedule."""
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     """Decay rates of Adam's moment estimates."""
-
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
-        self._check_steps(self.schedule, self.milestones)
-        return self
 
 
 @final
@@ -410,11 +357,6 @@ class FinetuneSection(Section):
     """Steps of label-free recovery right after the cut, at most: the compact network is distilled from the dense
     network, while that improves it. --quick sets 600."""
 
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
-        self._check_steps(self.schedule, self.milestones)
-        return self
-
 
 @final
 class RunSection(Section):
@@ -426,7 +368,7 @@ class RunSection(Section):
     """Random seed."""
     precision: Precision = "fp32"
     """Floating-point precision for training; gates are always float32."""
-    device: Annotated[Name, Check("'auto', 'cpu', 'cuda', 'cuda:1', …", _check_device)] = "auto"
+    device: Name = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     trackers: Annotated[tuple[Tracker, ...], Distinct] = ("tensorboard",)
     """Experiment trackers to log to."""
@@ -440,31 +382,7 @@ class RunSection(Section):
     """Steps between two lines of gates.jsonl (default: one line per epoch)."""
     examples: Count = 24
     """Number of test images with a changed prediction that are kept as thumbnails for the report; 0: none."""
-    sync_bn: Flag = False
-    """Synchronize batch-norm statistics across processes."""
     channels_last: Literal["auto", "on", "off"] = "auto"
-    """Memory format of convolutions; auto: benchmark both before a long training. Results differ by rounding."""
+    """Memory format of convolutions; auto: channels last on GPUs. Results differ by rounding."""
     compile: Flag = False
     """Run training steps through torch.compile, gates included."""
-
-
-def _by_title(kinds: Iterable[type[Section]]) -> Mapping[str, type[Section]]:
-    return MappingProxyType({kind.title: kind for kind in kinds})
-
-
-SECTIONS = _by_title(
-    (
-        ModelSection,
-        DataSection,
-        TaskSection,
-        GatesSection,
-        PenaltySection,
-        SearchSection,
-        DistillSection,
-        WeightOptimizerSection,
-        GateOptimizerSection,
-        FinetuneSection,
-        RunSection,
-    )
-)
-"""The sections of a recipe by name, in the order in which they are written."""

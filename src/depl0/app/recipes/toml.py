@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 
 from depl0._util import io
 from depl0._util.registry import nearest, question
-from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.sections import SECTIONS, Section
+from depl0.app.recipes.recipe import SECTIONS, Recipe
+from depl0.app.recipes.sections import Section
 from depl0.app.schema import accepts, describe_type, shown
 from depl0.errors import InputError
 
@@ -66,13 +66,11 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 def recipe_of(table: Mapping[str, Any]) -> Recipe:
     """Return the recipe of a parsed TOML file."""
-    for key in [
-        key for key in table if key != "deploy"
-    ]:  # a section of recipes from before 0.1.0 that did not affect the run
+    for key in table:
         if key != "name" and key not in SECTIONS:
             raise _unknown(key)
     sections: dict[str, Any] = {title: _section_of(kind, table.get(title, {})) for title, kind in SECTIONS.items()}
-    return Recipe(**{key: table[key] for key in ("name",) if key in table}, **sections)
+    return Recipe(**{**table, **sections})
 
 
 def write_recipe(recipe: Recipe) -> str:
@@ -141,25 +139,14 @@ def _toml_value(text: str) -> object:
 
 
 def _unknown(key: str) -> InputError:
-    """Return the error for an unknown field.
-
-    Its hint is the same name in another section, or one with similar spelling.
-    """
-    section, dot, name = key.partition(".")
-    all_keys = [f"{title}.{field}" for title, kind in SECTIONS.items() for field in kind.model_fields]
-    own_names = list(SECTIONS[section].model_fields) if dot and section in SECTIONS else []
-    meant = [known for known in all_keys if known.partition(".")[2] == (name if dot else key)]
-    if not meant and own_names:
-        meant = [f"{section}.{near}" for near in nearest(name, own_names)]
-    elif not meant and dot:
-        meant = nearest(key, all_keys)
-    elif not meant:
-        meant = [f"[{near}]" if near in SECTIONS else near for near in nearest(key, ["name", *SECTIONS])]
-
-    if own_names:
-        advice = f"the fields of [{section}] are {', '.join(own_names)}."
-    else:
-        advice = f"the sections are {', '.join(SECTIONS)}."
+    """Return the error for an unknown field, with the name that was probably meant."""
+    section, _, name = key.partition(".")
+    own = list(SECTIONS[section].model_fields) if name and section in SECTIONS else []
+    known = [f"{title}.{field}" for title, kind in SECTIONS.items() for field in kind.model_fields]
+    meant = [each for each in known if each.partition(".")[2] == (name or key)]  # in another section
+    meant = meant or [f"{section}.{near}" for near in nearest(name, own)]
+    meant = meant or nearest(key, known if name else ["name", *(f"[{title}]" for title in SECTIONS)])
+    advice = f"the fields of [{section}] are {', '.join(own)}." if own else f"the sections are {', '.join(SECTIONS)}."
     return InputError(f"recipe has no field or section {key}.", hint=question(meant) or advice)
 
 

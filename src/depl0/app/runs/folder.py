@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs import schema as content
 from depl0.app.runs.checkpoint import has_checkpoints
-from depl0.app.runs.lock import HOLDER, LOCK
+from depl0.app.runs.lock import LOCK
 from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
 from depl0.latency.measure import processor_name
@@ -38,55 +39,40 @@ class Lines:
 
     def add(self, line: dict[str, Any]) -> None:
         """Append one line and flush it to disk, because checkpoints rely on it."""
-        try:
+        with self._explained():
             io.append(self.path, (json.dumps(line) + "\n").encode())
-        except IsADirectoryError as error:
-            raise self._damaged("expected a file, found a folder") from error
 
     def read(self) -> list[dict[str, Any]]:
         """Return all lines."""
-        found = []
-        for number, line in enumerate(self.text().splitlines(), start=1):
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                value = None
-            if not isinstance(value, dict):
-                raise self._damaged(f"line {number} is not a JSON object")
-            found.append(value)
-        return found
+        with self._explained():
+            found = [json.loads(line) for line in self.text().splitlines()]
+            for number, line in enumerate(found, start=1):
+                if not isinstance(line, dict):
+                    raise ValueError(f"line {number} is not a JSON object")
+            return found
 
     def text(self) -> str:
         """Return the whole file, for a checkpoint; an empty string if there is no file."""
-        try:
-            return self._bytes().decode()
-        except UnicodeDecodeError as error:
-            raise self._damaged(f"byte {error.start:,} is not UTF-8") from error
+        with self._explained():
+            return io.read_bounded(self.path, io.MAX_LINES).decode() if os.path.lexists(self.path) else ""
 
     def restore(self, text: str) -> None:
         """Restore the file to an earlier result of :meth:`text`."""
-        if text:
-            atomic_write(self.path, text.encode())
-        elif self.path.is_dir():
-            raise self._damaged("expected a file, found a folder")
-        else:
-            self.path.unlink(missing_ok=True)
+        with self._explained():
+            if text:
+                atomic_write(self.path, text.encode())
+            else:
+                self.path.unlink(missing_ok=True)
 
-    def _bytes(self) -> bytes:
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            return io.read_bounded(self.path, io.MAX_LINES)
-        except FileNotFoundError:
-            return b""
-        except IsADirectoryError as error:
-            raise self._damaged("expected a file, found a folder") from error
-        except OSError as error:
-            raise self._damaged(error.strerror or str(error)) from error
-
-    def _damaged(self, reason: str) -> FormatError:
-        return FormatError(
-            f"{self.path} cannot be used: {reason}.",
-            hint="move it out of the way; --resume brings it back from the last checkpoint.",
-        )
+            yield
+        except (ValueError, RecursionError, IsADirectoryError) as error:
+            raise FormatError(
+                f"{self.path} cannot be used: {getattr(error, 'strerror', None) or error}.",
+                hint="move it out of the way; --resume brings it back from the last checkpoint.",
+            ) from error
 
 
 class RunFolder:
@@ -154,16 +140,16 @@ class RunFolder:
         if summary is None or "compact" not in summary:  # dense training leaves no compact network
             return summary
         try:
-            _check_summary(summary, self.path / "summary.json")
+            content.validate(content.SUMMARY, summary)
             check_saved(self.compact)
-        except FormatError as error:
+        except (FormatError, ValueError) as error:
             if not self.has_checkpoints:
                 raise FormatError(
                     f"the run {self.path} is finished, but its result is not whole and no checkpoint is left to make "
-                    f"it from: {error.message}",
+                    f"it from: {error}",
                     hint="copy the folder compact again from a backup; or train again with another --out.",
                 ) from error
-            note(f"incomplete result; rebuilding from the last checkpoint: {error.message}")
+            note(f"incomplete result; rebuilding from the last checkpoint: {error}")
             return None
         return summary
 
@@ -207,13 +193,6 @@ def find_compact(path: Path) -> tuple[Path, Path | None]:
     raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")
 
 
-def _check_summary(summary: dict[str, Any], path: Path) -> None:
-    try:
-        content.validate(content.SUMMARY, summary)
-    except ValueError as error:
-        raise FormatError(f"{path} is damaged: {error}.") from error
-
-
 def _default_folder(name: str, resume: bool) -> Path:
     """Return the first free folder of runs/NAME, runs/NAME-2, …; to resume, the last existing one."""
     taken, number = None, 1
@@ -226,7 +205,7 @@ def _default_folder(name: str, resume: bool) -> Path:
 
 def _is_ours(name: str) -> bool:
     """Return True if a file was left by a run that was killed during its start."""
-    return name.endswith(".part") or name in (LOCK, HOLDER)
+    return name.endswith(".part") or name == LOCK
 
 
 def first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
@@ -250,10 +229,8 @@ def environment() -> dict[str, Any]:
     """Return versions, commit and machine, so that the run can be reproduced."""
     versions = {}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "python": platform.python_version(),
         "packages": versions,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
@@ -46,6 +46,11 @@ class Reporter:
         """End the phase, finished or interrupted."""
 
 
+@final
+class Quiet(Reporter):
+    """Shows nothing."""
+
+
 def make_reporter(quiet: bool = False) -> Reporter:
     """Return the reporter that suits stderr."""
     if quiet:
@@ -69,43 +74,87 @@ def shown_as(reporter: Reporter, phase: str) -> Iterator[None]:
         reporter.end()
 
 
-@final
-class Quiet(Reporter):
-    """Shows nothing."""
+def to_stderr(text: str) -> None:
+    """Print a line."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
-@final
 class Plain(Reporter):
-    """Prints one line per epoch, and further lines at intervals within long epochs."""
+    """Writes one line per note and epoch, and further lines at intervals within long epochs."""
 
-    def __init__(self) -> None:
-        self._phase, self._epochs, self._start = "", 0, 0.0
+    def __init__(self, write: Callable[[str], None] = to_stderr) -> None:
+        self._write = write
+        self._phase, self._epochs, self._start, self._metric = "", 0, 0.0, ACCURACY
         self._first_epoch: int | None = None
-        self._metric = ACCURACY
         self._last = time.monotonic()
 
     def note(self, text: str) -> None:
-        """Print a line."""
+        """Write a line."""
+        self._line(text)
+
+    def _line(self, text: str) -> None:
         self._last = time.monotonic()
-        print(printable(text), file=sys.stderr, flush=True)
+        self._write(text)
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Record the start time of the phase."""
-        self._metric = metric
-        self._phase, self._epochs, self._start, self._first_epoch = phase, epochs, time.monotonic(), None
+        self._phase, self._epochs, self._metric = phase, epochs, metric
+        self._start, self._first_epoch = time.monotonic(), None
 
     def progress(self, line: dict[str, Any]) -> None:
-        """Print a line if enough time has passed since the last one."""
+        """Write a line if enough time has passed since the last one."""
         if time.monotonic() - self._last >= EVERY_SECONDS:
-            self.note(f"{self._phase} {describe_step(line, self._metric)}")
+            self._line(f"{self._phase} {describe_step(line, self._metric)}")
 
     def epoch(self, line: dict[str, Any]) -> None:
-        """Print the epoch."""
+        """Write the epoch and the time left."""
         if self._first_epoch is None:
             self._first_epoch = line["epoch"] - 1
-        done = line["epoch"] - self._first_epoch
-        left = (time.monotonic() - self._start) / max(done, 1) * (self._epochs - line["epoch"])
-        self.note(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}  {_clock(left)} left")
+        done, left = line["epoch"] - self._first_epoch, self._epochs - line["epoch"]
+        seconds = (time.monotonic() - self._start) / max(done, 1) * left
+        remaining = f"  {duration(seconds)} left" if left else ""
+        self._line(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}{remaining}")
+
+
+@final
+class Logged(Plain):
+    """Writes the same lines to ``log.txt``, with timestamps, beside another reporter."""
+
+    def __init__(self, shown: Reporter, path: Path) -> None:
+        super().__init__(self._append)
+        self._shown, self._path = shown, path
+
+    def _append(self, text: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        append(self._path, "".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode())
+
+    def note(self, text: str) -> None:
+        """Write a message and pass it on."""
+        super().note(text)
+        self._shown.note(text)
+
+    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
+        """Start a phase in both."""
+        super().begin(phase, epochs, steps, done, metric)
+        self._shown.begin(phase, epochs, steps, done, metric)
+
+    def step(self) -> None:
+        """Pass on a step."""
+        self._shown.step()
+
+    def progress(self, line: dict[str, Any]) -> None:
+        """Write a line within an epoch, at intervals."""
+        super().progress(line)
+        self._shown.progress(line)
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """Write an epoch."""
+        super().epoch(line)
+        self._shown.epoch(line)
+
+    def end(self) -> None:
+        """End the phase of the other reporter."""
+        self._shown.end()
 
 
 @final
@@ -120,9 +169,8 @@ class Live(Reporter):
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        (self._progress.console if self._progress else self._console).print(
-            printable(text), highlight=False, markup=False
-        )
+        console = self._progress.console if self._progress else self._console
+        console.print(printable(text), highlight=False, markup=False)
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Show the bar."""
@@ -153,52 +201,6 @@ class Live(Reporter):
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-
-@final
-class Logged(Reporter):
-    """Writes ``log.txt`` with timestamps beside another reporter: notes, epochs, and occasional lines in between."""
-
-    def __init__(self, shown: Reporter, path: Path) -> None:
-        self._shown, self._path = shown, path
-        self._phase, self._epochs, self._metric = "", 0, ACCURACY
-        self._last = time.monotonic()
-
-    def note(self, text: str) -> None:
-        """Write a message and pass it on."""
-        self._write(text)
-        self._shown.note(text)
-
-    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """Write the start of a phase."""
-        self._phase, self._epochs, self._metric = phase, epochs, metric
-        if epochs:
-            self._write(f"{phase}: {epochs} epochs of {steps:,} steps" + (f", {done:,} of them done" if done else ""))
-        self._shown.begin(phase, epochs, steps, done, metric)
-
-    def step(self) -> None:
-        """Pass on a step."""
-        self._shown.step()
-
-    def progress(self, line: dict[str, Any]) -> None:
-        """Write a line within an epoch, at intervals."""
-        if time.monotonic() - self._last >= EVERY_SECONDS:
-            self._write(f"{self._phase} {describe_step(line, self._metric)}")
-        self._shown.progress(line)
-
-    def epoch(self, line: dict[str, Any]) -> None:
-        """Write an epoch."""
-        self._write(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}")
-        self._shown.epoch(line)
-
-    def end(self) -> None:
-        """Pass on the end of a phase."""
-        self._shown.end()
-
-    def _write(self, text: str) -> None:
-        self._last = time.monotonic()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        append(self._path, "".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode())
 
 
 def describe(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
@@ -234,9 +236,3 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"about {seconds:.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.2g} h"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,19 +11,18 @@ from torch import Tensor, nn
 import depl0.surgery.files as files
 from depl0._util.progress import check_stop
 from depl0.app.runs.gate_log import settled_epoch
-from depl0.app.runs.summary import BudgetFigures, Figures, Summary, layer_table, measured
+from depl0.app.runs.summary import layer_table, measured
 from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.network import set_contiguous
 from depl0.app.runtime.processes import check_same
 from depl0.app.training.answers import compare_answers
-from depl0.app.training.evaluate import final_scores
+from depl0.app.training.evaluate import Scores, final_scores
 from depl0.app.training.session import Session
 from depl0.app.training.setup import model_factory
 from depl0.app.training.tracking import track_result
 from depl0.costs.count import cost
 from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
-from depl0.latency.measure import Speedup
 from depl0.select.latency import measured_share
 from depl0.surgery.record import CompactRecord, record_of
 
@@ -34,7 +34,7 @@ def finalize(
 
     ``trained`` is the original dense network for comparison, or None if it was not trained.
     """
-    accelerator, state = session.accelerator, session.state
+    accelerator = session.accelerator
     record = record_for(compact)
     check_same(accelerator, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
     check(accelerator, wrong_parameter(compact, session.global_step), "the compact network")
@@ -42,17 +42,7 @@ def finalize(
         set_contiguous(network)
     scores = final_scores(accelerator, compact, session.data, session.task)
     dense = model_factory(session.recipe, session.data)().to(accelerator.device)
-    more, faster = measured(dense, compact, example)
-    figures = {
-        "dense": Figures(state.dense_score, gated.dense_cost, more["dense"], state.dense_validation),
-        "compact": Figures(scores.test, cost(compact, example), more["compact"], scores.validation),
-    }
-    reached = (
-        measured_share(compact, dense, gated.example, gated.config.runtime)
-        if session.recipe.gates.of == "latency"
-        else None
-    )
-    summary = _summary(session, gated, record, figures, faster, reached).to_dict()
+    summary = _summary(session, gated, record, scores, (dense, compact), example)
     answers = compare_answers(session, trained, compact)
     check_stop()
     if accelerator.is_main_process:
@@ -68,48 +58,60 @@ def _summary(
     session: Session,
     gated: GatedModel,
     record: CompactRecord,
-    figures: dict[str, Figures],
-    faster: dict[str, Speedup],
-    latency_reached: float | None,
-) -> Summary:
-    recipe, state, gates = session.recipe, session.state, session.recipe.gates
-    dense, compact = figures["dense"].cost, figures["compact"].cost
-    left = {"macs": compact.macs / dense.macs, "params": compact.params / dense.params, "latency": latency_reached}
-    reached, frozen = left[gates.of], state.frozen_gates
-    assert reached is not None and frozen is not None and state.freezing is not None, "the search is over"
-    return Summary(
-        name=recipe.name,
-        model=session.written.model.spec,
-        data=session.written.data.spec,
-        method=session.written.gates.method,
-        validation_images=session.data.info.validation_size if session.data.validation is not None else None,
-        metric=session.task.metric,
-        search_epochs=recipe.search_epochs,
-        finetune_epochs=recipe.finetune_epochs,
-        dense=figures["dense"],
-        compact=figures["compact"],
-        speedup=faster,
-        budget=BudgetFigures(
-            gates.budget, gates.of, reached, gated.config.round_to, recipe.penalty.weight, state.latency
-        ),
-        freezing=state.freezing,
-        convergence=state.convergence,
-        settled_epoch=_settled(session, frozen),
-        compactions=state.compactions,
-        certificate=record.certificate,
-        agreement=record.agreement,
-        removed=list(record.removed),
-        input=session.data.info.description(),
-        groups={
+    scores: Scores,
+    networks: tuple[nn.Module, nn.Module],
+    example: Tensor,
+) -> dict[str, Any]:
+    """Return the content of ``summary.json`` about the dense and the compact network."""
+    recipe, state, gates, info = session.recipe, session.state, session.recipe.gates, session.data.info
+    frozen, metric = state.frozen_gates, session.task.metric
+    assert frozen is not None and state.freezing is not None, "the search is over"
+    dense, compact = gated.dense_cost, cost(networks[1], example)
+    figures, faster = measured(*networks, example)
+    left = {"macs": compact.macs / dense.macs, "params": compact.params / dense.params}
+    if gates.of == "latency":
+        left["latency"] = measured_share(*networks[::-1], gated.example, gated.config.runtime)
+    held_out = {"dense": state.dense_validation, "compact": scores.validation}
+    return {
+        "name": recipe.name,
+        "model": session.written.model.spec,
+        "data": session.written.data.spec,
+        "method": session.written.gates.method,
+        "metric": metric.to_dict(),
+        "epochs": {"search": recipe.search_epochs, "finetune": recipe.finetune_epochs},
+        "dense": {metric.name: state.dense_score, "macs": dense.macs, "params": dense.params, **figures["dense"]},
+        "compact": {metric.name: scores.test, "macs": compact.macs, "params": compact.params, **figures["compact"]},
+        "validation": None
+        if session.data.validation is None
+        else {"images": info.validation_size, **{name: {metric.name: score} for name, score in held_out.items()}},
+        "speedup": {batch: dataclasses.asdict(found) for batch, found in faster.items()},
+        "budget": gates.budget,
+        "budget_of": None if gates.budget is None else gates.of,
+        "budget_asked": gates.budget,
+        "budget_reached": left[gates.of],
+        "round_to": gated.config.round_to,
+        "penalty_weight": recipe.penalty.weight,
+        "macs_left": left["macs"],
+        "params_left": left["params"],
+        "latency_budget": state.latency,
+        "freezing": state.freezing.to_dict(metric.name),
+        "convergence": state.convergence,
+        "settled_epoch": _settled(session, frozen),
+        "compactions": [dataclasses.asdict(entry) for entry in state.compactions],
+        "certificate": dataclasses.asdict(record.certificate),
+        "agreement": None if record.agreement is None else dataclasses.asdict(record.agreement),
+        "removed": list(record.removed),
+        "input": info.description(),
+        "groups": {
             group.name: {"gates": group.size, "open": sum(value > 0 for value in frozen[group.gates])}
             for group in gated.plan.groups
         },
-        layers=layer_table(gated.plan, record, dense, compact),
-        channels_last=bool(state.channels_last),
-        steps=session.global_step,
-        seconds=session.seconds,
-        seed=recipe.run.seed,
-    )
+        "layers": layer_table(gated.plan, record, dense, compact),
+        "channels_last": bool(state.channels_last),
+        "steps": session.global_step,
+        "seconds": session.seconds,
+        "seed": recipe.run.seed,
+    }
 
 
 def _settled(session: Session, frozen: list[float]) -> float | None:

@@ -15,7 +15,7 @@ from depl0._util.distributed import broadcast_buffers
 from depl0._util.progress import stop_asked, stop_deferred
 from depl0.app.runtime.accelerator import any_process, prepare, restore
 from depl0.app.runtime.guard import explained_batches
-from depl0.app.runtime.network import compiled, match_state_layout, set_channels_last, synced_norms
+from depl0.app.runtime.network import compiled, match_state_layout, set_channels_last
 from depl0.app.training.checkpoints import Sums, is_checkpoint_due, is_step_to_save, restore_phase, save_phase
 from depl0.app.training.evaluate import evaluate
 from depl0.app.training.phase import Phase
@@ -31,8 +31,7 @@ _CHECK_SECONDS = 5.0
 
 def run_phase(session: Session, phase: Phase) -> None:
     """Train for the phase's epochs, resuming from a checkpoint if there is one."""
-    with synced_norms(phase.model, session.recipe.run.sync_bn):
-        _run_phase(session, phase)
+    _run_phase(session, phase)
     session.epoch = phase.epochs
 
 

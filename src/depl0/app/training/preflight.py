@@ -11,7 +11,7 @@ from torch import nn
 from depl0.app.data import DataInfo
 from depl0.app.methods import Learned
 from depl0.app.recipes.recipe import Recipe, method_of
-from depl0.app.runtime.network import check_channels_last, is_faster_channels_last, set_channels_last
+from depl0.app.runtime.network import set_channels_last, why_not_channels_last
 from depl0.app.tasks.classification import Classification
 from depl0.app.training.session import Session
 from depl0.errors import InputError
@@ -19,37 +19,32 @@ from depl0.gated import GatedModel
 from depl0.gates.generators import PRESETS
 from depl0.gates.threshold import COSTS
 
-MIN_STEPS, MIN_MACS = 400, 1e12
-"""a training shorter than this (about a minute on one core) is too short for a measurement of layouts"""
 NEAR_CHANCE = 0.1
 """fraction of the way from chance to 100 %"""
 MIN_JUDGING = 30
 """minimum number of test images, because with fewer any accuracy may be due to chance"""
 
 
-def choose_layout(session: Session, host: nn.Module, macs: int) -> None:
-    """Choose the memory layout of the weights, and convert the host to it. ``macs``: for one image."""
-    state = session.state
+def choose_layout(session: Session, host: nn.Module) -> None:
+    """Choose the memory layout of the weights by device and recipe, and convert the host to it.
+
+    Raises:
+        InputError: ``run.channels_last`` is on, and the network does not run so.
+    """
+    state, wanted, shape = session.state, session.recipe.run.channels_last, session.data.info.image_shape
     if state.channels_last is None:
-        state.channels_last = _wants_channels_last(session, host, macs)
+        on_gpu = session.accelerator.device.type == "cuda"
+        state.channels_last = shape is not None and (wanted == "on" or (wanted == "auto" and on_gpu))
+        if state.channels_last and shape is not None:
+            reason = why_not_channels_last(session.accelerator, host, shape)
+            state.channels_last = reason is None
+            if reason is not None and wanted == "on":
+                raise InputError(
+                    f"run.channels_last is on, but the network does not run so: {reason}",
+                    hint="use run.channels_last = 'off', or .reshape and .flatten instead of .view in the network.",
+                )
     if state.channels_last:
         set_channels_last(host)
-
-
-def _wants_channels_last(session: Session, host: nn.Module, macs: int) -> bool:
-    recipe, data, wanted = session.recipe, session.data, session.recipe.run.channels_last
-    if data.info.image_shape is None:
-        return False
-    if wanted == "on":
-        check_channels_last(session.accelerator, host, data.info.image_shape)
-        return True
-    steps = data.train.steps * (recipe.search.epochs + recipe.finetune.epochs)
-    if wanted == "off" or steps < MIN_STEPS or steps * recipe.data.batch_size * macs < MIN_MACS:
-        return False
-    batch = max(1, recipe.data.batch_size // session.accelerator.num_processes)
-    faster = is_faster_channels_last(session.accelerator, host, (batch, *data.info.image_shape))
-    session.reporter.note(f"channels last is {'faster' if faster else 'not faster'} here")
-    return faster
 
 
 # -- messages --------------------------------------------------------------------------------------------------------

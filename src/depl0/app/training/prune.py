@@ -78,7 +78,7 @@ def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, repor
     check_stop()
     with open_session(written, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
         session.trained = start.trained
-        choose_layout(session, gated.host, gated.dense_cost.macs)
+        choose_layout(session, gated.host)
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
         session.distillation = _teacher(session, gated.host)

@@ -21,7 +21,6 @@ from depl0.app.models.pretrained import has_published, names_weights, published_
 from depl0.app.models.spec import factory, image_size
 from depl0.app.recipes.recipe import Recipe, method_of, task_of
 from depl0.app.runs.paths import resolve_paths
-from depl0.app.runtime.network import check_norms
 from depl0.app.runtime.threads import choose_threads
 from depl0.app.tasks import check_network
 from depl0.app.weights import NewHead, fill, load_weights
@@ -146,8 +145,6 @@ def gated_network(
     """Build the network of a recipe with its gates, identical in all processes; also return one image of the data."""
     start = initial_network(recipe, data, make_host)
     host = start.host.to(accelerator.device)
-    if recipe.run.sync_bn:
-        check_norms(host, accelerator)
     example = first_example(data)
     check_network(task_of(recipe), host, example, data.info)
     choose_threads(cost(host, example).macs * recipe.data.batch_size / accelerator.num_processes, accelerator.device)
