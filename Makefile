@@ -3,8 +3,7 @@
 # make demo    build .venv if needed, then prune a small network on embedded data and show what it is worth
 # make zoo     prune every network of the zoo at random, compare, and print the table, then run every combination of which
 #              make test runs a sample (about an hour; ZOO="--rows FILE" to continue)
-# make fuzz    draw new cases for every property test, sixteen times as many broken files, 200 faults injected into runs,
-#              and a million executions of the readers under atheris (about an hour)
+# make fuzz    draw new cases for every property test, sixteen times as many broken files, and 200 faults injected into runs
 # make browser install Debian's Chromium, which Playwright drives in the tests of reports (without it they are skipped)
 # make yolo    install Ultralytics (AGPL-3.0), which nothing else needs, and run the tests that use it
 # make bench   measure attach + extract, and the speed of data
@@ -59,9 +58,7 @@ browser:
 
 # A failure prints the decorator (@reproduce_failure) that repeats it.
 fuzz: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	@DEPL0_FUZZ=8 HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(shell grep -rl --include='test_*.py' '^from hypothesis\|hostile_values' tests)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
 
 yolo: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ultralytics

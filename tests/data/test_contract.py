@@ -86,16 +86,6 @@ def test_an_epoch_can_be_begun_in_the_middle(spec, first_step):
         assert collect(batches, 2, batches.steps) == []
 
 
-def test_epochs_and_seeds_differ_and_repeat(spec):
-    data, again = open_data(spec, SETTINGS), open_data(spec, SETTINGS)
-    other = open_data(spec, DataSettings(batch_size=6, eval_batch_size=4, image_size=16, seed=4))
-    assert same(collect(data.train, 1), collect(again.train, 1))
-    assert not same(collect(data.train, 1), collect(data.train, 2))
-    assert not same(collect(data.train, 1), collect(other.train, 1))
-    assert same(collect(data.test, 0), collect(data.test, 7))
-    assert same(collect(data.test, 0), collect(other.test, 0))
-
-
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_share_every_batch(spec, world):
     alone = open_data(spec, SETTINGS)

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -57,30 +55,6 @@ def test_cropping_whole_batches_is_cropping_each_image(data, channels, height, w
     wanted = [crop_one(*one, padding) for one in zip(images, top, left, flip, strict=True)]
     assert torch.equal(found, torch.stack(wanted))
     assert found.is_contiguous()
-
-
-def seen(augment, padding=2, epochs=40):
-    """Collect the first training image of a data set in all the forms that it takes, as pixels."""
-    images = random_images(4)
-    images[1:] = 0
-    settings = DataSettings(batch_size=4, augment=augment, crop_padding=padding, mean=(0, 0, 0), std=(1, 1, 1))
-    data = open_arrays(arrays(train=(images, torch.arange(4))), settings, CPU)
-    for epoch in range(epochs):
-        for batch, labels in data.train.epoch(epoch):
-            yield images[0], (batch[labels == 0][0] * 255).round().to(torch.uint8)
-
-
-@pytest.mark.parametrize(("augment", "flips"), [("crop", {False}), ("crop-flip", {False, True})])
-def test_all_crops_are_seen_equally_often(augment, flips):
-    counts = {(top, left, flip): 0 for top in range(5) for left in range(5) for flip in sorted(flips)}
-    epochs = 40 * len(counts)
-    originals = {}
-    for original, found in seen(augment, epochs=epochs):
-        if not originals:
-            originals = {crop_one(original, *place, 2).numpy().tobytes(): place for place in counts}
-        counts[originals[found.numpy().tobytes()]] += 1
-    spread = math.sqrt(40 * (1 - 1 / len(counts)))
-    assert all(abs(count - 40) < 5 * spread for count in counts.values())
 
 
 def test_small_images_are_not_for_imagenet_augmentation():

@@ -96,12 +96,6 @@ def test_importing_loads_nothing_that_only_some_data_sets_need() -> None:
     assert finished.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_a_missing_device_is_named(device: str) -> None:
-    with pytest.raises(InputError, match=f"The device {device!r} cannot be used: "):
-        open_data("digits", device=device)
-
-
 OWN = """
 import numpy, torch
 images = torch.arange(4 * 2 * 3 * 3).view(4, 2, 3, 3).to(torch.uint8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import pty
 import signal
@@ -92,30 +91,6 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     os.close(here)
     assert process.wait(timeout=300) == STOPPED
     assert has_checkpoints(tmp_path / "run" / "checkpoints")
-
-
-def test_ranks_end_when_their_launcher_is_killed(server: ForkServer, tmp_path: Path) -> None:
-    fault = {"rank": 1, "step": 3, "phase": "search", "how": signal.SIGKILL, "parent": True}
-    fields = {"search__epochs": 100_000, "search__warmup": 0.0}
-    task = {"task": "ranks", "folder": str(tmp_path), "world": 2, "what": "run", "elastic": True}
-    assert server.run(tmp_path / "log", **task, fault=fault, fields=fields) == -signal.SIGKILL
-    pids = json.loads((tmp_path / "pids.json").read_text())
-    try:
-        wait_until(lambda: not any(map(is_alive, pids)), lambda: (tmp_path / "rank0.log").read_text())
-    finally:
-        for pid in filter(is_alive, pids):
-            os.kill(pid, signal.SIGKILL)
-    said = (tmp_path / "rank0.log").read_text()
-    assert "interrupted at step" in said and "Traceback" not in said
-    assert has_checkpoints(tmp_path / "run" / "checkpoints")
-
-
-def is_alive(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    try:
-        return ") Z " not in state.read_text()
-    except OSError:
-        return False
 
 
 def wait_until(happened: Callable[[], bool], story: Callable[[], str]) -> None:

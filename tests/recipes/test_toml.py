@@ -56,7 +56,6 @@ def test_a_file_needs_only_what_has_no_default(tmp_path):
 
 
 ERRORS = [
-    ("", "recipe field search.epochs is missing."),
     (SMALL.replace('name = "small"', ""), "recipe field name is missing."),
     (SMALL.replace("budget = 0.5", ""), "recipe fields gates.budget and penalty.weight are both left out;"),
     (SMALL.replace("name =", "nmae ="), "recipe has no field or section nmae.\nhint: did you mean name?"),
@@ -72,16 +71,11 @@ ERRORS = [
         "search, distill, weight_optimizer, gate_optimizer, finetune, run.",
     ),
     (
-        SMALL + "[penalty.zebra]",
-        "recipe has no field or section penalty.zebra.\nhint: the fields of [penalty] are weight, kind, scale.",
-    ),
-    (
         "search = 5\n" + SMALL.replace("[search]\nepochs = 3\n", ""),
         "recipe section search must be a table, got 5 instead.\nhint: write [search] and its fields below it.",
     ),
     (SMALL.replace("0.1", "nan"), "recipe field weight_optimizer.lr must be a finite number, got nan instead."),
     (SMALL.replace("epochs = 3", "epochs 3"), "recipe is not valid TOML: Expected '=' after a key in a key/value pair"),
-    (SMALL.replace("= 3", "= " + "3" * 5000), "recipe is not valid TOML: Exceeds the limit"),
     (SMALL.replace("= 3", "= " + "[" * 100_000), "recipe is not valid TOML: "),
 ]
 
@@ -91,13 +85,6 @@ def test_what_is_wrong_in_a_file_is_named(text, message):
     with pytest.raises(InputError) as caught:
         parse_recipe(text)
     assert str(caught.value).startswith(message)
-
-
-def test_a_syntax_error_says_file_and_line(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text("name = 'x'\n\n[search\nepochs = 3\n")
-    with pytest.raises(InputError, match=r"recipe file .*mine\.toml is not valid TOML: .*at line 3, column 8"):
-        read_recipe(path)
 
 
 @pytest.mark.parametrize(

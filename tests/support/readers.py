@@ -1,7 +1,7 @@
 """Every reader of a file that may come from a stranger, under the name of the file that it reads.
 
 A reader either takes a file or refuses it with an error of depl0; anything else is a fault. The stranger knows how to
-make a checksum, so that files are read beyond it. ``tests/attacks`` and ``tests/fuzz`` use them.
+make a checksum, so that files are read beyond it. ``tests/faults/test_attacks.py`` uses them.
 """
 
 from __future__ import annotations

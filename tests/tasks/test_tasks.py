@@ -12,7 +12,6 @@ from torch import nn
 
 from depl0.app.tasks import ACCURACY, Metric, find_task, metric_in
 from depl0.errors import FormatError, InputError
-from depl0.search.recovery.distillation import soft_loss
 
 OWN = """
 import torch
@@ -101,12 +100,6 @@ def test_a_column_is_not_spread_out_to_a_square() -> None:
     assert task.measure(outputs, targets).tolist() == [1, 3]
     with pytest.raises(InputError, match=r"one shape, got \(3, 1\) and \(2,\)"):
         task.loss(outputs, targets[:2])
-
-
-def test_soft_losses_of_pixels_are_those_of_images_laid_out() -> None:
-    found, wanted = torch.randn(2, 2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-    flat = [maps.movedim(1, 3).reshape(-1, 3) for maps in (found, wanted)]
-    torch.testing.assert_close(soft_loss(found, wanted, 2.0), soft_loss(*flat, 2.0))
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,24 @@
-"""Write the hostile files: ``python -m tests.attacks.make``. The same bytes every time; the tests see to it.
-
-Each lies in the folder that is called after what a reader of depl0 takes it for (``tests/support/readers.py``).
-"""
+"""Hostile files are refused in words, within 5 seconds and 1 GB, run no code and leave nothing behind."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import pickle  # noqa: TID251 - a weapon
 import struct
 import zipfile
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-GOLDEN = HERE.parent / "golden" / "v1" / "channels"
+import pytest
+
+from depl0.errors import Depl0Error
+from tests.support.bounds import bounded
+from tests.support.readers import GOLDEN, READERS, prepared
+
+pytestmark = pytest.mark.fuzz
+
 OLD = (1980, 1, 1, 0, 0, 0)
 """the time of everything in an archive"""
 
@@ -113,28 +117,43 @@ ATTACKS: dict[str, tuple[str, bytes]] = {
         b'{"version": 1, "kind": "a", "members": [{"name": "a", "recipe": []}]}',
     ),
 }  # fmt: skip
-"""what each file attacks, and its content; all of them are refused in words, within 5 s and 1 GB"""
+"""what each file attacks, and its content, by the name of the file that a reader takes it for"""
 
 
-def page() -> str:
-    """Return what README.md says of the files."""
-    lines = [f"| `{name}` | {what} |" for name, (what, _) in ATTACKS.items()]
-    return "\n".join([*HEAD, *lines, ""])
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPL0_CACHE", str(tmp_path / "cache"))
 
 
-HEAD = [
-    "# Hostile files",
-    "",
-    "Files that attack a reader of depl0, written by `python -m tests.attacks.make`. Every one must be refused in",
-    "words, within 5 seconds and 1 GB, and run no code. The tests add pipes, devices and folders in a file's place.",
-    "",
-    "| file | what it attacks |",
-    "|---|---|",
-]
+def refused(path: Path) -> str:
+    """Return what a reader says of a file."""
+    with bounded(), pytest.raises(Depl0Error) as caught:
+        READERS[path.name](path)
+    return str(caught.value)
 
 
-if __name__ == "__main__":
-    for name, (_, content) in ATTACKS.items():
-        (HERE / name).parent.mkdir(exist_ok=True)
-        (HERE / name).write_bytes(content)
-    (HERE / "README.md").write_text(page())
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_file_is_refused(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = prepared(Path(name).parent.name, tmp_path / "here" / "files")
+    path.write_bytes(ATTACKS[name][1])
+    before = sorted(str(found) for found in tmp_path.rglob("*"))
+    words = refused(path)
+    assert len(words) < 2000 and "Traceback" not in words
+    assert "it ran" not in capfd.readouterr().out
+    assert sorted(str(found) for found in tmp_path.rglob("*")) == before
+
+
+def test_every_reader_is_attacked() -> None:
+    assert {Path(name).parent.name for name in ATTACKS} == READERS.keys()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_what_is_no_file_is_refused_at_once(name: str, kind: str, tmp_path: Path) -> None:
+    path = prepared(name, tmp_path / "files")
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    assert refused(path)
