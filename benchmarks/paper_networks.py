@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depl0.app.models._building_blocks import he_initialise
+from depl0.app.models.plain import VGG_WIDTHS as WIDTHS
 from depl0.app.models.resnet_cifar import BasicBlock
-from depl0.app.models.vgg import WIDTHS
 
 
 class NarrowVGG16(nn.Module):

@@ -241,7 +241,8 @@ GOOD = Numbers(4)
     [
         ((Numbers(4, broken=2), GOOD), {}, "example 2 of the training data of made_here:make cannot be read: KeyError"),
         ((Numbers(0), GOOD), {}, "must hold at least one example"),
-        ((DataLoader(GOOD, collate_fn=str), GOOD), {}, "and PyTorch's default_collate, got Numbers and str instead"),
+        ((DataLoader(GOOD, collate_fn=str), GOOD), {}, "PyTorch's default_collate and no sampler of its own"),
+        ((DataLoader(GOOD, sampler=[0, 1]), GOOD), {}, "PyTorch's default_collate and no sampler of its own"),
         ((GOOD, GOOD), {"augment": "crop"}, "data.augment must be left out for made_here:make, whose examples have"),
         (
             (Examples([(torch.rand(1, 4, 4), torch.rand(2), 1)]), GOOD),

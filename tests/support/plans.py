@@ -21,7 +21,7 @@ NETWORKS = (
     "tests.networks.loops.Net",
     "tests.networks.tiny.TinyNet",
     "tests.networks.trainers.Net",
-    "depl0.app.models.small_cnn.SmallCNN",
+    "depl0.app.models.plain.SmallCNN",
 )
 """classes whose structure follows from the shapes of their parameters"""
 _KNOWN: dict[Any, Plan] = {}

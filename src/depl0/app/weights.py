@@ -208,14 +208,9 @@ def _check_fit(source: str, found: Mapping[str, Tensor], wanted: Mapping[str, Te
     unlike = [key for key in found if key in wanted and not _fits(key, found[key], wanted[key])]
     if not (missing or extra or unlike):
         return
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} missing ({_some(missing)})")
-    if extra:
-        parts.append(f"{len(extra)} extra ({_some(extra)})")
-    if unlike:
-        shapes = [f"{key}: {_shape(found[key])} in the file, {_shape(wanted[key])} in the network" for key in unlike]
-        parts.append(f"{len(unlike)} misshapen ({_some(shapes, '; ')})")
+    shapes = [f"{key}: {_shape(found[key])} in the file, {_shape(wanted[key])} in the network" for key in unlike]
+    problems = (("missing", missing, ", "), ("extra", extra, ", "), ("misshapen", shapes, "; "))
+    parts = [f"{len(keys)} {kind} ({_some(keys, separator)})" for kind, keys, separator in problems if keys]
     raise InputError(
         f"{source} does not fit the network: {', '.join(parts)}.",
         hint="pass the network that was trained, with the same number of classes. Nothing was loaded.",

@@ -16,7 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from depl0._util.random import isolated_random
 from depl0.app.data.base import Batches, Data, DataInfo, Target, are_classes, count_classes, is_integer
@@ -105,13 +114,14 @@ def as_dataset(part: Any, spec: str) -> Any:
     if isinstance(part, (tuple, list)) and len(part) == 2:
         return Rows(part, f"the arrays of {spec}")
     if isinstance(part, DataLoader):
-        if isinstance(part.dataset, IterableDataset) or part.collate_fn is not default_collate:
+        usual = isinstance(part.sampler, (RandomSampler, SequentialSampler)) and part.batch_size is not None
+        if isinstance(part.dataset, IterableDataset) or part.collate_fn is not default_collate or not usual:
             raise DataError(
-                f"a DataLoader of {spec} must have a Dataset with a length and PyTorch's default_collate, got "
-                f"{type(part.dataset).__name__} and {getattr(part.collate_fn, '__name__', part.collate_fn)} instead.",
+                f"a DataLoader of {spec} must have a Dataset with a length, PyTorch's default_collate and no sampler "
+                "of its own, because only its Dataset is used.",
                 hint="return a Dataset whose examples all have one shape.",
             )
-        return part.dataset
+        return as_dataset(part.dataset, spec)
     if isinstance(part, (tuple, list)) or not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
         raise DataError(f"{spec} must return {PROTOCOL}, got {_outline(part)} as one of them instead.")
     return part

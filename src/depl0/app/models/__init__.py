@@ -10,11 +10,10 @@ Every module of this folder is imported here, so that a new network is one new f
 from __future__ import annotations
 
 from depl0._util.registry import import_modules_of
-from depl0.app.models.lenet import LeNet5, lenet5
+from depl0.app.models.plain import VGG16, LeNet5, lenet5, vgg16
 from depl0.app.models.registry import build, names, register
 from depl0.app.models.resnet_cifar import CifarResNet, resnet20, resnet32, resnet44, resnet56, resnet110
 from depl0.app.models.resnet_imagenet import ImageNetResNet, resnet50
-from depl0.app.models.vgg import VGG16, vgg16
 
 __all__ = [
     "VGG16",

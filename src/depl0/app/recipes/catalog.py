@@ -90,18 +90,15 @@ def for_trained(recipe: Recipe) -> Recipe:
     fine-tuning, and the cut is compensated by a refit. Scores from reconstruction replace Dep-L0 forward, because they
     need no search and did better from trained weights (docs/results/comparison).
     """
+    gates = recipe.gates
+    if (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward"):  # not chosen by name
+        gates = gates.replace(method="reconstruction")
     return recipe.replace(
-        gates=_scored_unless_asked(recipe.gates),
+        gates=gates,
         search=recipe.search.replace(epochs=20, warmup=0.0, first_scores="reconstruction", compensate=True),
         weight_optimizer=recipe.weight_optimizer.replace(lr=GENTLE_LR, schedule="cosine", warmup_epochs=0.5),
         finetune=recipe.finetune.replace(epochs=30, lr=None, schedule="continued"),
     )
-
-
-def _scored_unless_asked(gates: GatesSection) -> GatesSection:
-    """Replace Dep-L0 forward by scores from reconstruction. Variants that were selected by name are unchanged."""
-    is_forward = (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward")
-    return gates.replace(method="reconstruction") if is_forward else gates
 
 
 @cache

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.metric import Metric
-from depl0._util.registry import Registry, unknown
+from depl0._util.registry import Registry
 from depl0._util.user_code import UserCallable, check_concrete, load_callable, wanted
 from depl0.app.data.base import DataInfo
 from depl0.errors import InputError
@@ -135,7 +135,13 @@ def find_task_for(spec: str, settings: Mapping[str, object], label_smoothing: fl
 
 def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, object]) -> Task:
     if not isinstance(make, UserCallable):
-        _check_settings(spec, make, settings)
+        try:
+            inspect.signature(make).bind(**settings)
+        except TypeError as error:
+            raise InputError(
+                f"The settings of task {spec!r} cannot be used: {error}.",
+                hint=f"its signature is {spec}{inspect.signature(make)}.",
+            ) from error
         return make(**settings)
     check_concrete(make.call, spec, "task")
     make.check_call(settings, "what it takes is set by task.settings in a recipe.")
@@ -151,24 +157,3 @@ def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, ob
             hint='for instance metric = Metric("rmse", higher_is_better=False).',
         )
     return task
-
-
-def _check_settings(spec: str, kind: type[Task], settings: Mapping[str, object]) -> None:
-    """Raise if a built-in task does not have a setting, or if its type differs from the default's."""
-    parameters = inspect.signature(kind).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return  # the class checks them itself
-    known = {name: parameter.default for name, parameter in parameters.items()}
-    for name, value in settings.items():
-        if name not in known:
-            raise (
-                unknown(f"setting of {spec}", name, sorted(known), "leave it out.")
-                if known
-                else InputError(f"task {spec!r} takes no settings, got {name!r}.")
-            )
-        whole = isinstance(known[name], int)
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-            raise InputError(
-                f"The setting {name!r} of task {spec!r} must be a {'whole ' if whole else ''}number, got {value!r} "
-                "instead."
-            )
