@@ -69,10 +69,10 @@ def test_trained_weights_come_from_one_place() -> None:
 
 def test_the_task_of_the_command_line() -> None:
     recipe = chosen_recipe(task="segmentation", set_=["task.settings={ignore_index=0}"])
-    assert (recipe.task.spec, recipe.task.settings) == ("segmentation", (("ignore_index", 0),))
+    assert (recipe.task.spec, recipe.task.settings) == ("segmentation", {"ignore_index": 0})
     assert chosen_recipe(model="small_cnn", data="digits", task="my_tasks.py:Own").task.spec == "my_tasks.py:Own"
     assert chosen_recipe().task.spec == "classification"
-    with pytest.raises(InputError, match=r"task\.spec must be a task's name or module:class, got 'regresion' instead"):
+    with pytest.raises(InputError, match=r"task\.spec is not valid.*got 'regresion' instead"):
         chosen_recipe(task="regresion")
 
 

@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 
 from depl0.app.recipes import SECTIONS, Recipe
-from depl0.app.recipes.recipe import DISTILL, DISTILL_BLOCKS
 from depl0.app.recipes.sections import (
     DataSection,
     DistillSection,
@@ -25,7 +24,6 @@ from depl0.config import EvaluationRule, GateConfig
 from depl0.errors import InputError
 from depl0.gates import RULES
 from depl0.search.config import SearchConfig
-from depl0.search.recovery.distillation import BLOCKS, TEMPERATURE, WEIGHT
 
 
 def recipe(**sections):
@@ -52,20 +50,20 @@ def test_what_fine_tuning_takes_from_the_weights_optimizer():
     assert (own.finetune_lr, own.finetune_weight_decay) == (0.2, 0.0)
 
 
-REFUSED = [
-    (SearchSection, "search.epochs", "20", "must be a valid integer, got '20' instead."),
-    (GatesSection, "gates.alone", ["a", "a"], "must be a list without duplicates, got ['a', 'a'] instead."),
-    (GatesSection, "gates.budget", 50, "must be less than or equal to 1, got 50 instead.\nhint: did you mean 0.5?"),
-    (GatesSection, "gates.groups", "iner", "got 'iner' instead.\nhint: did you mean inner?"),
-    (GatesSection, "gates.generator", "fcc", "or path/to/file.py:Name, got 'fcc' instead.\nhint: did you mean fc?"),
-    (ModelSection, "model.weights", "a\nb", "must be one line of text, got 'a\\nb' instead."),
-    (ModelSection, "model.spec", "resnet65", "got 'resnet65' instead.\nhint: did you mean resnet56 or resnet50 or"),
-    (WeightOptimizerSection, "weight_optimizer.milestones", [3, 2], "must be a list in increasing order, got [3, 2]"),
-    (WeightOptimizerSection, "weight_optimizer.lr", 10**400, "must be a valid number, got 1000"),
-]
-
-
-@pytest.mark.parametrize(("kind", "field", "value", "message"), REFUSED)
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "message"),
+    [
+        (SearchSection, "search.epochs", "20", "must be a valid integer, got '20' instead."),
+        (GatesSection, "gates.alone", ["a", "a"], "must be a list without duplicates, got ['a', 'a'] instead."),
+        (GatesSection, "gates.budget", 50, "must be less than or equal to 1, got 50 instead.\nhint: did you mean 0.5?"),
+        (GatesSection, "gates.groups", "iner", "got 'iner' instead.\nhint: did you mean inner?"),
+        (GatesSection, "gates.generator", "fcc", "got 'fcc' instead.\nhint: did you mean fc?"),
+        (ModelSection, "model.weights", "a\nb", "must be one line of text, got 'a\\nb' instead."),
+        (ModelSection, "model.spec", "resnet65", "got 'resnet65' instead.\nhint: did you mean resnet56 or resnet50 or"),
+        (WeightOptimizerSection, "weight_optimizer.lr", 10**400, "must be a valid number, got 1000"),
+        (WeightOptimizerSection, "weight_optimizer.nesterovv", True, "is unknown.\nhint: did you mean nesterov?"),
+    ],
+)
 def test_a_wrong_value_is_an_error_with_field_value_and_what_is_allowed(kind, field, value, message):
     needed = {SearchSection: {"epochs": 1}, WeightOptimizerSection: {"lr": 0.1}}.get(kind, {})
     with pytest.raises(InputError) as caught:
@@ -79,38 +77,26 @@ def test_a_wrong_value_is_an_error_with_field_value_and_what_is_allowed(kind, fi
     [
         (
             lambda: recipe(gates=GatesSection(method="fpgm"), penalty=PenaltySection(weight=1e-6)),
-            "recipe field gates.budget must be set where gates.method is 'fpgm': its channels are chosen by their "
-            "scores, and a penalty weight says nothing about how many stay.\n"
-            "hint: gates.budget = 0.5 keeps half of the MACs.",
+            "gates.budget must be set where gates.method is 'fpgm'",
         ),
-        (
-            lambda: recipe(penalty=PenaltySection(weight=1e-6)),
-            "recipe fields gates.budget (0.5) and penalty.weight (1e-06) are both set; exactly one must be.\n"
-            "hint: with a budget the weight of the penalty is found automatically.",
-        ),
-        (
-            lambda: DataSection(mean=[0.5], std=[1, 1, 1]),
-            "recipe fields data.mean and data.std must have one number per channel each, or both be left out, "
-            "got mean (0.5,) and std (1.0, 1.0, 1.0) instead.",
-        ),
-        (
-            lambda: SearchSection(epochs=1, warmup=0.5),
-            "recipe fields search.warmup and search.ramp must together be at most 1, got 0.5 and 0.6 instead.\n"
-            "hint: both are shares of the search, one after the other.",
-        ),
+        (lambda: recipe(penalty=PenaltySection(weight=1e-6)), "gates.budget (0.5) and penalty.weight (1e-06) are both"),
+        (lambda: recipe(gates=GatesSection()), "gates.budget and penalty.weight are both left out"),
+        (lambda: recipe(distill=DistillSection(weight=0.5)), "distill.weight must be 0 where model.weights is empty"),
+        (lambda: DataSection(mean=[0.5], std=[1, 1, 1]), "data.mean and data.std must have one number per channel"),
+        (lambda: SearchSection(epochs=1, warmup=0.5), "search.warmup and search.ramp must together be at most 1, got"),
         (
             lambda: recipe(weight_optimizer=WeightOptimizerSection(lr=0.1, schedule="step")),
-            "recipe field weight_optimizer.milestones must be a list of at least one epoch where the schedule is "
-            "'step', got [] instead.\nhint: schedule = 'constant' needs no milestones.",
+            "weight_optimizer.milestones must be a list of at least one epoch where the schedule is 'step'",
         ),
         (
             lambda: WeightOptimizerSection(lr=0.1, momentum=0, nesterov=True),
-            "recipe field weight_optimizer.momentum must be above 0 where nesterov is true, got 0.0 instead.",
+            "weight_optimizer.momentum must be above 0 where nesterov is true, got 0.0 instead.",
         ),
-        (lambda: recipe().replace(name="a/b"), "recipe field name must be a name for a folder: one line, no path"),
+        (lambda: ModelSection(spec="resnet56", pretrained=True), "model.pretrained must be false for a built-in"),
+        (lambda: recipe().replace(name="a/b"), "name must be a name for a folder: one line, no path, got 'a/b'"),
     ],
 )
-def test_the_text_of_other_errors(make, message):
+def test_fields_that_contradict_each_other(make, message):
     with pytest.raises(InputError, match=re.escape(message)):
         make()
 
@@ -138,8 +124,3 @@ def test_a_setting_has_one_name_in_python_and_in_recipes():
     search = {field.name for field in dataclasses.fields(SearchConfig)}
     training = {"epochs", "label_smoothing", "clip_norm", "dense_baseline"}
     assert set(SearchSection.model_fields) == search | training
-
-
-def test_distillation_has_the_weights_of_the_library() -> None:
-    """The command reads recipes without PyTorch, so they are written down twice."""
-    assert (DISTILL, DISTILL_BLOCKS, DistillSection().temperature) == (WEIGHT, BLOCKS, TEMPERATURE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from depl0.app.recipes import get, parse_recipe, read_recipe, task_of, with_overrides, write_recipe
@@ -31,7 +33,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", ["digits", "resnet20-cifar10-backward", "resnet50-imagenet", "vgg16-cifar10-paper"])
+@pytest.mark.parametrize("name", ["resnet20-cifar10-backward", "vgg16-cifar10-paper"])
 def test_a_recipe_reads_back_as_it_was(name):
     for recipe in (get(name), with_overrides(get(name), CHANGES)):
         text = write_recipe(recipe)
@@ -47,61 +49,53 @@ def test_a_file_needs_only_what_has_no_default(tmp_path):
     path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())  # as a Windows editor saves it
     recipe = read_recipe(path)
     assert recipe == read_recipe(str(path)) == parse_recipe(SMALL)
-    assert (recipe.name, recipe.search.epochs, recipe.gates.budget, recipe.weight_optimizer.lr) == (
-        "small",
-        3,
-        0.5,
-        0.1,
-    )
+    assert (recipe.name, recipe.search.epochs, recipe.gates.budget) == ("small", 3, 0.5)
 
 
-ERRORS = [
-    (SMALL.replace('name = "small"', ""), "recipe field name is missing."),
-    (SMALL.replace("budget = 0.5", ""), "recipe fields gates.budget and penalty.weight are both left out;"),
-    (SMALL.replace("name =", "nmae ="), "recipe has no field or section nmae.\nhint: did you mean name?"),
-    (SMALL.replace("[search]", "[serch]"), "recipe has no field or section serch.\nhint: did you mean [search]?"),
-    (
-        SMALL.replace("epochs = 3", "epochs = 3\nlr = 0.1"),
-        "recipe has no field or section search.lr.\n"
-        "hint: did you mean weight_optimizer.lr or gate_optimizer.lr or finetune.lr?",
-    ),
-    (
-        "zebra = 3\n" + SMALL,
-        "recipe has no field or section zebra.\nhint: the sections are model, data, task, gates, penalty, "
-        "search, distill, weight_optimizer, gate_optimizer, finetune, run.",
-    ),
-    (
-        "search = 5\n" + SMALL.replace("[search]\nepochs = 3\n", ""),
-        "recipe section search must be a table, got 5 instead.\nhint: write [search] and its fields below it.",
-    ),
-    (SMALL.replace("0.1", "nan"), "recipe field weight_optimizer.lr must be a finite number, got nan instead."),
-    (SMALL.replace("epochs = 3", "epochs 3"), "recipe is not valid TOML: Expected '=' after a key in a key/value pair"),
-    (SMALL.replace("= 3", "= " + "[" * 100_000), "recipe is not valid TOML: "),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), ERRORS)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SMALL.replace('name = "small"', ""), "recipe field name is missing."),
+        (SMALL.replace("epochs = 3", ""), "recipe field search.epochs is missing."),
+        (SMALL.replace("name =", "nmae ="), "recipe has no field or section nmae.\nhint: did you mean name?"),
+        (SMALL.replace("[search]", "[serch]"), "recipe has no field or section serch.\nhint: did you mean [search]?"),
+        (
+            SMALL.replace("epochs =", "lr = 1\nepochs ="),
+            "recipe has no field or section search.lr.\nhint: did you",
+        ),
+        (
+            "zebra = 3\n" + SMALL,
+            "recipe has no field or section zebra.\nhint: the sections are model, data, task,",
+        ),
+        ("model = 5\n" + SMALL, "recipe section model must be a table, got 5 instead.\nhint: write [model] and"),
+        (SMALL.replace("0.1", "nan"), "recipe field weight_optimizer.lr must be a finite number, got nan instead."),
+        (SMALL.replace("epochs = 3", "epochs 3"), "recipe is not valid TOML: Expected '=' after a key"),
+        (SMALL.replace("= 3", "= " + "[" * 100_000), "recipe is not valid TOML: "),
+    ],
+)
 def test_what_is_wrong_in_a_file_is_named(text, message):
     with pytest.raises(InputError) as caught:
         parse_recipe(text)
     assert str(caught.value).startswith(message)
 
 
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "latin.toml").write_bytes(b"name = '\xff'")
+    for path in (tmp_path, tmp_path / "latin.toml"):
+        with pytest.raises(InputError, match=re.escape(f"recipe file {str(path)!r} cannot be read: ")):
+            read_recipe(path)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "stored"),
     [
         ("search.epochs", "20", 20),
-        ("search.epochs", 20, 20),
         ("weight_optimizer.lr", "1", 1.0),
-        ("weight_optimizer.lr", "5e-3", 0.005),
         ("weight_optimizer.nesterov", "true", True),
-        ("weight_optimizer.milestones", "[2, 4]", (2, 4)),
         ("gates.groups", "inner", "inner"),
         ("gates.groups", '["layer1.*", "-conv1"]', ("layer1.*", "-conv1")),
         ("data.augment", "none", "none"),
         ("data.spec", "folder:/data/2024", "folder:/data/2024"),
-        ("model.weights", "", ""),
-        ("search.clip_norm", "1.5", 1.5),
         ("search.clip_norm", "none", None),
         ("run.trackers", "[]", ()),
         ("name", "12", "12"),
@@ -133,7 +127,6 @@ def test_a_budget_takes_the_place_of_a_penalty_weight_and_the_other_way():
     [
         ("search.epcohs", "3", "has no field or section search.epcohs.\nhint: did you mean search.epochs?"),
         ("epochs", "3", "has no field or section epochs.\nhint: did you mean search.epochs or finetune.epochs?"),
-        ("serch.epochs", "3", "has no field or section serch.epochs.\nhint: did you mean search.epochs"),
         ("search.epochs", "many", "field search.epochs must be a valid integer, got 'many' instead."),
         ("search.epochs", "none", "field search.epochs must be"),
     ],

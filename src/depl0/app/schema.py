@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import annotated_types as at
 from pydantic import (
@@ -24,81 +24,64 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import Self
 
-from depl0._util.registry import Registry, did_you_mean, suggest_fraction
+from depl0._util.registry import Registry, did_you_mean, suggest_fraction, unknown
 from depl0.errors import InputError
-
-T = TypeVar("T")
-MUST = "Input should be "
-"""prefix of pydantic's messages"""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Narrows the values of a type. ``words`` complete the sentence "must be …".
+    """Narrows the values of a type: ``valid`` raises a ValueError for a value that is not allowed."""
 
-    ``valid`` raises a ValueError for a value that is not allowed; the hint of an InputError is passed on.
-    """
-
-    words: str | Callable[[], str]
     valid: Callable[[Any], object]
+    words: str | Callable[[], str]
+    """the allowed values, in the list of fields"""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+        def check(value: object) -> object:
+            self.valid(value)
+            return value
+
+        return core_schema.no_info_after_validator_function(check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"title": self.text}
+        return {"title": self.words if isinstance(self.words, str) else self.words()}
 
-    @property
-    def text(self) -> str:
-        """Return the words."""
-        return self.words if isinstance(self.words, str) else self.words()
 
-    def _checked(self, value: T) -> T:
-        try:
-            self.valid(value)
-        except ValueError as error:
-            context = {"words": self.text, "hint": getattr(error, "hint", None)}
-            raise PydanticCustomError("check", "Input should be {words}", context) from error
-        return value
+def only(allowed: Callable[[Any], bool], words: str) -> Check:
+    """Return the annotation of values for which ``allowed`` is true; ``words`` complete "must be …"."""
+
+    def valid(value: object) -> None:
+        if not allowed(value):
+            raise ValueError(f"must be {words}")
+
+    return Check(valid, words)
 
 
 def names_from(known: Callable[[], Iterable[str]]) -> Check:
     """Return the annotation of a name in a registry that other packages can add to."""
 
-    def check(name: str) -> None:
+    def valid(name: str) -> None:
         if name not in known():
-            raise InputError("unknown name", hint=did_you_mean(name, known()))
+            raise unknown("name", name, known())
 
-    return Check(lambda: ", ".join(map(repr, known())), check)
+    return Check(valid, lambda: ", ".join(known()))
 
 
 def named_in(registry: Registry[Any]) -> Check:
     """Return the annotation of a name in a registry, or of a user-defined class, which is not imported."""
-    return Check(lambda: f"{', '.join(map(repr, registry.names()))} or path/to/file.py:Name", registry.check)
+    return Check(registry.check, lambda: f"{', '.join(registry.names())} or path/to/file.py:Name")
 
 
-def _printable(text: str) -> None:
+def _is_printable(text: str) -> bool:
     # Control characters are never intended, and lone surrogates cannot be written to a file.
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
-        raise ValueError
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
-def _no_path(text: str) -> None:
-    if text in (".", "..") or any(sign in text for sign in "/\\:"):
-        raise ValueError
-
-
-def _distinct(values: Sequence[Any]) -> None:
-    if len(set(values)) < len(values):
-        raise ValueError
-
-
-def _increasing(values: Sequence[Any]) -> None:
-    if any(after <= before for before, after in pairwise(values)):
-        raise ValueError
+def _is_file_name(text: str) -> bool:
+    return text not in (".", "..") and not any(sign in text for sign in "/\\:")
 
 
 Count = Annotated[int, Strict(), at.Ge(0)]
@@ -108,13 +91,14 @@ NonNegative = Annotated[float, Strict(), at.Ge(0)]
 Above0 = Annotated[float, Strict(), at.Gt(0)]
 Share = Annotated[float, Strict(), at.Ge(0), at.Le(1)]
 BelowOne = Annotated[float, Strict(), at.Ge(0), at.Lt(1)]
+ShareAbove0 = Annotated[float, Strict(), at.Gt(0), at.Le(1)]
 Seed = Annotated[int, Strict(), at.Ge(0), at.Le(2**32 - 1)]
 Flag = Annotated[bool, Strict()]
-Text = Annotated[str, Strict(), Check("one line of text", _printable)]
+Text = Annotated[str, Strict(), only(_is_printable, "one line of text")]
 Name = Annotated[Text, at.MinLen(1)]
-FileName = Annotated[Name, Check("a name for a folder: one line, no path", _no_path)]
-Distinct = Check("a list without duplicates", _distinct)
-Increasing = Check("a list in increasing order", _increasing)
+FileName = Annotated[Name, only(_is_file_name, "a name for a folder: one line, no path")]
+Distinct = only(lambda values: len(set(values)) == len(values), "a list without duplicates")
+Increasing = only(lambda values: all(a < b for a, b in pairwise(values)), "a list in increasing order")
 
 
 class Schema(BaseModel):
@@ -123,7 +107,7 @@ class Schema(BaseModel):
     Use the types above, which never convert text to numbers or numbers to booleans; lists become tuples.
 
     >>> class Budget(Schema):
-    ...     share: Annotated[float, Strict(), at.Gt(0), at.Le(1)]
+    ...     share: ShareAbove0
     >>> Budget(share=0)
     Traceback (most recent call last):
         ...
@@ -149,7 +133,7 @@ class Schema(BaseModel):
 
 
 def _explained(kind: type[Schema], error: ValidationError, values: dict[str, Any]) -> InputError:
-    """Return the error for the first invalid field, in pydantic's words."""
+    """Return the error for the first invalid field, in pydantic's words or in those of a check."""
     errors = error.errors(include_url=False)
     first = errors[0]
     cause = first.get("ctx", {}).get("error")
@@ -157,26 +141,27 @@ def _explained(kind: type[Schema], error: ValidationError, values: dict[str, Any
         assert isinstance(cause, InputError)
         return cause
     name = str(first["loc"][0])
+    called = kind.called(name)
+    if isinstance(cause, InputError):
+        annotation = kind.model_fields[name].annotation
+        if isinstance(annotation, type) and issubclass(annotation, Schema):
+            return cause  # already explained by that model
+        return InputError(f"{called} is not valid. {cause.message}", hint=cause.hint)
     if first["type"] == "missing" and len(first["loc"]) == 1:
-        return InputError(f"{kind.called(name)} is missing.")
+        return InputError(f"{called} is missing.")
     if first["type"] == "extra_forbidden":
-        return InputError(f"{kind.called(name)} is unknown.", hint=did_you_mean(name, kind.model_fields))
-    said = dict.fromkeys(each["msg"] for each in errors if each["loc"][0] == name)
-    words = " or ".join(text.removeprefix(MUST).replace("valid tuple", "list") for text in said)
-    says = "must be" if first["msg"].startswith(MUST) else "is not valid:"
-    message = f"{kind.called(name)} {says} {words}, got {shown(values[name])} instead."
-    return InputError(message, hint=_hint(errors, kind.model_fields[name], values[name]))
+        return InputError(f"{called} is unknown.", hint=did_you_mean(name, kind.model_fields))
+    said = [re.sub(r"^(Value error, must|\w+ should) ", "", each["msg"]) for each in errors if each["loc"][0] == name]
+    words = " or ".join(dict.fromkeys(said)).replace("valid tuple", "list")
+    return InputError(f"{called} must {words}, got {shown(values[name])} instead.", hint=_hint(errors, values[name]))
 
 
-def _hint(errors: Sequence[Any], field: FieldInfo, value: Any) -> str | None:
+def _hint(errors: Sequence[Any], value: Any) -> str | None:
     contexts = [each.get("ctx", {}) for each in errors]
-    given = next((context["hint"] for context in contexts if context.get("hint")), None)
-    if given is None and isinstance(value, str):
-        known = [name for context in contexts for name in re.findall(r"'([^']+)'", str(context.get("expected", "")))]
-        return did_you_mean(value, known)
-    if given is None and isinstance(value, (int, float)) and accepts(field, value / 100 if value < 1e6 else value):
+    if any(1 in (context.get("le"), context.get("lt")) for context in contexts):
         return suggest_fraction(value)
-    return given
+    known = [name for context in contexts for name in re.findall(r"'([^']+)'", str(context.get("expected", "")))]
+    return did_you_mean(value, known) if isinstance(value, str) else None
 
 
 def accepts(field: FieldInfo, value: object) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias, final, get_args
 
 import annotated_types as at
-from pydantic import Strict
 
-from depl0.app.schema import Above0, BelowOne, Count, Number, Positive, Schema, Seed
+from depl0.app.schema import Above0, BelowOne, Count, Number, Positive, Schema, Seed, ShareAbove0
 
 Augmentation: TypeAlias = Literal["default", "none", "crop", "crop-flip", "imagenet"]
 AUGMENTATIONS = get_args(Augmentation)
@@ -32,7 +31,7 @@ class DataFields(Schema):
     image_size: Positive | tuple[Positive, Positive] | None = None
     """Resize images to this side, or to height and width (default: the data set's own size; for folder: the network's
     own, else that of the files if all have the same small size, else 224)."""
-    crop_share: Annotated[float, Strict(), at.Gt(0), at.Le(1)] | None = None
+    crop_share: ShareAbove0 | None = None
     """Fraction of a test image's side that the centre crop keeps (folder: only; default: the network's own, else
     0.875). Images of the wanted size are neither resized nor cropped."""
     interpolation: Literal["bilinear", "bicubic"] | None = None

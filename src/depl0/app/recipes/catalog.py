@@ -1,19 +1,16 @@
-"""The recipes that come with depl0, by name: one TOML file each in ``builtin``.
+"""The recipes that come with depl0, by name (``builtin.toml``).
 
 Each has three variants: the plain name is the paper's generator walked forward, ``-backward`` walks it backward, and
 ``-l0-hc`` has independent gates. The plain name of a recipe that starts from trained weights scores channels by
 reconstruction instead, which did better there.
 
-The paper's experiments as published are in :mod:`depl0.paper.recipes`. Its five networks are here too, with the
-schedule of its appendix A, but cut while they train, and with the λ of the authors' code on expected parameters.
-Settings that the paper does not mention have their usual values: crops and flips of CIFAR images, the crops of
-torchvision's reference training on ImageNet, images normalised by the mean and standard deviation of the data.
+The paper's experiments as published are in :mod:`depl0.paper.recipes`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -22,23 +19,11 @@ from typing import Any, TypeAlias, final
 from depl0._util.registry import did_you_mean, load_plugins
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.sections import GatesSection
-from depl0.app.recipes.toml import read_recipe, read_table, recipe_of, with_overrides
+from depl0.app.recipes.toml import read_recipe, read_table, recipe_of
 from depl0.errors import InputError
 from depl0.gates.generators import Direction
 
-FOLDER = Path(__file__).parent / "builtin"
-BUILT_IN = (
-    "digits",
-    "custom",
-    "lenet5-fashion-mnist",
-    "lenet5-fashion-mnist-70",
-    "resnet20-cifar10",
-    "vgg16-cifar10",
-    "vgg16-cifar100",
-    "resnet56-cifar10",
-    "resnet56-cifar100",
-    "resnet50-imagenet",
-)
+BUILT_IN = Path(__file__).with_name("builtin.toml")
 GENTLE_LR = 0.01
 """learning rate for trained networks on unknown data"""
 
@@ -68,19 +53,31 @@ Entry: TypeAlias = tuple[Callable[[Variant], Recipe], Variant, str]
 """factory of a recipe, its variant, and its title"""
 
 
-def _made(base: str, variant: Variant) -> Recipe:
-    """Return the variant of a built-in recipe.
+@cache
+def _built_in() -> dict[str, dict[str, Any]]:
+    """Return the tables of the built-in recipes by name, each with the fields of the recipe that it is ``like``."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name, table in read_table(BUILT_IN).items():
+        tables[name] = _merged(tables.get(table.pop("like", ""), {}), table)
+    return tables
 
-    A file has a title, and the differences between variants in ``variants``.
-    """
-    table = read_table(FOLDER / f"{base}.toml")
-    table.pop("title")
+
+def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with some of its values changed, those of tables in it too."""
+    inner = {key: _merged(table.get(key, {}), value) for key, value in changes.items() if isinstance(value, Mapping)}
+    return {**table, **changes, **inner}
+
+
+def _made(base: str, variant: Variant) -> Recipe:
+    """Return a variant of a built-in recipe."""
+    table = dict(_built_in()[base])
     changes = table.pop("variants", {}).get(variant.suffix[1:], {})
-    recipe = recipe_of({**table, "name": base + variant.suffix})
     if variant is not FORWARD:
         gates = {"method": variant.method, "generator": variant.generator, "direction": variant.direction}
-        recipe = recipe.replace(gates=recipe.gates.replace(**gates))
-    return with_overrides(recipe, changes) if changes else recipe
+        changes = _merged({"gates": gates}, changes)
+    table = _merged(table, {"name": base + variant.suffix, **changes})
+    del table["title"]
+    return recipe_of(table)
 
 
 def for_trained(recipe: Recipe) -> Recipe:
@@ -105,8 +102,8 @@ def for_trained(recipe: Recipe) -> Recipe:
 def _entries() -> dict[str, Entry]:
     """Return every recipe by its name; other packages add recipes through the entry points ``depl0.recipes``."""
     entries: dict[str, Entry] = {
-        base + variant.suffix: (partial(_made, base), variant, read_table(FOLDER / f"{base}.toml")["title"])
-        for base in BUILT_IN
+        base + variant.suffix: (partial(_made, base), variant, table["title"])
+        for base, table in _built_in().items()
         for variant in VARIANTS
     }
     for more in load_plugins("depl0.recipes").values():

@@ -1,4 +1,4 @@
-"""A recipe: the complete description of a training, as frozen data. Recipes are validated on construction."""
+"""A recipe: the complete description of a training, as frozen data. It is validated when it is made."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ from depl0.app.recipes.sections import CONTINUED, Section, refusal
 from depl0.app.schema import FileName
 from depl0.app.tasks import Task, find_task_for
 from depl0.errors import InputError
+from depl0.search.recovery.distillation import BLOCKS, WEIGHT
 
-DISTILL = 0.9
-"""default of ``distill.weight`` for a network that starts from trained weights"""
-DISTILL_BLOCKS = 80.0
-"""default of ``distill.blocks``"""
 FINETUNE_LR_SHARE = 0.1
 """default of ``finetune.lr``, as a fraction of ``weight_optimizer.lr``"""
 
@@ -83,12 +80,8 @@ class Recipe(Section):
                 "distillation needs a trained dense network: set model.weights or model.pretrained.",
             )
         if self.distill.blocks and self.run.compile:
-            raise refusal(
-                "distill.blocks",
-                "0 where run.compile is true",
-                self.distill.blocks,
-                "block outputs cannot be observed inside a compiled graph.",
-            )
+            hint = "block outputs cannot be observed inside a compiled graph."
+            raise refusal("distill.blocks", "0 where run.compile is true", self.distill.blocks, hint)
         return self
 
     @property
@@ -111,7 +104,7 @@ class Recipe(Section):
     def distill_blocks(self) -> float:
         """Weight of the error of block outputs, with its default."""
         own = self.distill.blocks
-        return own if own is not None else 0.0 if self.run.compile else DISTILL_BLOCKS
+        return own if own is not None else 0.0 if self.run.compile else BLOCKS
 
     @property
     def has_one_curve(self) -> bool:
@@ -175,7 +168,7 @@ def distill_share(recipe: Recipe, task: Task) -> float:
     if not task.distills:
         return 0.0
     own = recipe.distill.weight
-    return own if own is not None else DISTILL if recipe.model.starts_trained else 0.0
+    return own if own is not None else WEIGHT if recipe.model.starts_trained else 0.0
 
 
 def folder_name(name: str) -> str:

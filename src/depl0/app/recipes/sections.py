@@ -30,6 +30,7 @@ from depl0.app.schema import (
     Schema,
     Seed,
     Share,
+    ShareAbove0,
     Text,
     named_in,
     names_from,
@@ -43,6 +44,7 @@ from depl0.gates.generators import GENERATORS, PRESETS, Direction
 from depl0.gates.generators.base import Conditioning
 from depl0.gates.threshold import BudgetKind
 from depl0.search.config import FirstScores
+from depl0.search.recovery.distillation import TEMPERATURE
 
 Schedule: TypeAlias = Literal["constant", "step", "cosine", "one-cycle"]
 Cut: TypeAlias = Literal["progressive", "never"]
@@ -64,7 +66,6 @@ def penalties() -> tuple[str, ...]:
 
 _Setting: TypeAlias = Flag | Annotated[int, Strict()] | Number | Name
 Milestones = Annotated[tuple[Positive, ...], Increasing]
-Factor = Annotated[float, Strict(), at.Gt(0), at.Le(1)]
 
 
 class Section(Schema):
@@ -84,7 +85,7 @@ class ModelSection(Section):
 
     title = "model"
 
-    spec: Annotated[Name, Check("a model's name or module:callable", check_spec)] = "resnet56"
+    spec: Annotated[Name, Check(check_spec, "a model's name or module:callable")] = "resnet56"
     """Built-in name (resnet56), torchvision:NAME, timm:NAME, or a callable that returns a module:
     my_package.nets:make or path/to/file.py:make."""
     weights: Text = ""
@@ -144,7 +145,7 @@ class TaskSection(Section):
 
     title = "task"
 
-    spec: Annotated[Name, Check("a task's name or module:class", TASKS.check)] = "classification"
+    spec: Annotated[Name, named_in(TASKS)] = "classification"
     """classification, segmentation, regression, or your own: my_package.tasks:Name or path/to/file.py:Name."""
     settings: dict[Name, _Setting] | None = None
     """Arguments of the task by name, e.g. {ignore_index = 0}."""
@@ -180,7 +181,7 @@ class GatesSection(Section):
     """Initial log α of every gate (default: the preset's)."""
     evaluation: EvaluationRule = "median"
     """Rule for the gates outside training."""
-    budget: Annotated[float, Strict(), at.Gt(0), at.Le(1)] | None = None
+    budget: ShareAbove0 | None = None
     """Fraction of the cost to keep."""
     of: BudgetKind = "macs"
     """Cost that the budget is a fraction of; latency is measured on this machine."""
@@ -249,7 +250,7 @@ class SearchSection(Section):
     """Re-estimate batch-norm statistics for the frozen gates, and keep them if the loss falls."""
     converged_change: BelowOne = 0.01
     """Fraction of the gates that may still open or close while the search counts as settled."""
-    converged_after: Factor = 0.1
+    converged_after: ShareAbove0 = 0.1
     """Fraction of the search's steps for which it must have been settled to count as converged."""
     label_smoothing: BelowOne = 0.0
     """Fraction of every label spread over all classes, if the task has classes."""
@@ -264,7 +265,7 @@ class SearchSection(Section):
             raise InputError(
                 "recipe fields search.warmup and search.ramp must together be at most 1, "
                 f"got {self.warmup:g} and {self.ramp:g} instead.",
-                hint="both are shares of the search, one after the other.",
+                hint="both are fractions of the search, one after the other.",
             )
         return self
 
@@ -278,7 +279,7 @@ class DistillSection(Section):
     weight: Share | None = None
     """Fraction of the loss that comes from the dense network's outputs; costs one more forward pass per step (default:
     0.9 if the run starts from trained weights and the task can be distilled, else 0)."""
-    temperature: Above0 = 4.0
+    temperature: Above0 = TEMPERATURE
     """Softens the dense network's outputs."""
     blocks: NonNegative | None = None
     """Weight of the relative error of block outputs whose shape pruning keeps (default: 80; 0 with run.compile)."""
@@ -302,7 +303,7 @@ class WeightOptimizerSection(Section):
     """Learning-rate schedule of the search."""
     milestones: Milestones = ()
     """Epochs at which a step schedule multiplies the rate by factor."""
-    factor: Factor = 0.1
+    factor: ShareAbove0 = 0.1
     """Factor of a step schedule."""
     warmup_epochs: NonNegative = 0.0
     """Epochs over which the rate rises from 0."""
@@ -326,7 +327,7 @@ class GateOptimizerSection(Section):
     """Learning-rate schedule of the search."""
     milestones: Milestones = ()
     """Epochs at which a step schedule multiplies the rate by factor."""
-    factor: Factor = 0.1
+    factor: ShareAbove0 = 0.1
     """Factor of a step schedule."""
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     """Decay rates of Adam's moment estimates."""
@@ -346,7 +347,7 @@ class FinetuneSection(Section):
     """Learning-rate schedule; continued: the search's schedule covers both phases, and lr is ignored."""
     milestones: Milestones = ()
     """Epochs of fine-tuning at which a step schedule multiplies the rate by factor."""
-    factor: Factor = 0.1
+    factor: ShareAbove0 = 0.1
     """Factor of a step schedule."""
     weight_decay: NonNegative | None = None
     """Weight decay (default: that of weight_optimizer)."""

@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 from depl0._util import io
 from depl0._util.registry import nearest, question
 from depl0.app.recipes.recipe import SECTIONS, Recipe
-from depl0.app.recipes.sections import Section
 from depl0.app.schema import accepts, describe_type, shown
 from depl0.errors import InputError
 
@@ -43,12 +42,8 @@ def read_table(path: str | os.PathLike[str]) -> dict[str, Any]:
         text = io.read_bounded(Path(path), io.MAX_TEXT).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{name} does not exist.", hint="depl0 recipes lists the built-in ones.") from None
-    except IsADirectoryError:
-        raise InputError(f"{name} is a folder; a .toml file was expected.") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not UTF-8 text: {error}.") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"recipe file {os.fspath(path)!r} cannot be read: {error}.") from error
+    except (OSError, ValueError) as error:  # a folder, not UTF-8, a path with a null character
+        raise InputError(f"recipe file {os.fspath(path)!r} cannot be read: {error}.", "use a .toml file.") from error
     return _parse(text, name)
 
 
@@ -66,11 +61,18 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 def recipe_of(table: Mapping[str, Any]) -> Recipe:
     """Return the recipe of a parsed TOML file."""
-    for key in table:
-        if key != "name" and key not in SECTIONS:
+    for key, values in table.items():
+        if key not in Recipe.model_fields:
             raise _unknown(key)
-    sections: dict[str, Any] = {title: _section_of(kind, table.get(title, {})) for title, kind in SECTIONS.items()}
-    return Recipe(**{**table, **sections})
+        if key in SECTIONS and not isinstance(values, Mapping):
+            raise InputError(
+                f"recipe section {key} must be a table, got {shown(values)} instead.",
+                hint=f"write [{key}] and its fields below it.",
+            )
+        for name in values if key in SECTIONS else ():
+            if name not in SECTIONS[key].model_fields:
+                raise _unknown(f"{key}.{name}")
+    return Recipe(**({title: {} for title in SECTIONS} | dict(table)))
 
 
 def write_recipe(recipe: Recipe) -> str:
@@ -95,18 +97,6 @@ def with_overrides(recipe: Recipe, overrides: Mapping[str, object]) -> Recipe:
 
     top: dict[str, Any] = changes.pop("", {})
     return recipe.replace(**top, **{title: getattr(recipe, title).replace(**new) for title, new in changes.items()})
-
-
-def _section_of(kind: type[Section], values: object) -> Section:
-    if not isinstance(values, Mapping):
-        raise InputError(
-            f"recipe section {kind.title} must be a table, got {shown(values)} instead.",
-            hint=f"write [{kind.title}] and its fields below it.",
-        )
-    for name in values:
-        if name not in kind.model_fields:
-            raise _unknown(f"{kind.title}.{name}")
-    return kind(**values)
 
 
 def _find_field(key: str) -> tuple[str, str, FieldInfo]:
