@@ -31,7 +31,7 @@ from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
-from depl0.search.recovery.memory import activations_for, pieces, profile
+from depl0.search.recovery.memory import activations_for, pieces, profile, release_freed_memory
 from depl0.search.recovery.readers import (
     Reader,
     Refused,
@@ -197,10 +197,12 @@ class _Run:
                     events.append(self._catch_up(running[-1], number))
                 self._look(events)
                 del events
+                release_freed_memory()
                 report_progress(number + 1, count)
         finally:
             for pair in running:
                 _close(pair)
+            release_freed_memory()
 
     def _start(self, piece: ExampleInputs) -> tuple[Stepper, Stepper]:
         return Stepper(self.dense, piece, self.added), Stepper(self.cut, piece, self.added, renew=True)
