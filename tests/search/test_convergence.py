@@ -41,12 +41,3 @@ def test_gates_that_close_early_and_stay() -> None:
 
 def test_gates_that_were_closed_from_the_start_are_no_result() -> None:
     assert drive(lambda step: torch.tensor([3.0] * 7 + [-3.0] * 7)) is None
-
-
-def test_gates_on_their_way_are_not_at_rest() -> None:
-    def move(step: int) -> Tensor:
-        late = 3.0 - 0.08 * step if step < 80 else -3.4  # no gate closes from step 10 to 57, but these six will
-        return torch.tensor([3.0] * 7 + [-3.0 if step > 9 else 3.0] + [late] * 6)
-
-    found = drive(move)
-    assert found is None or found.since >= 57

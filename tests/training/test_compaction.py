@@ -14,8 +14,8 @@ import depl0.search.closing as closing
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runtime import network as compiling
 from depl0.errors import TrainingError
-from depl0.search.convergence import StablePeriod, can_converge
 from depl0.search.freezing import freeze_network
+from depl0.search.state import StablePeriod, can_converge
 from depl0.surgery.record import record_of
 from tests.networks.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
 from tests.support.resume import what_matters

@@ -20,18 +20,16 @@ from depl0._util.process import library_defaults, warn_caller
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
-from depl0.gates.generators import BoundedGenerator
 from depl0.host.copies import private_copy
 from depl0.host.network import check_whole
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.closing import closed_streak, closing_gates, cut_is_profitable, first_streak
 from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
-from depl0.search.convergence import StablePeriod, can_converge, gate_positions
 from depl0.search.freezing import Freezing, fit_to_frozen, freeze_network, settle
 from depl0.search.recovery.compensation import compensate
 from depl0.search.scores.importance import first_scores
 from depl0.search.scores.reconstruction import reconstruction_scores
-from depl0.search.state import Convergence, Cut, SearchListener, SearchState
+from depl0.search.state import Convergence, Cut, SearchListener, SearchState, StablePeriod, can_converge
 from depl0.surgery.record import state_shapes
 from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy
 
@@ -339,15 +337,9 @@ class Search:
         reached_at = config.warmup + config.ramp if has_budget else None
         if not can_converge(open_gates, state.done / self.steps, reached_at, state.first_open, change):
             return
-        positions, closed_below = (None, 0.0) if has_budget else self._positions(log_alpha)
-        stable = state.stable or StablePeriod(open_gates, state.done, positions)
-        state.stable = stable.after(open_gates, state.done, change, positions)
+        stable = state.stable or StablePeriod(open_gates, state.done)
+        state.stable = stable.after(open_gates, state.done, change)
         if not state.stable.lasts(state.done, config.converged_after * self.steps):
-            return
-        if positions is not None and not state.stable.continues(
-            positions, closed_below, state.done, self.steps, change
-        ):
-            state.stable = state.stable.measured_at(positions, state.done)
             return
         state.convergence = Convergence(state.done, int(state.stable.since))
         self._listener.converged(state.convergence)
@@ -359,13 +351,6 @@ class Search:
     def _open_gates(self, log_alpha: Tensor) -> Tensor:
         is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
         return is_open & ~self.gated.removed
-
-    def _positions(self, log_alpha: Tensor) -> tuple[Tensor, float]:
-        """Return the positions of the gates, and the position below which a gate is closed."""
-        generator = self.gated.generator
-        bound = generator.preset.bound if isinstance(generator, BoundedGenerator) else None
-        limit = torch.tensor(hard_concrete.closing_log_alpha(self.gated.config.evaluation))
-        return gate_positions(log_alpha, bound), float(gate_positions(limit, bound))
 
     # -- objects with the host's parameters --------------------------------------------------------------------------
 

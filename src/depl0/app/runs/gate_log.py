@@ -10,7 +10,7 @@ from torch import nn
 
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
-from depl0.search.convergence import settled_since
+from depl0.search.state import settled_since
 from depl0.surgery.record import record_of
 
 SCALE = 1000
