@@ -82,21 +82,21 @@ def of_run(path: Path) -> dict[str, Any]:
     trained = (
         bool(recipe.model.weights) and load_weights(dense, recipe.model.weights, strict=recipe.model.strict) is None
     )
-    files, scores, layers, bits = {}, {}, {}, 8
+    files, scores, bits = {}, {}, 8
     for name, network, judged in (("dense", dense, trained), ("compact", source.module, True)):
         print(f"{recipe.model.spec}: {name}", flush=True)
         found = quantize_onnx(
-            network, example, training_images(data), score=score if judged else None, max_drop=float("inf"), note=print
+            network, example, training_images(data), score=score if judged else None, max_drop=float("inf")
         )
         files[f"{name}, float"], files[f"{name}, int8"] = export_onnx(network, example), found.data
         scores[f"{name}, float"], scores[f"{name}, int8"] = found.before, found.after
-        layers[name], bits = list(found.in_float), found.weight_bits
+        bits = found.weight_bits
     times = measure_files(files, source.example[0])
     summary = RunFolder(path).summary() or {}
     kept = ("macs_left", "params_left", "method", "seed", "steps", "epochs")
     variants = [{"name": name, "score": scores[name], "bytes": len(files[name]), **times[name]} for name in ORDER]
     about = {"network": recipe.model.spec, **{key: summary.get(key) for key in kept}}
-    return {**about, "float_layers": layers["compact"], "weight_bits": bits, "variants": variants}
+    return {**about, "weight_bits": bits, "variants": variants}
 
 
 def measure_files(
@@ -167,7 +167,7 @@ def table(result: dict[str, Any]) -> list[str]:
         lost = large["score"] - small["score"]
         lines.append(f"- compact int8 loses {lost:.2f} points against compact float {_goal(lost <= POINTS, POINTS)}.")
         lines.append(f"- made by {result['method']}, {result['steps']} steps of fine-tuning, seed {result['seed']}.")
-        layers = result["float_layers"]
+        layers = result.get("float_layers")
         bits = f"; weights of {result['weight_bits']} bits" if "weight_bits" in result else ""
         rounds = f"; {rows['dense, float']['rounds']} rounds" if "rounds" in rows["dense, float"] else ""
         lines.append(f"- layers left in float: {', '.join(layers) if layers else 'none'}{bits}{rounds}.")

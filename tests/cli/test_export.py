@@ -133,7 +133,6 @@ def test_int8_of_a_run(type_command: Type, tmp_path: Path) -> None:
         ("export run --to safetensors --int8", "--int8 is for --to onnx, got --to safetensors"),
         ("export run --to onnx --max-drop 2", "--max-drop is for --int8 only"),
         ("export run --to pt2 --data digits", "--data is for --int8 only"),
-        ("export run --to pt2 a --out b", "exactly one may be"),
         ("export run --to tflite", "'pt2', 'safetensors', got 'tflite'"),
     ],
 )

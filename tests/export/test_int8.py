@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from depl0._util.metric import ACCURACY, Metric
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, int8, quantize_onnx, write_checked
 from depl0.export.int8 import Int8Onnx, calibration_inputs
-from tests.networks.exported import IMAGES, Bessel, Outlier
+from tests.networks.exported import IMAGES, Bessel
 from tests.networks.golden import TinyDigits
 from tests.support.compare import call, liven
 from tests.support.exports import largest_file
@@ -36,6 +37,7 @@ def test_file_holds_int8_weights_and_computes_nearly_the_same(network: nn.Module
     )
     network.eval()
     assert (tmp_path / "a.onnx").read_bytes() == found.data and found.before is None
+    bits = str(found.weight_bits)
     proto = onnx.load_from_string(found.data)
     onnx.checker.check_model(proto, full_check=True)
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -45,7 +47,8 @@ def test_file_holds_int8_weights_and_computes_nearly_the_same(network: nn.Module
         scale = next(node.input[1] for node in nodes if node.input[0] == f"{name}_quantized")
         assert list(tensors[scale].dims) == [network.get_parameter(name).shape[0]]  # one for each output channel
     assert "BatchNormalization" not in {node.op_type for node in proto.graph.node}
-    assert {entry.key: entry.value for entry in proto.metadata_props} == {"key": "value"}
+    known = {entry.key: entry.value for entry in proto.metadata_props}
+    assert known == {"key": "value", "depl0.int8": "true", "depl0.calibration_images": "512", "depl0.weight_bits": bits}
     wanted = call(network, IMAGES)
     assert float((found.run(IMAGES) - wanted).norm() / wanted.norm()) < 0.05
 
@@ -92,31 +95,25 @@ def test_fixed_batch_size_is_run_in_parts(network: nn.Module) -> None:
     torch.testing.assert_close(fixed(IMAGES[:7]), free(IMAGES[:7]))
 
 
-def test_layers_that_lose_most_stay_in_float_and_are_named() -> None:
-    torch.manual_seed(0)
-    model = Outlier()
-    wanted = call(model, IMAGES)
-
-    def score(run: Any) -> float:
-        return 100 - 100 * float((run(IMAGES) - wanted).norm() / wanted.norm())
-
-    found = quantize_onnx(model, IMAGES[:1], [IMAGES], dynamic_batch=True, score=score, max_drop=5.0)
-    assert sorted(found.in_float) == ["2", "3"]
-    assert found.before == pytest.approx(100, abs=0.01) and found.after is not None and found.after > 95
-    kinds = {tensor.name: tensor.data_type for tensor in onnx.load_from_string(found.data).graph.initializer}
-    assert kinds["0.weight_quantized"] == onnx.TensorProto.INT8 and kinds["2.weight"] == onnx.TensorProto.FLOAT
-    with pytest.raises(ExportError, match=r"accuracy 100.00 % in float, \S+ % in int8 at best with 2 layers left"):
-        quantize_onnx(model, IMAGES[:1], [IMAGES], dynamic_batch=True, score=score, max_drop=0.0)
+def test_a_file_that_loses_too_much_is_refused_and_not_written(network: nn.Module, tmp_path: Path) -> None:
+    scores = {"higher": [91.0, 88.0], "lower": [0.2, 0.9]}
+    rmse = Metric("rmse", higher_is_better=False)
+    for kind, metric in (("higher", ACCURACY), ("lower", rmse)):
+        values = iter(scores[kind])
+        with pytest.raises(ExportError, match=rf"int8 loses too much: {metric.label} .* max_drop allows 0.5"):
+            quantize_onnx(
+                network, IMAGES[:1], [IMAGES], tmp_path / "a.onnx", score=lambda run: next(values), max_drop=0.5,  # noqa: B023
+                metric=metric,
+            )  # fmt: skip
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
         ([], "int8 needs calibration images, and there are none"),
-        ([torch.zeros(0, 1, 8, 8)], "and there are none"),
-        ([{"images": IMAGES}], "batch 0 of the calibration images must be a tensor"),
+        ([{"images": IMAGES}], "batch 0 of the calibration images must be a tensor or a tuple"),
         ([IMAGES, IMAGES / 0], "batch 1 of the calibration images holds values that are not finite"),
-        (7, "must give batches of inputs, got int"),
     ],
 )
 def test_calibration_images_that_cannot_be_used(network: nn.Module, batches: Any, message: str) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, target, write_checked
-from depl0.export.openvino import OpenVino
+from depl0.export.runtimes import OpenVino
 
 pytestmark = pytest.mark.integrations
 

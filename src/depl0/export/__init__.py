@@ -3,7 +3,7 @@
 To add a format, decorate a class in a new file of this folder with :func:`register`.
 """
 
-from depl0.export import executorch, onnx, openvino, torch_files  # imported because they register themselves
+from depl0.export import onnx, runtimes, torch_files  # imported because they register themselves
 from depl0.export.checked import Exported, write_checked
 from depl0.export.int8 import quantize_onnx
 from depl0.export.onnx import export_onnx
@@ -13,14 +13,13 @@ __all__ = [
     "Exported",
     "Request",
     "Target",
-    "executorch",
     "export_onnx",
     "names",
     "onnx",
-    "openvino",
     "quantize_onnx",
     "reader_program",
     "register",
+    "runtimes",
     "target",
     "torch_files",
     "write_checked",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +62,7 @@ def export_command(
             1.0 if max_drop is None else max_drop, calibration_images or IMAGES, opset, dynamic_batch, data, task
         )
         source, file = open_source(path, model, _shape(shape)), out or Path(f"{name}.int8{kind.suffix}")
-        echo(_said(export_int8(path, source, file, options, lambda text: print(text, file=sys.stderr))))
+        echo(_said(export_int8(path, source, file, options)))
         return
     of_int8 = {"--max-drop": max_drop, "--calibration-images": calibration_images, "--data": data, "--task": task}
     for flag, value in of_int8.items():
@@ -81,17 +80,14 @@ def _name(path: Path) -> str:
 
 
 def _said(done: Deployed) -> str:
-    """Return the lines on the accuracy of an int8 file and on the layers that stayed in float."""
+    """Return the lines on the size and the accuracy of an int8 file."""
     metric, found = done.metric, done.quantized
     assert found.before is not None and found.after is not None
     change = metric.difference(found.before, found.after)
-    lines = [
-        f"{done.file.path}: {done.file.size:,} bytes, read by another process",
-        f"{metric.label} {metric.show(found.before)} in float, {metric.show(found.after)} in int8 ({change})",
-    ]
-    if found.in_float:
-        lines.append(f"left in float, because they lose most: {', '.join(found.in_float)}")
-    return "\n".join(lines)
+    return (
+        f"{done.file.path}: {done.file.size:,} bytes, read by another process\n"
+        f"{metric.label} {metric.show(found.before)} in float, {metric.show(found.after)} in int8 ({change})"
+    )
 
 
 def _shape(words: str | None) -> tuple[int, ...] | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -21,7 +19,7 @@ from depl0.app.tasks import Metric, Task
 from depl0.app.training.setup import open_data_for
 from depl0.errors import DataError, InputError
 from depl0.export.checked import Exported, write_checked
-from depl0.export.int8 import IMAGES, Int8Onnx, Note, Quantized, Run, Score, quantize_onnx
+from depl0.export.int8 import IMAGES, Int8Onnx, Quantized, Run, Score, quantize_onnx
 from depl0.export.targets import Request
 from depl0.host.inputs import ExampleInputs
 
@@ -50,7 +48,7 @@ class Deployed:
     metric: Metric
 
 
-def export_int8(path: Path, source: Source, out: Path, options: Options, note: Note = lambda text: None) -> Deployed:
+def export_int8(path: Path, source: Source, out: Path, options: Options) -> Deployed:
     """Quantize the network of a run on training images, evaluate it on the test set, and write it if that allows."""
     recipe = recipe_with_data(path, options.data, options.task)
     data, task = open_images(recipe), task_of(recipe)
@@ -64,8 +62,7 @@ def export_int8(path: Path, source: Source, out: Path, options: Options, note: N
         images=options.images,
         opset=options.opset,
         dynamic_batch=options.dynamic_batch,
-        metadata=lambda found: int8_metadata(source.metadata, found, task.metric, options.images),
-        note=note,
+        metadata=source.metadata,
     )
     request = Request(source.module, source.example, {}, options.opset, options.dynamic_batch)
     return Deployed(write_checked(Int8Onnx(found.data, found.run), request, out), found, task.metric)
@@ -116,20 +113,3 @@ def test_score(data: Data, task: Task) -> Score:
         return task.value(sums)
 
     return score
-
-
-def int8_metadata(metadata: dict[str, str], found: Quantized, metric: Metric, images: int) -> dict[str, str]:
-    """Return the metadata of an int8 file, with its own metric instead of the float network's."""
-    facts: dict[str, Any] = {
-        "int8": True,
-        "calibration_images": images,
-        "weight_bits": found.weight_bits,
-        "float_layers": list(found.in_float),
-        "float_" + metric.name: found.before,
-        "metric": metric.name,
-        metric.name: found.after,
-    }
-    return {
-        **metadata,
-        **{f"depl0.{key}": v if isinstance(v, str) else json.dumps(v) for key, v in facts.items() if v is not None},
-    }
