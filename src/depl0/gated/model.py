@@ -31,10 +31,21 @@ from depl0.host.inputs import ExampleInputs
 from depl0.host.network import Gated, check_whole, tied_names
 from depl0.select.gates import check_budget, select_gates
 from depl0.select.snapshot import Snapshot
-from depl0.surgery.shrink import Shrunk, certify_shrunk, remaining_gates, shrink, shrunk_between
+from depl0.surgery.shrink import (
+    Shrunk,
+    carry_gradients,
+    carry_hooks,
+    certify_shrunk,
+    remaining_gates,
+    shrink,
+    shrunk_between,
+)
 
 FIXED, REMOVED, KEPT = "fixed_gates", "removed_gates", "kept_gates"
 """Keys of the state dict, each present only if there is something to save."""
+
+_MODULES = {"host", "generator", "expected", "_scaling", "_image_gates", "_threshold"}
+"""Modules of a gated model; all others belong to its host."""
 
 
 class HostState(NamedTuple):
@@ -175,6 +186,16 @@ class GatedModel(Gated):
             if host is None or name.startswith("_") or not hasattr(host, name):
                 raise
             return getattr(host, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; raise an error for a module or parameter that the host would never use."""
+        if isinstance(value, (nn.Module, nn.Parameter)) and name not in _MODULES:
+            raise InputError(
+                f"{name} cannot be set on a gated network: the network inside it ({type(self.host).__name__}) would "
+                "not use it.",
+                hint="change the original network, then attach again.",
+            )
+        super().__setattr__(name, value)
 
     def _gates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self._fixed is not None:
@@ -370,9 +391,10 @@ class GatedModel(Gated):
     def cut(self, kept: Tensor | None = None) -> Shrunk:
         """Replace the host by a smaller one, without the channels of removed gates. The former host is not modified.
 
-        Outputs are compared before anything is replaced. Optimizers and averages hold the former host's parameters: the
-        caller updates them with the returned object. A group without any open gate keeps one channel, at 0; ``kept``
-        selects this channel if the same cut was made before (:attr:`kept`).
+        Outputs are compared before anything is replaced. Accumulated gradients are cut too, and handles of hooks stay
+        valid. Optimizers and averages hold the former host's parameters: the caller updates them with the returned
+        object. A group without any open gate keeps one channel, at 0; ``kept`` selects this channel if the same cut was
+        made before (:attr:`kept`).
         """
         if kept is None:
             network = self.snapshot()
@@ -381,6 +403,8 @@ class GatedModel(Gated):
         left, dense = self.expected.rounded(kept.float()), self.dense_cost
         costs = (dense.params, dense.macs), (left.params, left.macs)
         certify_shrunk((self.host_plan, self.host), shrunk, self.evaluation_gates(), self.example, costs)
+        carry_gradients(shrunk)
+        carry_hooks(self.host, shrunk.host)
         self.host, self.host_plan = shrunk.host, shrunk.plan
         self._rebuild_scaling()
         return shrunk

@@ -31,7 +31,7 @@ from depl0.search.scores.importance import first_scores
 from depl0.search.scores.reconstruction import reconstruction_scores
 from depl0.search.state import Convergence, Cut, SearchListener, SearchState, StablePeriod, can_converge
 from depl0.surgery.record import state_shapes
-from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy
+from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy, check_can_be_carried
 
 CHECKS = 50
 """Number of gate checks per search; each synchronizes the device."""
@@ -183,10 +183,10 @@ class Search:
         gated = self.gated
         if not bool((closing & ~gated.removed).any()):
             return False
+        self._check_optimizers()  # before anything is changed: an optimizer may hold more than when the search began
         gated.remove(closing)
         shrunk = gated.cut()
         self._carry(shrunk)
-        self._check_optimizers()
         share = gated.expected.rounded(gated.kept.float()).macs / gated.dense_cost.macs
         self._listener.cut(Cut(self._state.done, share, int(gated.removed.sum())))
         return True
@@ -374,6 +374,7 @@ class Search:
                     f"what {uncut.pop()} remembers cannot be cut along with the network.",
                     hint="choose another optimizer; or cut='never', which cuts only in finish().",
                 )
+            check_can_be_carried(optimizer, [weight for _, weight in weights])
         hooked = [name for name, p in weights if p._backward_hooks or p._post_accumulate_grad_hooks]
         if hooked:
             raise InputError(

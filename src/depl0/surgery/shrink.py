@@ -6,8 +6,10 @@ vector, so the generator and the consumers of its vector are independent of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import similar_cases
 from depl0.equivalence.certificate import Certificate, precision_name, unrounded_tensors
 from depl0.equivalence.comparison import NETWORKS, Subject, compare
-from depl0.errors import CertificateError
+from depl0.errors import CertificateError, InputError
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
@@ -137,25 +139,139 @@ def _gated(plan: Plan, host: nn.Module, gates: Tensor, dtype: torch.dtype | None
     return Subject(host, {name: cast(tensor, dtype) for name, tensor in tensors.items()}, dtype)
 
 
-def carry_over(optimizer: torch.optim.Optimizer, shrunk: Shrunk) -> None:
+# -- objects that hold the former host's tensors -----------------------------------------------------------------------
+
+
+def carry_over(optimizer: Any, shrunk: Shrunk) -> None:
     """Replace an optimizer's parameters by those of the smaller host, in place, and cut its state accordingly.
 
     Works for any optimizer whose state has, for each parameter, tensors of the parameter's shape (momentum, Adam's
-    moments) and anything else (step counts), which is kept. Other parameters are unchanged.
+    moments) and anything else (step counts), which is kept. Optimizers inside the optimizer are updated as well, such
+    as the one that SAM wraps. Other parameters are unchanged.
+
+    Raises:
+        InputError: the optimizer keeps parameters or state where they cannot be replaced; nothing is changed.
     """
     moved = {id(entry.before): entry for entry in shrunk.moved}
-    for group in optimizer.param_groups:
-        for place, parameter in enumerate(group["params"]):
-            entry = moved.get(id(parameter))
-            if entry is None:
+    check_can_be_carried(optimizer, [e.before for e in shrunk.moved], [e.after for e in shrunk.moved])
+    for own in _walked(optimizer)[0]:
+        for group in own.param_groups:
+            group["params"][:] = [moved[id(p)].after if id(p) in moved else p for p in group["params"]]
+        for parameter in [p for p in own.state if id(p) in moved]:
+            entry = moved[id(parameter)]
+            own.state[entry.after] = {
+                key: entry.cut(value) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+                for key, value in own.state.pop(parameter).items()
+            }
+
+
+def check_can_be_carried(optimizer: Any, weights: Sequence[Tensor], successors: Sequence[Tensor] = ()) -> None:
+    """Raise an error if an optimizer holds these weights, or their state, where :func:`carry_over` cannot replace them.
+
+    An optimizer may keep lists of its parameters beside its groups, as ZeroRedundancyOptimizer does, or state that does
+    not have the parameters' shapes. A loaded state may already have the shapes of the successors.
+    """
+    former = {id(old): (old.shape, new.shape) for old, new in zip(weights, successors or weights, strict=True)}
+    optimizers, elsewhere = _walked(optimizer)
+    for path, tensor in elsewhere:
+        if id(tensor) in former:
+            raise InputError(
+                f"{path} holds a weight of the network outside the optimizer's parameter groups: after a cut the "
+                "optimizer would still use the former weight.",
+                hint="pass an optimizer without this wrapper; or cut='never', which cuts only in finish().",
+            )
+    for own in optimizers:
+        for parameter, remembered in own.state.items():
+            allowed = former.get(id(parameter))
+            shapes = {key: v.shape for key, v in _items(remembered) if isinstance(v, Tensor) and v.numel() > 1}
+            odd = next((key for key, shape in shapes.items() if allowed and shape not in allowed), None)
+            if odd is not None:
+                raise InputError(
+                    f"{type(own).__name__} keeps {odd!r} of shape {tuple(shapes[odd])} for a weight of shape "
+                    f"{tuple(parameter.shape)}, which cannot be cut along with it.",
+                    hint="choose an optimizer whose state has the weights' shapes; or cut='never', which cuts only in "
+                    "finish().",
+                )
+
+
+def _walked(optimizer: Any) -> tuple[list[Any], list[tuple[str, Tensor]]]:
+    """Return an optimizer with all optimizers inside it, and the tensors that they hold outside groups and state.
+
+    Attributes, containers, and objects of classes from the optimizer's own module are searched.
+    """
+    optimizers: list[Any] = []
+    elsewhere: list[tuple[str, Tensor]] = []
+    seen: set[int] = set()
+    stack: list[tuple[str, Any, str]] = [(type(optimizer).__name__, optimizer, type(optimizer).__module__)]
+    while stack:
+        path, value, module = stack.pop()
+        if isinstance(value, Tensor):
+            elsewhere.append((path, value))
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if value is optimizer or isinstance(value, torch.optim.Optimizer):
+            optimizers.append(value)
+            module = type(value).__module__
+            seen.update(map(id, (value.param_groups, value.state)))
+            for group in value.param_groups:
+                seen.update(map(id, (group, group["params"])))
+                stack += [(f"{path}.param_groups[{key!r}]", v, module) for key, v in group.items() if key != "params"]
+            stack += [(f"{path}.state", remembered, module) for remembered in value.state.values()]
+        elif isinstance(value, Mapping):
+            stack += [(path, part, module) for part in (*value.keys(), *value.values())]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            stack += [(path, part, module) for part in value]
+        elif type(value).__module__ != module or isinstance(value, (nn.Module, type)):
+            continue
+        stack += [(f"{path}.{name}", part, module) for name, part in getattr(value, "__dict__", {}).items()]
+    return optimizers, elsewhere
+
+
+def _items(remembered: Any) -> Iterable[tuple[Any, Any]]:
+    return remembered.items() if isinstance(remembered, Mapping) else ()
+
+
+def carry_gradients(shrunk: Shrunk) -> None:
+    """Cut the gradients that were accumulated on the former host's parameters."""
+    for entry in shrunk.moved:
+        if isinstance(entry.before, nn.Parameter) and entry.before.grad is not None:
+            entry.after.grad = entry.cut(entry.before.grad)
+
+
+_HOOKS = (
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks",
+)  # fmt: skip
+
+
+def carry_hooks(host: nn.Module, smaller: nn.Module) -> None:
+    """Let the module hooks of a smaller host be removed by the handles that were returned for the former one.
+
+    A handle refers to the dictionary that holds its hook, so the smaller host gets the same dictionaries. Hooks that
+    are bound to an object outside the host stay bound to it; others are bound to the copy in the smaller host.
+    """
+    values = [value for module in host.modules() for value in (module, *vars(module).values())]
+    inside = {id(value) for value in values if hasattr(value, "__dict__")}  # not None, numbers and strings
+    modules = dict(smaller.named_modules())
+    for name, module in host.named_modules():
+        for attribute in _HOOKS:
+            hooks, copies = getattr(module, attribute), getattr(modules.get(name), attribute, {})
+            if not hooks or hooks.keys() != copies.keys():
                 continue
-            group["params"][place] = entry.after
-            remembered = optimizer.state.pop(parameter, None)
-            if remembered is not None:
-                optimizer.state[entry.after] = {
-                    key: entry.cut(value) if isinstance(value, Tensor) and value.shape == parameter.shape else value
-                    for key, value in remembered.items()
-                }
+            bound = {n: copies[n] for n, hook in hooks.items() if any(id(o) in inside for o in _bound_to(hook))}
+            if bound:
+                setattr(module, attribute, hooks.copy())
+                hooks.update(bound)
+            setattr(modules[name], attribute, hooks)
+
+
+def _bound_to(hook: Any) -> Iterable[Any]:
+    """Return the objects that a hook was made with: the hook itself, the object of a method, arguments of a partial."""
+    if isinstance(hook, functools.partial):
+        return (*_bound_to(hook.func), *hook.args, *hook.keywords.values())
+    return (hook, getattr(hook, "__self__", None))
 
 
 def carry_over_copy(model: nn.Module, former: nn.Module, shrunk: Shrunk) -> bool:
