@@ -12,7 +12,7 @@ import torch
 from typing_extensions import TypedDict
 
 from depl0._util.registry import unknown
-from depl0.analysis.selection import GroupChoice
+from depl0.analysis.plan import GroupChoice
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Preset, make_generator

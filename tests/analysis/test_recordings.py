@@ -14,6 +14,7 @@ import depl0.analysis.traces
 from depl0.equivalence.cases import Accepted, Case
 from depl0.equivalence.comparison import compare_in_training
 from depl0.host.inputs import ExampleInputs
+from depl0.search.recovery.memory import pieces
 from tests.networks.structures import STRUCTURES, Classifier, NoNorm, conv, image
 
 pytestmark = pytest.mark.structures
@@ -105,3 +106,29 @@ def test_outputs_of_evaluation_do_not_hide_a_difference_in_training() -> None:
     assert same is not None and same.agrees
     other = compare_in_training(host, {}, Scaled(host), evaluated, {}, same_in_training=True)
     assert other is not None and not other.agrees
+
+
+class MaskedTokens(nn.Module):
+    """Attention with a mask of (tokens, tokens), which is as long as the batch by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(4))
+        self.mid, self.head = nn.Linear(8, 12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.into(x)
+        x = x + F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x), mask)
+        return self.head(F.relu(self.mid(x)))
+
+
+def test_a_mask_as_long_as_the_batch_is_not_cut_by_example() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(16, 16, 8), torch.zeros(16, 16).masked_fill(torch.ones(16, 16).triu(1).bool(), -1e4)
+    gated = depl0.attach(MaskedTokens(), inputs)
+    assert gated.plan.shared_inputs == {1} and "batch of 8" in gated.plan.covered
+    one = depl0.cost(MaskedTokens(), (inputs[0][:1], inputs[1]))
+    assert depl0.cost(MaskedTokens(), inputs) == one and gated.dense_cost == one
+    batch = ExampleInputs.of(inputs).with_shared(gated.plan.shared_inputs)
+    [(x, mask), *others] = [piece.args for piece in pieces([batch], 5)]
+    assert x.shape == (5, 16, 8) and torch.equal(mask, inputs[1]) and len(others) == 3

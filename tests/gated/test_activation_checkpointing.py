@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils.checkpoint import checkpoint
 
 import depl0
-from depl0.host.functional import REENTRANT, WITHOUT_REENTRANT
+from depl0.host.calls import REENTRANT, WITHOUT_REENTRANT
 
 Inner = Literal["none", "parts", "nested", "reentrant"]
 

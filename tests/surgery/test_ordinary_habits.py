@@ -262,7 +262,7 @@ class LiteralSizes(nn.Module):
 
 
 def test_the_same_line_needs_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    from depl0.analysis.trial import Trial
+    from depl0.analysis.planning import Trial
 
     trials: list[None] = []
     run = Trial.run

@@ -14,13 +14,11 @@ import depl0.analysis.rules.moves
 import depl0.analysis.rules.parts
 import depl0.analysis.rules.scores  # noqa: F401 - they register rules
 from depl0.analysis.labels import Opaque, Reason, Stored, Value
-from depl0.analysis.plan import NO_GATE, Group, LayerReport, Plan, Product
+from depl0.analysis.plan import NO_GATE, Group, GroupChoice, LayerReport, Plan, Product, select
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
 from depl0.analysis.rules.operators import CONVOLUTIONS, RESHAPES, is_pointwise
-from depl0.analysis.rules.pointwise import pointwise_rule
-from depl0.analysis.rules.rulebook import COMPUTED_WEIGHT, RULES, unknown_rule, value_sized_rule
-from depl0.analysis.selection import GroupChoice, select
+from depl0.analysis.rules.rulebook import COMPUTED_WEIGHT, RULES, pointwise_rule, unknown_rule, value_sized_rule
 from depl0.analysis.zeros import place_sites
 from depl0.errors import NothingToPruneError
 
@@ -55,11 +53,13 @@ class Analysis:
 
     def _mark_unread(self) -> None:
         """Mark channels as unprunable if a gate on them would have no effect."""
-        labels, axes = self.state.labels, self.state.axes
-        gated = {root for axis in self.sites for root in labels.roots(axes[axis]).tolist()}
-        for axis_labels in axes.values():
-            for root in set(labels.roots(axis_labels).tolist()) - gated:
-                labels.mark_unprunable(torch.tensor([root]), Reason("no layer reads these channels"))
+        roots, axes = self.state.labels.all_roots(), self.state.axes
+        unread = torch.ones(len(roots), dtype=torch.bool)
+        for axis in self.sites:
+            unread[roots[axes[axis]]] = False
+        for members in axes.values():
+            own = roots[members]
+            self.state.labels.mark_unprunable(own[unread[own]], Reason("no layer reads these channels"))
 
     def plan(self, choice: GroupChoice) -> Plan:
         """Return a plan with numbered gates for the chosen groups."""
@@ -134,27 +134,26 @@ def _mark_written_views(
 def _number(
     state: Propagation, graphs: list[Graph], sites: dict[Axis, str], choice: GroupChoice, known: dict[str, None]
 ) -> Plan:
-    labels = state.labels
-    roots = {axis: labels.roots(axis_labels) for axis, axis_labels in state.axes.items()}
+    labels, every = state.labels, state.labels.all_roots()
+    roots = {axis: every[members] for axis, members in state.axes.items()}
     outputs = _output_axes(state)
     by_owner: dict[str, list[int]] = {}
-    for root in sorted({r for axis in outputs.values() for r in roots[axis].tolist() if labels.reason(r) is None}):
-        by_owner.setdefault(labels.owner(root), []).append(root)
+    for root in torch.cat([every[:0], *(roots[axis] for axis in outputs.values())]).unique().tolist():
+        if labels.reason(root) is None:
+            by_owner.setdefault(labels.owner(root), []).append(root)
     for owner in [owner for owner, members in by_owner.items() if len(members) == 1]:  # one channel must remain
         labels.mark_unprunable(torch.tensor(by_owner.pop(owner)), Reason("all channels are mutually coupled", owner))
-    shared = {labels.find(label) for added in state.added_to_shortcut for label in added.tolist()}
+    shared = set(torch.cat([every[:0], *(every[added] for added in state.added_to_shortcut)]).unique().tolist())
     all_groups = _make_groups(by_owner, roots, outputs, shared)
     known.update((group.name, None) for group in all_groups)
     left_out = select(all_groups, choice, known)
     groups = _make_groups(
         {g.name: by_owner[g.name] for g in all_groups if g.name not in left_out}, roots, outputs, shared
     )
-    gate_of = {root: group.offset + i for group in groups for i, root in enumerate(by_owner[group.name])}
-
-    def gates(members: Tensor) -> Tensor:
-        return torch.tensor([gate_of.get(root, NO_GATE) for root in members.tolist()])
-
-    axes = {axis: gates(members) for axis, members in roots.items()}
+    gate_of = torch.full_like(every, NO_GATE)
+    for group in groups:
+        gate_of[by_owner[group.name]] = torch.arange(group.offset, group.offset + group.size)
+    axes = {axis: gate_of[members] for axis, members in roots.items()}
     axes = {axis: numbers for axis, numbers in axes.items() if bool((numbers != NO_GATE).any())}
 
     def why(root: int) -> str:
@@ -168,23 +167,18 @@ def _number(
         sites={axis: layer for axis, layer in sites.items() if axis in axes},
         uses=tuple(use for use in state.layers if use.mode == "evaluation"),
         norm_after=_norms_after_layers(graphs),
-        replacements=_replacements(state, axes, set(gate_of)),
-        products=tuple(Product(gates(labels.roots(p.labels)), p.macs) for p in state.products),
+        replacements={
+            path: found.replacement
+            for path, found in state.replaced.items()
+            if any(axis in axes for axis in found.axes)
+            or any(bool((gate_of[every[members]] != NO_GATE).any()) for members in found.labels)
+        },
+        products=tuple(Product(gate_of[every[p.labels]], p.macs) for p in state.products),
         filters=tuple(dict.fromkeys(use.out_axis for use in state.layers if use.out_axis in axes)),
     )
     if not groups:
         raise NothingToPruneError(_nothing_to_prune(plan), hint=_what_next(choice, plan))
     return plan
-
-
-def _replacements(state: Propagation, axes: dict[Axis, Tensor], gated: set[int]) -> dict[str, Replacement]:
-    """Return the modules that need a replacement because they may lose channels."""
-    return {
-        path: found.replacement
-        for path, found in state.replaced.items()
-        if any(axis in axes for axis in found.axes)
-        or any(gated.intersection(state.labels.roots(labels).tolist()) for labels in found.labels)
-    }
 
 
 def _output_axes(state: Propagation) -> dict[str, Axis]:
@@ -213,7 +207,7 @@ def _make_groups(
     owner_of = {root: owner for owner, members in by_owner.items() for root in members}
     layers: dict[str, list[str]] = {owner: [] for owner in by_owner}
     for layer, axis in outputs.items():
-        for owner in dict.fromkeys(owner_of[r] for r in roots[axis].tolist() if r in owner_of):
+        for owner in {owner_of[root] for root in roots[axis].tolist() if root in owner_of}:
             layers[owner].append(layer)
     groups, offset = [], 0
     for owner, members in by_owner.items():
@@ -223,10 +217,11 @@ def _make_groups(
     return groups
 
 
-def _report(layer: str, roots: Tensor, gate_of: dict[int, int], why: Callable[[int], str]) -> LayerReport:
-    members = roots.tolist()
-    reasons = Counter(why(root) for root in members if root not in gate_of)
-    return LayerReport(layer, len(members), sum(root in gate_of for root in members), tuple(reasons.most_common()))
+def _report(layer: str, roots: Tensor, gate_of: Tensor, why: Callable[[int], str]) -> LayerReport:
+    without, reasons = roots[gate_of[roots] == NO_GATE], Counter[str]()
+    for root, count in zip(*(found.tolist() for found in without.unique(return_counts=True)), strict=True):
+        reasons[why(root)] += count
+    return LayerReport(layer, len(roots), len(roots) - len(without), tuple(reasons.most_common()))
 
 
 def _reports(state: Propagation, sliceable: dict[str, LayerReport]) -> tuple[LayerReport, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -14,7 +15,23 @@ from depl0.analysis.labels import Channels, Reason
 from depl0.analysis.recording import Graph, operator_name
 from depl0.analysis.rules.operators import LAYERS, PRODUCTS, RESHAPES
 from depl0.analysis.rules.parts import follow_sizes
-from depl0.analysis.trial import Failure
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The position at which a trial cut fails: the cut network cannot be run there, or computes other values."""
+
+    case: str
+    layer: str
+    line: str = ""
+    """The line of forward that raised, as printed in a traceback; "" if only values differ."""
+    training: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Return the reason why the channels at fault cannot be pruned."""
+        return "its size is fixed in the code of forward" if self.line else "its number of channels changes the values"
+
 
 Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
 """Tries the same plan again, without cutting these groups."""

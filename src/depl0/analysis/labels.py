@@ -60,8 +60,15 @@ class Labels:
         return label
 
     def roots(self, labels: Tensor) -> Tensor:
-        """Return the root of every label."""
+        """Return the root of every one of these labels."""
         return torch.tensor([self.find(label) for label in labels.tolist()], dtype=torch.long)
+
+    def all_roots(self) -> Tensor:
+        """Return the root of every label that exists, in one pass: much faster than :meth:`roots` of each axis."""
+        parents = torch.tensor(self._parent, dtype=torch.long)
+        while not torch.equal(parents, above := parents[parents]):
+            parents = above
+        return parents
 
     def join(self, left: Tensor, right: Tensor) -> None:
         """Join ``left[i]`` and ``right[i]``, which are one channel, for every i."""

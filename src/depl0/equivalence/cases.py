@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from depl0.equivalence.values import Draw, draws
 from depl0.errors import Depl0Error
 from depl0.host.inputs import ExampleInputs, output_tensors
 
@@ -37,6 +38,8 @@ class Accepted:
     refused: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     """For each input, the sampled values in the cases that are not examples."""
+    shared: frozenset[int] = frozenset()
+    """Numbers of input tensors that hold no entry per example, as another batch has shown."""
 
     @property
     def covered(self) -> tuple[str, ...]:
@@ -105,7 +108,7 @@ class Offers:
     def accepted(self) -> Accepted:
         """Return the cases that the network accepts."""
         what = self.draw.describe(self.example) if len(self.cases) > self._examples else ()
-        return Accepted(tuple(self.cases), tuple(self.outputs), tuple(self._refused), what)
+        return Accepted(tuple(self.cases), tuple(self.outputs), tuple(self._refused), what, self.example.shared)
 
     # -- values, batches and sizes -------------------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class Offers:
         self._refused += ["other values than the example's"] if self.draw.is_last else []
 
     def _rows(self) -> int:
-        return sum(max(_batch(case.inputs), 1) for case in self.cases[self._examples :])
+        return sum(case.inputs.batch() for case in self.cases[self._examples :])
 
     def _vary_shapes(self) -> tuple[bool, bool]:
         """Try other batches and another size; return whether each was accepted."""
@@ -135,12 +138,22 @@ class Offers:
             return False, False
         batched = self.drawn(f"batch of {doubled}", _shapes(self.example, doubled))
         size = self.first(self._other_sizes(doubled, f"{batched.what}, ")) is not None
-        batch = size or self.first([batched]) is not None
+        batch = size or self.first([batched]) is not None or self._shares_inputs(doubled)
         if not batch:
             size = self.first(self._other_sizes()) is not None
         for number in others:
             batch |= self.first([self.drawn(f"batch of {number}", _shapes(self.example, number))]) is not None
         return batch, size
+
+    def _shares_inputs(self, batch: int) -> bool:
+        """Try another batch without some inputs: a (16, 16) mask has no entry per example even if the batch is 16."""
+        whole, like_batch = self.example, self.example.per_example()[1:]
+        for shared in [*({number} for number in like_batch), set(like_batch)]:
+            self.example = replace(whole, shared=frozenset(shared))
+            if shared and self.first([self.drawn(f"batch of {batch}", _shapes(self.example, batch))]) is not None:
+                return True
+        self.example = whole
+        return False
 
     def _other_sizes(self, batch: int | None = None, before: str = "") -> Iterator[Case]:
         """Yield sizes of the other parity, and then sizes that suit networks with many halvings."""
@@ -177,14 +190,10 @@ def has_finite_numbers(outputs: Any) -> bool:
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def _batch(example: ExampleInputs) -> int:
-    return next((tensor.shape[0] for tensor in example.tensors() if tensor.dim() > 0), 0)
-
-
 def _other_batches(example: ExampleInputs) -> list[int]:
     """Return twice the batch, and one: code that checks for more than one image has two paths."""
-    batch = _batch(example)
-    if batch == 0:
+    batch = example.batch()
+    if not any(tensor.dim() for tensor in example.tensors()):
         return []
     doubled = 2 * batch if batch <= _LARGE_BATCH else batch // 2
     return [doubled] if batch == 1 else [doubled, 1]
@@ -197,10 +206,10 @@ def _shapes(
     channels_last: bool = False,
 ) -> Shapes:
     """Return the shapes of an example's tensors with another batch and other sizes."""
-    before, found = _batch(example), []
-    for tensor in example.tensors():
+    per_example, found = example.per_example(), []
+    for number, tensor in enumerate(example.tensors()):
         shape = list(tensor.shape)
-        if batch and shape and shape[0] == before:
+        if batch and number in per_example:
             shape[0] = batch
         for place, dim in enumerate(_spatial(tensor, channels_last) if grow else []):
             shape[dim] = grow(shape[dim], place) if grow else shape[dim]
@@ -228,3 +237,145 @@ def _one_more(size: int, place: int) -> int:
 
 def _halved(size: int, place: int) -> int:
     return size // 2 if size % 64 == 0 else size + 32
+
+
+_BYTES = 255.0
+_LARGEST_NUMBER = 1000
+"""Upper bound for integers whose meaning is unknown, for example timesteps."""
+
+
+@dataclass
+class Draw:
+    """Samples values for the inputs of an example: rows alternate between small and large values.
+
+    A network may not accept every value: an integer may be an index, a floating-point number a class. Therefore the
+    sampled range is chosen separately for both kinds.
+    """
+
+    limits: Sequence[int | None]
+    """For each input tensor: the number of valid indices, if it is known to be an index."""
+    floats: str = "wide"
+    """"wide": normal, and uniform from 0 to 255; "normal"; "example": rows of the example in another order."""
+    integers: str = "wide"
+    """For integers and booleans. "wide": any; "near": those of the example if no limit is known, masks of both values;
+    "example": unchanged."""
+    _rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
+    _turn: int = 0
+
+    def __call__(self, number: int, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor of this shape for the input with this number."""
+        if like.is_floating_point() or like.is_complex():
+            drawn = self._floats(like, shape)
+        elif like.dtype == torch.bool or self._is_mask(number, like):
+            drawn = self._mask(like, shape)
+        else:
+            drawn = self._integers(self._limit(number, like), like, shape)
+        return drawn.to(like.device, like.dtype)
+
+    @property
+    def is_last(self) -> bool:
+        """Return True if only the example's own values are used."""
+        return (self.floats, self.integers) == ("example", "example")
+
+    def next_turn(self) -> None:
+        """Swap the rows of small and large values."""
+        self._turn += 1
+
+    def _limit(self, number: int, like: Tensor) -> int | None:
+        return 256 if like.dtype == torch.uint8 else self.limits[number] if number < len(self.limits) else None
+
+    def _is_mask(self, number: int, like: Tensor) -> bool:
+        in_rows = like.dim() > 1 and self._limit(number, like) is None
+        return in_rows and bool(((like == 0) | (like == 1)).all())
+
+    def _large(self, shape: tuple[int, ...]) -> Tensor:
+        """Return a mask of the rows that get large values."""
+        rows = torch.arange(self._turn, self._turn + (shape[0] if shape else 1)) % 2 == 1
+        return rows.view(-1, *(1 for _ in shape[1:])) if shape else rows.view(())
+
+    def _floats(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if self.floats == "example":
+            tiled = _tiled(like, shape)
+            if tiled.dim() == 0 or len(tiled) < 2:
+                return tiled
+            return tiled[torch.randperm(len(tiled), generator=self._rng).to(like.device)]
+        normal = torch.randn(shape, generator=self._rng, dtype=torch.complex64 if like.is_complex() else None)
+        if self.floats == "normal" or not shape:
+            return normal
+        return torch.where(self._large(shape), _BYTES * torch.rand(shape, generator=self._rng), normal)
+
+    def _mask(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if self.integers == "example":
+            return _tiled(like, shape)
+        if not shape or shape[-1] < 2 or len(shape) == 1:
+            return self._large(shape).expand(shape)
+        mask = torch.rand(shape, generator=self._rng) < 0.5
+        mask[..., 0], mask[..., -1] = True, False  # softmax needs a position to attend to, whatever True means
+        return mask
+
+    def _integers(self, limit: int | None, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if limit is not None and self.integers != "example":
+            return torch.randint(limit, shape, generator=self._rng)
+        if self.integers == "wide" and (like.device.type == "cpu" or not like.numel()):
+            span = self._span(like)
+            few = torch.randint(max(span // 10, 1), shape, generator=self._rng)
+            return torch.where(self._large(shape), span - 1 - few, few)
+        tiled = _tiled(like, shape)
+        if self.integers == "example" or not tiled.numel():
+            return tiled
+        order = torch.randperm(tiled.numel(), generator=self._rng).to(like.device)
+        return tiled.flatten()[order].view(tiled.shape)
+
+    @staticmethod
+    def _span(like: Tensor) -> int:
+        largest = int(like.max()) if like.numel() else 0
+        return min(max(_LARGEST_NUMBER, 2 * largest + 1), torch.iinfo(like.dtype).max)
+
+    # -- descriptions --------------------------------------------------------------------------------------------------
+
+    def describe(self, example: ExampleInputs) -> tuple[str, ...]:
+        """Return a description of the sampled values for each input."""
+        leaves = pytree.tree_leaves_with_path((example.args, example.kwargs))
+        tensors = [(path, leaf) for path, leaf in leaves if isinstance(leaf, Tensor)]
+        return tuple(f"{_name(path)}: {self._words(n, leaf)}" for n, (path, leaf) in enumerate(tensors))
+
+    def _words(self, number: int, like: Tensor) -> str:
+        if like.is_floating_point() or like.is_complex():
+            return {"wide": "normal, and 0 to 255", "normal": "normal", "example": "the example's rows"}[self.floats]
+        if self.integers == "example":
+            return "as in the example"
+        if like.dtype == torch.bool or self._is_mask(number, like):
+            return "both values"
+        limit = self._limit(number, like)
+        if limit is not None:
+            return f"0 to {limit - 1}"
+        wide = self.integers == "wide" and like.device.type == "cpu"
+        return f"0 to {self._span(like) - 1}" if wide else "the example's in another order"
+
+
+def draws(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[Draw]:
+    """Yield samplers, from the widest range to the example's own values: the first one that runs is the best."""
+    is_float = [tensor.is_floating_point() or tensor.is_complex() for tensor in example.tensors()]
+    ways = [("wide", "wide"), ("wide", "near"), ("normal", "near"), ("normal", "example"), ("example", "example")]
+    for floats, integers in dict.fromkeys(
+        (floats if any(is_float) else "example", integers if not all(is_float) else "example")
+        for floats, integers in ways
+    ):
+        yield Draw(limits, floats, integers)
+
+
+def _name(path: tuple[object, ...]) -> str:
+    """Return the name of an input: its keyword, or its position."""
+    outer, *inner = path
+    first = inner[0] if inner else outer
+    name = first.key if isinstance(first, pytree.MappingKey) else f"input {getattr(first, 'idx', 0) + 1}"
+    return f"{name}{pytree.keystr(tuple(inner[1:]))}"  # type: ignore[arg-type]
+
+
+def _tiled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Repeat and crop a tensor to a shape."""
+    for dim, size in enumerate(shape):
+        have = tensor.shape[dim]
+        if have not in (0, size):
+            tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % have)
+    return tensor

@@ -29,7 +29,7 @@ from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import first_line
 from depl0.replacements.base import exact_tensors
 from depl0.replacements.constant import Removal, remove
-from depl0.replacements.weight_norm import exact_lengths
+from depl0.replacements.standardised import exact_lengths
 
 
 @dataclass(frozen=True)

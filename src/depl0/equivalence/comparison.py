@@ -21,8 +21,8 @@ from depl0._util.tensors import cast
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
 from depl0.errors import Depl0Error
+from depl0.host.calls import call_with
 from depl0.host.copies import private_copy, run_host
-from depl0.host.functional import call_with
 from depl0.host.inputs import ExampleInputs, TwoPasses, flatten_outputs, with_next_call
 from depl0.host.network import module_stack, path_of
 

@@ -26,7 +26,7 @@ from depl0.gates.generators import Generator
 from depl0.gates.rates import BETAS, gate_learning_rate
 from depl0.gates.scaling import SiteScaling
 from depl0.gates.threshold import Threshold, counted
-from depl0.host.functional import call_gated
+from depl0.host.calls import call_gated
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import Gated, check_whole, tied_names
 from depl0.select.gates import check_budget, select_gates

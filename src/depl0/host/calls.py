@@ -12,13 +12,23 @@ The functions that apply a layer's weight are recognised, with the name of the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 from typing import Any, TypeAlias, final
 
+import torch
+import torch.utils.checkpoint as checkpointing
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from depl0.errors import InputError
+from depl0.host.network import tied_names
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -99,3 +109,194 @@ class CallRecorder(TorchFunctionMode):
         if self.after is not None:
             self.after(call, result)
         return result
+
+
+def call_with(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ties: Mapping[str, tuple[str, ...]] | None = None,
+) -> Any:
+    """Call a network with these tensors in place of its own.
+
+    ``ties`` are the other names of its tensors (:func:`depl0.host.network.tied_names`). They are resolved here because
+    functional_call would not restore the tensors of a module that has two names.
+    """
+    return torch.func.functional_call(model, _with_ties(model, tensors, ties), args, kwargs, tie_weights=False)
+
+
+def _with_ties(
+    model: nn.Module, tensors: Mapping[str, Tensor], ties: Mapping[str, tuple[str, ...]] | None
+) -> dict[str, Tensor]:
+    ties = tied_names(model) if ties is None else ties
+    return {**{other: tensor for name, tensor in tensors.items() for other in ties.get(name, ())}, **tensors}
+
+
+def call_gated(
+    host: nn.Module,
+    parameters: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ties: Mapping[str, tuple[str, ...]],
+    checkpoints: bool = False,
+) -> Any:
+    """Call a network with these parameters in place of its own, including parts that are recomputed later.
+
+    ``checkpoints`` is True if the network is known to use activation checkpointing. Otherwise its classes are searched.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # compiled graphs keep their own parameters
+        return call_with(host, parameters, args, kwargs, ties)
+    if not (checkpoints or _may_checkpoint(host)):
+        return call_with(host, parameters, args, kwargs, ties)
+    _check_owners(host, parameters)
+    with _seen_again(host, _with_ties(host, parameters, ties)):
+        return call_with(host, parameters, args, kwargs, ties)
+
+
+def _check_owners(host: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    """Raise an error for a single layer in a wrapper that exposes its parameters but ignores replacements for them."""
+    for name in parameters:
+        path, _, own = name.rpartition(".")
+        if own not in (module := host.get_submodule(path))._parameters:
+            raise InputError(
+                f"{path} is wrapped in {type(module).__name__}, which hides its parameters from the gates.",
+                hint="wrap the block around the layer instead of the layer itself.",
+            )
+
+
+def _may_checkpoint(host: nn.Module) -> bool:
+    """Return True if a module of a network may use checkpoints; checked at every step, as modules may be exchanged."""
+    kinds: set[type] = set()
+    stack: list[nn.Module | None] = [host]
+    while stack:  # several times as fast as host.modules()
+        module = stack.pop()
+        if module is not None:
+            kinds.add(type(module))
+            stack.extend(module._modules.values())
+    return any(_mentions_checkpoint(kind) for kind in kinds)
+
+
+@lru_cache(maxsize=4096)
+def _mentions_checkpoint(kind: type) -> bool:
+    """Return True if the methods of a class mention checkpoints, and so may use them now or when configured to."""
+    classes = [cls for cls in kind.__mro__ if not cls.__module__.startswith("torch.nn.") and cls is not object]
+    codes = [code for cls in classes for member in vars(cls).values() if (code := _code(member)) is not None]
+    while codes:
+        code = codes.pop()
+        if any("checkpoint" in name for name in (*code.co_names, *code.co_freevars, *code.co_varnames)):
+            return True
+        codes.extend(constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return False
+
+
+def _code(member: object) -> CodeType | None:
+    function: Any = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    return getattr(inspect.unwrap(function), "__code__", None)
+
+
+@contextmanager
+def watch_checkpoints() -> Iterator[list[bool]]:
+    """Yield a list that becomes non-empty if a network that runs inside uses activation checkpointing."""
+    used: list[bool] = []
+    with _intercepted():
+        _running.watchers.append(used)
+        try:
+            yield used
+        finally:
+            _running.watchers.pop()
+
+
+# -- interception of checkpoint ----------------------------------------------------------------------------------------
+
+WITHOUT_REENTRANT, REENTRANT = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
+"""The functions that ``torch.utils.checkpoint.checkpoint`` calls, under any imported name."""
+
+
+class _Part(nn.Module):
+    """A part of the host as a function, beside the host whose parameters are replaced while it runs."""
+
+    def __init__(self, host: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.host, self._function = host, (function,)  # not as a module, or its parameters would count twice
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function[0](*args, **kwargs)
+
+
+class _Running(threading.local):
+    """The calls that are running in this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[nn.Module, Mapping[str, Tensor]]] = []
+        self.watchers: list[list[bool]] = []
+
+
+_running = _Running()
+_lock = threading.Lock()
+_count = 0
+_originals: dict[str, Any] = {}
+
+
+@contextmanager
+def _seen_again(host: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[None]:
+    _running.calls.append((host, parameters))
+    try:
+        with _intercepted():
+            yield
+    finally:
+        _running.calls.pop()
+
+
+@contextmanager
+def _intercepted() -> Iterator[None]:
+    """Intercept the calls that ``checkpoint`` makes, while any thread needs it."""
+    global _count
+    with _lock:
+        _count += 1
+        if _count == 1:
+            _originals.update({name: getattr(checkpointing, name) for name in (WITHOUT_REENTRANT, REENTRANT)})
+            setattr(checkpointing, WITHOUT_REENTRANT, _without_reentrant)
+            setattr(checkpointing, REENTRANT, _Reentrant)
+    try:
+        yield
+    finally:
+        with _lock:
+            _count -= 1
+            if _count == 0:
+                for name, original in _originals.items():
+                    setattr(checkpointing, name, original)
+
+
+def _notice() -> None:
+    for used in _running.watchers:
+        used.append(True)
+
+
+def _without_reentrant(function: Callable[..., Any], *rest: Any, **named: Any) -> Any:
+    _notice()
+    if _running.calls:
+        host, parameters = _running.calls[-1]
+        part = _Part(host, function)
+        inside = {f"host.{name}": tensor for name, tensor in parameters.items()}
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            with _seen_again(host, parameters):  # a part may contain checkpoints itself
+                return torch.func.functional_call(part, inside, args, kwargs, tie_weights=False)
+
+        function = again
+    return _originals[WITHOUT_REENTRANT](function, *rest, **named)
+
+
+class _Reentrant:
+    """Raises an error, inside a gated model, for the variant that starts a separate backward pass for every part."""
+
+    @staticmethod
+    def apply(*args: Any) -> Any:
+        _notice()
+        if _running.calls:
+            raise InputError(
+                "the network uses activation checkpointing with use_reentrant=True, which does not see the gates.",
+                hint="call torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
+            )
+        return _originals[REENTRANT].apply(*args)

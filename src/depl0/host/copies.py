@@ -18,7 +18,7 @@ from depl0._util.process import ignored_warnings
 from depl0._util.random import isolated_random
 from depl0._util.tensors import cast
 from depl0.errors import InputError
-from depl0.host.functional import call_with
+from depl0.host.calls import call_with
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import modes_kept, tied_names
 
@@ -73,6 +73,9 @@ def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:
         )
 
 
+_ATOMS, _CONTAINERS = {bool, int, float, str, bytes, type(None)}, {dict, OrderedDict, list, tuple, set}
+
+
 def _computed_tensors(model: nn.Module) -> list[Tensor]:
     """Return the tensors among a network's attributes that were computed with gradients."""
     found: dict[int, Tensor] = {}
@@ -80,10 +83,12 @@ def _computed_tensors(model: nn.Module) -> list[Tensor]:
     stack: list[Any] = [value for module in model.modules() for value in vars(module).values()]
     while stack:
         value = stack.pop()
+        if type(value) in _ATOMS or (type(value) in _CONTAINERS and not value):  # most attributes of a module
+            continue
         if isinstance(value, Tensor):
             if not value.is_leaf:
                 found[id(value)] = value
-        elif id(value) not in seen and not isinstance(value, (str, bytes, int, float, type, nn.Module)):
+        elif id(value) not in seen and not isinstance(value, (type, nn.Module)):
             seen.add(id(value))
             if isinstance(value, dict):
                 stack.extend(value.values())
@@ -147,7 +152,7 @@ class _Attributes:
     def __init__(self, model: nn.Module) -> None:
         self._seen = [(module, dict(module.__dict__)) for module in model.modules()]
         values = [value for _, attributes in self._seen for value in attributes.values()]
-        containers = (list, dict, OrderedDict, set)  # hooks are in ordered dicts
+        containers = _CONTAINERS - {tuple}  # hooks are in ordered dicts
         self._contents = [(value, value.copy()) for value in values if type(value) in containers]
 
     def restore(self) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ class ExampleInputs:
     kwargs: dict[str, Any]
     others: tuple[ExampleInputs, ...] = ()
     """Further examples, for a network that accepts several kinds of inputs."""
+    shared: frozenset[int] = frozenset()
+    """Numbers of tensors that hold no entry per example, whatever their size: a (16, 16) mask beside a batch of 16."""
 
     @classmethod
     def of(cls, inputs: object, name: str = "example_inputs") -> ExampleInputs:
@@ -79,23 +82,36 @@ class ExampleInputs:
         return tuple(tuple(arg.shape) for arg in self.args) if plain else ()
 
     def batch(self) -> int:
-        """Return the first dimension of the first tensor."""
-        first = self.tensors()[0]
-        return first.shape[0] if first.ndim else 1
+        """Return the first dimension of the first tensor that has one."""
+        return next((tensor.shape[0] for tensor in self.tensors() if tensor.ndim), 1)
+
+    def per_example(self) -> list[int]:
+        """Return the numbers of the tensors that are as long as the batch, without the shared ones."""
+        batch, tensors = self.batch(), self.tensors()
+        long = [number for number, tensor in enumerate(tensors) if tensor.ndim and tensor.shape[0] == batch]
+        return [number for number in long if number not in self.shared]
+
+    def part(self, start: int, end: int) -> ExampleInputs:
+        """Return some of the examples of a batch."""
+        own, numbers = self.per_example(), count()
+        return self.alone().map_tensors(lambda tensor: tensor[start:end] if next(numbers) in own else tensor)
 
     def first(self) -> ExampleInputs:
-        """Return the first entry of every tensor that is as long as the batch."""
-        batch = self.batch()
-        return self.map_tensors(lambda tensor: tensor[:1] if tensor.ndim and tensor.shape[0] == batch else tensor)
+        """Return the first example of a batch."""
+        return self.part(0, 1)
 
     def alone(self) -> ExampleInputs:
         """Return this example without the other examples."""
-        return ExampleInputs(self.args, self.kwargs)
+        return replace(self, others=())
+
+    def with_shared(self, shared: frozenset[int]) -> ExampleInputs:
+        """Return the same inputs, of which these tensors hold no entry per example."""
+        return replace(self, shared=shared)
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> ExampleInputs:
         """Return the same structure with ``function`` applied to every tensor."""
         args, kwargs = pytree.tree_map_only(Tensor, function, (self.args, self.kwargs))
-        return ExampleInputs(args, kwargs, tuple(other.map_tensors(function) for other in self.others))
+        return ExampleInputs(args, kwargs, tuple(other.map_tensors(function) for other in self.others), self.shared)
 
     def call(self, function: Callable[..., Any]) -> Any:
         """Call a network with copies of these inputs, because it may modify them."""

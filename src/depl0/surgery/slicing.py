@@ -15,7 +15,7 @@ from depl0.analysis.plan import NO_GATE, Plan
 from depl0.analysis.propagate import Axis, is_channel_axis
 from depl0.host.network import canonical_names
 from depl0.replacements.base import Replacement
-from depl0.replacements.weight_norm import keep_directions
+from depl0.replacements.standardised import keep_directions
 
 
 def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:

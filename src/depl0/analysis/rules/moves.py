@@ -16,9 +16,7 @@ from depl0.analysis.rules.operators import (
     MOVES,
     PARTS,
     RESHAPES,
-    is_matrix_moved,
-    layer_parts,
-    stored_matrix,
+    is_weight,
 )
 from depl0.analysis.rules.rulebook import (
     layer_name,
@@ -136,19 +134,6 @@ def move_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
             state.labels.join(first.flatten(), moved.flatten())  # concatenated parts lose the same channels
             moved = first
     return state.recover(moved, graph.layer[node])
-
-
-def is_weight(node: fx.Node) -> bool:
-    """Return True if a node is a stored matrix, or part of a stack, that is only used as the weight of layers."""
-    found = stored_matrix(node)
-
-    def reads(user: fx.Node) -> bool:
-        if is_matrix_moved(user):
-            return all(map(reads, user.users))
-        parts = layer_parts(user)
-        return parts is not None and found is not None and parts.weight is found[0] and parts.input is not node
-
-    return found is not None and node.op != "placeholder" and all(map(reads, node.users))
 
 
 @rule("index", "index_select")

@@ -123,6 +123,19 @@ def is_matrix_moved(node: fx.Node) -> bool:
     return operator_name(node) in CASTS or _is_turn(node) or _picks_matrices(node)
 
 
+def is_weight(node: fx.Node) -> bool:
+    """Return True if a node is a stored matrix, or part of a stack, that is only used as the weight of layers."""
+    found = stored_matrix(node)
+
+    def reads(user: fx.Node) -> bool:
+        if is_matrix_moved(user):
+            return all(map(reads, user.users))
+        parts = layer_parts(user)
+        return parts is not None and found is not None and parts.weight is found[0] and parts.input is not node
+
+    return found is not None and node.op != "placeholder" and all(map(reads, node.users))
+
+
 def _is_turn(node: fx.Node) -> bool:
     """Return True if a node swaps only the last two dimensions."""
     name = operator_name(node)

@@ -108,7 +108,7 @@ def compensate(
         before = torch.ones_like(before)
         host.load_state_dict(original.state_dict())
     after = without if after is None else after.detach().cpu().float()
-    inputs = [ExampleInputs.of(batch).on_device_of(host) for batch in batches]
+    inputs = [ExampleInputs.of(batch).with_shared(plan.shared_inputs).on_device_of(host) for batch in batches]
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
     readers, refused = find_readers(plan, host)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -114,18 +113,7 @@ def _storage(tensor: Tensor) -> Any:
 
 def pieces(inputs: list[ExampleInputs], size: int) -> list[ExampleInputs]:
     """Cut batches into pieces of at most ``size`` examples."""
-    return [piece for batch in inputs for piece in _cut(batch, size)]
-
-
-def _cut(inputs: ExampleInputs, size: int) -> Iterator[ExampleInputs]:
-    count = inputs.batch()
-    for start in range(0, count, size):
-        part = slice(start, start + size)
-
-        def take(tensor: Tensor, part: slice = part) -> Tensor:
-            return tensor[part] if tensor.ndim and tensor.shape[0] == count else tensor
-
-        yield inputs if count <= size else inputs.map_tensors(take)
+    return [batch.part(start, start + size) for batch in inputs for start in range(0, batch.batch(), size)]
 
 
 def training_batch(network: nn.Module, inputs: ExampleInputs, limit: int = TRAINING) -> int:

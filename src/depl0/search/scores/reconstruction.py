@@ -100,7 +100,8 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
 
     Within a group it rises in the order of removal.
     """
-    inputs = [ExampleInputs.of(batch).on_device_of(gated.host) for batch in batches]
+    shared = gated.plan.shared_inputs
+    inputs = [ExampleInputs.of(batch).with_shared(shared).on_device_of(gated.host) for batch in batches]
     look = Look(gated, inputs)
     is_there = ~gated.removed
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
