@@ -20,7 +20,7 @@ import torch
 
 from depl0._util.optional import import_torchvision
 from depl0.app.data import Batches, DataSettings, Target, open_data
-from depl0.app.data.memory import Arrays, open_arrays
+from depl0.app.data.batches import Source, open_source
 
 
 def main() -> None:
@@ -108,8 +108,9 @@ def random_pixels(settings: DataSettings) -> Batches:
     images = torch.randint(256, (50_000, 3, 32, 32), dtype=torch.uint8, generator=rng)
     labels = torch.randint(10, (50_000,), generator=rng)
     part = (images, labels)
-    arrays = Arrays("random", part, (images[:1], labels[:1]), (0.5,) * 3, (0.25,) * 3, None, 10, "crop-flip")
-    return open_arrays(arrays, settings, Target(torch.device("cpu"))).train
+    augmentations = ("crop-flip", "crop", "none")
+    source = Source("random", part, (images[:1], labels[:1]), num_classes=10, augmentations=augmentations)
+    return open_source(source, settings, Target(torch.device("cpu"))).train
 
 
 def time_epoch(batches: Batches, number: int) -> float:

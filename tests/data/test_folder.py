@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from depl0.app.data import DataSettings, open_data
-from depl0.app.data.folder import Preparation, own_size
+from depl0.app.data.readers import Transform, own_size
 from depl0.errors import DataError, InputError
 from tests.support.layouts import write_folder
 from tests.torchvision_shim import import_torchvision
@@ -48,13 +48,13 @@ def test_test_images_are_those_of_torchvision(size, side, share, name):
     image, interpolation = picture(*size), transforms.InterpolationMode(name)
     resize = transforms.Resize(round(side / share), interpolation=interpolation)
     reference = transforms.Compose([resize, transforms.CenterCrop(side)])
-    found = Preparation((side, side), share, name).centre(image)
+    found = Transform((side, side), share, name).centre(image)
     assert np.array_equal(np.array(found), np.array(reference(image)))
 
 
 def test_images_of_the_wanted_size_stay_as_they_are(tmp_path):
     image = picture(80, 48)
-    assert Preparation((48, 80)).centre(image) is image
+    assert Transform((48, 80)).centre(image) is image
     for part in ("train", "val"):
         (tmp_path / part / "ant").mkdir(parents=True)
         image.save(tmp_path / part / "ant" / "0.png")
@@ -103,5 +103,5 @@ def test_a_damaged_image_is_named_and_no_program_is_started(tmp_path, monkeypatc
 
 
 def test_other_augmentations_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"data\.augment must be imagenet or none for folder:, got 'crop' instead"):
+    with pytest.raises(InputError, match=r"data\.augment must be imagenet or none for folder, got 'crop' instead"):
         open_data(f"folder:{write_folder(tmp_path)}", DataSettings(augment="crop"))

@@ -243,7 +243,7 @@ GOOD = Numbers(4)
         ((Numbers(0), GOOD), {}, "must hold at least one example"),
         ((DataLoader(GOOD, collate_fn=str), GOOD), {}, "PyTorch's default_collate and no sampler of its own"),
         ((DataLoader(GOOD, sampler=[0, 1]), GOOD), {}, "PyTorch's default_collate and no sampler of its own"),
-        ((GOOD, GOOD), {"augment": "crop"}, "data.augment must be left out for made_here:make, whose examples have"),
+        ((GOOD, GOOD), {"augment": "crop"}, "data.augment must be none for made_here:make, got 'crop'"),
         (
             (Examples([(torch.rand(1, 4, 4), torch.rand(2), 1)]), GOOD),
             {},

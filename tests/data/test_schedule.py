@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depl0.app.data import DataSettings, Target
-from depl0.app.data.schedule import InOrder, Shuffled, split
+from depl0.app.data.schedule import InOrder, Shuffled, train_val_split
 from depl0.errors import InputError
 
 CPU = torch.device("cpu")
@@ -65,12 +65,13 @@ def test_epochs_that_cannot_be_divided_are_errors(settings, world, text):
 def test_limits_and_held_out_examples_nest(size, data):
     more = data.draw(st.integers(2, size - 1))
     fewer = data.draw(st.integers(1, more))
-    chosen = [split((size, size), DataSettings(limit_train=limit, limit_test=limit)) for limit in (fewer, more, 0)]
+    limits = [DataSettings(limit_train=limit, limit_test=limit) for limit in (fewer, more, 0)]
+    chosen = [train_val_split((size, size), settings) for settings in limits]
     for place in (0, 2):
         assert set(chosen[0][place]) <= set(chosen[1][place]) < set(chosen[2][place]) == set(range(size))
         assert len(chosen[1][place]) == more
     assert [each[1] for each in chosen] == [None] * 3
-    few, half = (split((size, size), DataSettings(validation=share)) for share in (0.26, 0.5))
+    few, half = (train_val_split((size, size), DataSettings(validation=share)) for share in (0.26, 0.5))
     assert set(few[1]) <= set(half[1]) and set(half[0]) | set(half[1]) == set(range(size))
     assert len(half[1]) == round(0.5 * size)
 
@@ -85,4 +86,4 @@ def test_limits_and_held_out_examples_nest(size, data):
 )
 def test_more_examples_than_there_are_cannot_be_chosen(settings, world, text):
     with pytest.raises(InputError, match=text):
-        split((20, 5), DataSettings(**settings), world)
+        train_val_split((20, 5), DataSettings(**settings), world)

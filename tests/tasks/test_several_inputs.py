@@ -15,7 +15,7 @@ from depl0.app.tasks import find_task
 from depl0.errors import InputError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "several-inputs.md").read_text()
-COMMANDS = re.findall(r"^depl0 (.*)$", PAGE, flags=re.MULTILINE)
+COMMANDS = re.findall(r"^depl0 (.*)$", PAGE.replace("\\\n", ""), flags=re.MULTILINE)
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from depl0.app.data.base import Batches, Data, DataInfo, Target
+from depl0.app.data.base import AUGMENTATIONS, Batches, Data, DataInfo, DataSettings, Target
 from depl0.app.data.registry import names, open_data, shown_data, with_path
-from depl0.app.data.settings import AUGMENTATIONS, DataSettings
 
 __all__ = [
     "AUGMENTATIONS",

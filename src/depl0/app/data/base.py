@@ -1,19 +1,75 @@
-"""Interface of data sets: a description, and batches that are a pure function of seed, epoch and step."""
+"""What a data set is: its description and settings, and batches that are a pure function of seed, epoch and step."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, final
+from typing import Annotated, Any, Literal, TypeAlias, final, get_args
 
+import annotated_types as at
 import torch
 from torch import Tensor
 
 from depl0._util.progress import check_stop
+from depl0.app.schema import Above0, BelowOne, Count, Number, Positive, Schema, Seed, ShareAbove0
 from depl0.errors import DataError, InputError
 
+Augmentation: TypeAlias = Literal["default", "none", "crop", "crop-flip", "imagenet"]
+AUGMENTATIONS = get_args(Augmentation)
 Split: TypeAlias = Literal["validation", "test"]
+
+
+class DataFields(Schema):
+    """How examples become batches: the fields that recipes and :class:`DataSettings` share."""
+
+    batch_size: Positive = 128
+    """Training examples per step, over all processes."""
+    eval_batch_size: Positive = 500
+    """Test examples per batch and process."""
+    mean: Annotated[tuple[Number, ...], at.MinLen(1)] | None = None
+    """Subtracted from images in [0, 1], one number per channel (default: the data set's own)."""
+    std: Annotated[tuple[Above0, ...], at.MinLen(1)] | None = None
+    """Images are divided by it, one number per channel (default: the data set's own)."""
+    augment: Augmentation = "default"
+    """crop: random crop of the zero-padded image; crop-flip: also mirrored half of the time; imagenet: random resized
+    crop, mirrored half of the time (folder: only); default: the usual choice for the data set."""
+    crop_padding: Count = 4
+    """Zeros on each side of an image before it is cropped."""
+    image_size: Positive | tuple[Positive, Positive] | None = None
+    """Resize images to this side, or to height and width (default: the data set's own size; for folder: the network's
+    own, else that of the files if all have the same small size, else 224)."""
+    crop_share: ShareAbove0 | None = None
+    """Fraction of a test image's side that the centre crop keeps (folder: only; default: the network's own, else
+    0.875). Images of the wanted size are neither resized nor cropped."""
+    interpolation: Literal["bilinear", "bicubic"] | None = None
+    """How image files are resized (folder: only; default: the network's own, else bilinear)."""
+    limit_train: Count = 0
+    """Use only this many training examples, the same for every seed; 0: all."""
+    limit_test: Count = 0
+    """Use only this many test examples, the same for every seed; 0: all."""
+    validation: BelowOne = 0.0
+    """Fraction of the training examples held out for choices, the same for every seed; the test examples are used at
+    the end only."""
+    workers: Count | None = None
+    """Processes that read examples from disk; 0: this process (default: the number of free cores, at most 8)."""
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Height and width that images are resized to; None: images keep their size."""
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+
+    def settings(self, seed: int) -> DataSettings:
+        """Return the same settings with a seed."""
+        return DataSettings(seed=seed, **{name: getattr(self, name) for name in DataFields.model_fields})
+
+
+@final
+class DataSettings(DataFields):
+    """Settings of :func:`~depl0.app.data.open_data`: :class:`DataFields`, and the seed of order and augmentation."""
+
+    seed: Seed = 0
+    """Seed of the order and augmentation of training examples."""
 
 
 @final
@@ -33,7 +89,7 @@ class DataInfo:
     validation_size: int = field(default=0, kw_only=True)
     """training examples held out for choices"""
     class_counts: tuple[tuple[int, ...], tuple[int, ...]] | None = field(default=None, kw_only=True)
-    """training and test examples of each class, if the labels are known without reading the images"""
+    """training and test examples of each class, if targets are classes"""
     input_shapes: str = field(default="", kw_only=True)
     """the inputs of one example, if they are not one image"""
     mean: tuple[float, ...] | None = None

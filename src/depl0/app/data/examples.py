@@ -1,16 +1,14 @@
-"""Batches from Datasets of users and splits of Hugging Face.
+"""Examples of users: Datasets, splits of Hugging Face, and arrays, with one or several inputs and targets.
 
-The order of the examples and the random numbers of their transforms depend only on seed, epoch and number, and not on
-the number of workers.
+The random numbers of an example's transforms depend only on seed, epoch and number, and not on the number of workers.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias, final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -28,83 +26,38 @@ from torch.utils.data import (
 )
 
 from depl0._util.random import isolated_random
-from depl0.app.data.base import Batches, Data, DataInfo, Target, are_classes, count_classes, is_integer
-from depl0.app.data.memory import Normalise, normalisation
-from depl0.app.data.schedule import TRANSFORM, Indices, Schedule, Shuffled, chosen_workers, make_data, random_stream
-from depl0.app.data.settings import DataSettings
+from depl0.app.data.base import are_classes
+from depl0.app.data.schedule import TRANSFORM, Indices, random_stream
 from depl0.errors import DataError, Depl0Error
 
 PROTOCOL = "(train, test): two Datasets or splits of Hugging Face, or two pairs of arrays (inputs, targets)"
 INPUT_NAMES = ("image", "img", "pixel_values", "images", "pixels", "inputs", "x")
 TARGET_NAMES = ("label", "labels", "target", "targets", "fine_label", "class", "y")
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""ImageNet's mean and standard deviation, the defaults for uint8 images with three channels"""
-
-Normalised: TypeAlias = dict[int, Normalise]
-"""how uint8 images are normalised, by their number of channels"""
-
-
-def open_datasets(spec: str, train: Any, test: Any, settings: DataSettings, target: Target, plain: Any = None) -> Data:
-    """Make batches of two Datasets, or of two splits of Hugging Face.
-
-    Args:
-        spec: name of the data.
-        train: the training examples, which may be augmented.
-        test: the test examples.
-        settings: batch sizes, limits and normalisation.
-        target: where batches are needed.
-        plain: the training examples without augmentation, if there is such a Dataset.
-    """
-    first = Examples(f"the training data of {spec}", train, settings.seed)
-    unaugmented = first if plain is None else replace(first, source=plain)
-    second = Examples(f"the test data of {spec}", test, settings.seed)
-    for part in (first, second):
-        if len(part.source) == 0:
-            raise DataError(f"{part.name} must hold at least one example, but holds none.")
-    with isolated_random(_seed(settings.seed, 0), accelerators=False):
-        inputs, targets = first.read(0)
-        labels = labels_of(first), labels_of(second)
-    normalised = normalised_inputs(inputs, settings, target)
-    names = class_names_of(first.source)
-    num_classes = count_classes(spec, *labels, known=len(names or ()))
-    workers = chosen_workers(settings.workers, target.world)
-
-    def batches(is_train: bool, numbers: Indices, schedule: Schedule) -> Batches:
-        without = unaugmented if is_train else second
-        part = first if is_train and isinstance(schedule, Shuffled) else without
-        return DatasetBatches(part, without, schedule, normalised, workers, target.device, numbers)
-
-    is_image = isinstance(inputs, Tensor) and inputs.ndim == 3
-    used = normalised.get(inputs.shape[0]) if is_image else None
-    info = partial(
-        DataInfo,
-        name=spec,
-        class_names=None if num_classes is None or len(names or ()) != num_classes else names,
-        image_shape=tuple(inputs.shape) if is_image else None,
-        input_shapes=shapes(inputs),
-        mean=None if used is None else used.mean,
-        std=None if used is None else used.std,
-        target_shape=tuple(targets.shape) if isinstance(targets, Tensor) else None,
-    )
-    return make_data(info, num_classes, labels, batches, (len(first.source), len(second.source)), settings, target)
 
 
 @final
 class Rows(Dataset[Any]):
     """The rows of arrays in memory: one tensor or several, with one target or several."""
 
-    def __init__(self, pair: Any, name: str) -> None:
-        self.arrays = read_pair(pair, name, is_batch=True)
-        lengths = {len(tensor) if tensor.ndim else 0 for tensor in pytree.tree_leaves(self.arrays)}
+    def __init__(self, pair: Any, name: str, device: torch.device | str = "cpu") -> None:
+        arrays = read_pair(pair, name, is_batch=True)
+        lengths = {len(tensor) if tensor.ndim else 0 for tensor in pytree.tree_leaves(arrays)}
         if len(lengths) != 1:
             raise DataError(f"{name} must have one length, got {_outline(pair)} instead.")
         self.length = lengths.pop()
+        self.arrays = pytree.tree_map(lambda tensor: tensor.to(device), arrays)
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, numbers: Any) -> Any:
-        return pytree.tree_map(lambda tensor: tensor[numbers], self.arrays)
+    def __getitem__(self, number: int) -> Any:
+        return pytree.tree_map(lambda tensor: tensor[number], self.arrays)
+
+    def select(self, numbers: Indices) -> Any:
+        """Return the inputs and targets of some rows."""
+        places = torch.from_numpy(numbers)
+        # index_select copies whole rows; indexing with a tensor would go number by number.
+        return pytree.tree_map(lambda tensor: tensor.index_select(0, places.to(tensor.device)), self.arrays)
 
 
 def as_dataset(part: Any, spec: str) -> Any:
@@ -127,9 +80,6 @@ def as_dataset(part: Any, spec: str) -> Any:
     return part
 
 
-# -- examples ----------------------------------------------------------------------------------------------------------
-
-
 @final
 @dataclass(frozen=True)
 class Examples:
@@ -143,29 +93,42 @@ class Examples:
 
     def batch(self, epoch: int, numbers: Sequence[int]) -> tuple[Any, Any]:
         """Return the inputs and targets of some examples."""
-        if isinstance(self.source, Rows):  # nothing is random, and all rows are selected at once
-            rows: tuple[Any, Any] = self.source[torch.as_tensor(numbers)]
-            return rows
-        found = []
-        for number in numbers:
-            with isolated_random(_seed(self.seed, epoch, number), accelerators=False):
-                found.append(self.read(number))
-        return collate(found)
+        return collate([self.read(number, epoch, number) for number in numbers])
 
-    def read(self, number: int) -> tuple[Any, Any]:
-        """Return the inputs and targets of an example, or raise an error that names it."""
+    def read(self, number: int, *place: int) -> tuple[Any, Any]:
+        """Return the inputs and targets of an example, or raise an error that names it.
+
+        Its random transforms depend on ``place``.
+        """
         name = f"example {number:,} of {self.name}"
+        seed = int(random_stream(self.seed, TRANSFORM, *place).integers(2**32))
         try:
-            return read_pair(self.source[number], name)
+            with isolated_random(seed, accelerators=False):
+                return read_pair(self.source[number], name)
         except Depl0Error:
             raise
         except Exception as error:
             raise DataError(f"{name} cannot be read: {type(error).__name__}: {error}") from error
 
+    def labels(self) -> Tensor | None:
+        """Return the class indices of all examples; None if targets are something else.
 
-def _seed(seed: int, *place: int) -> int:
-    """Return the seed of the random numbers of the transforms for one example."""
-    return int(random_stream(seed, TRANSFORM, *place).integers(2**32))
+        They are looked up where Datasets usually keep them; else every example is read once.
+        """
+        found = _kept_labels(self.source)
+        if found is None:
+            first = self.read(0, 0)[1]
+            if not (isinstance(first, Tensor) and are_classes(first[None])):
+                return None
+            found = [int(self.read(number, 0)[1]) for number in range(len(self.source))]
+        try:
+            labels = torch.as_tensor(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"the labels of {self.name} must be numbers, got {_outline(found)}: {error}.",
+                hint="number the classes 0, 1, 2, …",
+            ) from error
+        return labels.long() if are_classes(labels) else None
 
 
 def read_pair(example: Any, name: str, *, is_batch: bool = False) -> tuple[Any, Any]:
@@ -216,7 +179,7 @@ def as_tensors(value: Any, name: str, *, is_input: bool = False) -> Any:
 def collate(examples: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Return the inputs and the targets of examples, each stacked."""
     try:
-        inputs, targets = (tuplewise(default_collate(list(part))) for part in zip(*examples, strict=True))
+        inputs, targets = (_with_tuples(default_collate(list(part))) for part in zip(*examples, strict=True))
     except (RuntimeError, TypeError, KeyError) as error:
         found = sorted({shapes(part) for example in examples for part in example})
         raise DataError(
@@ -226,11 +189,11 @@ def collate(examples: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     return inputs, targets
 
 
-def tuplewise(collated: Any) -> Any:
+def _with_tuples(collated: Any) -> Any:
     """Return the result of the default collate with tuples in place of lists."""
     if isinstance(collated, Mapping):
-        return {str(key): tuplewise(value) for key, value in collated.items()}
-    return tuple(tuplewise(value) for value in collated) if isinstance(collated, (list, tuple)) else collated
+        return {str(key): _with_tuples(value) for key, value in collated.items()}
+    return tuple(map(_with_tuples, collated)) if isinstance(collated, (list, tuple)) else collated
 
 
 def shapes(inputs: Any) -> str:
@@ -248,23 +211,8 @@ def _outline(value: Any) -> str:
 # -- labels ------------------------------------------------------------------------------------------------------------
 
 
-def labels_of(part: Examples) -> Tensor | None:
-    """Return the class indices of all examples; None if targets are something else.
-
-    They are looked up where Datasets usually keep them; else every example is read once.
-    """
-    found = _kept_labels(part.source)
-    if found is None:
-        first = part.read(0)[1]
-        if not (isinstance(first, Tensor) and are_classes(first[None])):
-            return None
-        found = [int(part.read(number)[1]) for number in range(len(part.source))]
-    labels = torch.as_tensor(found)
-    return labels.long() if are_classes(labels) else None
-
-
 def _kept_labels(examples: Any) -> Any:
-    if is_hugging_face(examples):
+    if _is_hugging_face(examples):
         return examples[_column(examples)]
     if isinstance(examples, Subset):
         labels = _kept_labels(examples.dataset)
@@ -277,7 +225,7 @@ def _kept_labels(examples: Any) -> Any:
 
 def class_names_of(examples: Any) -> tuple[str, ...] | None:
     """Return the names of the classes, if a Dataset has them."""
-    if is_hugging_face(examples):
+    if _is_hugging_face(examples):
         names = getattr(examples.features.get(_column(examples)), "names", None)
     else:
         while isinstance(examples, Subset):
@@ -286,7 +234,7 @@ def class_names_of(examples: Any) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if isinstance(names, (list, tuple)) else None
 
 
-def is_hugging_face(data: object) -> bool:
+def _is_hugging_face(data: object) -> bool:
     """Return True if data is a split of Hugging Face's ``datasets``."""
     package = sys.modules.get("datasets")
     return package is not None and isinstance(data, package.Dataset)
@@ -294,108 +242,3 @@ def is_hugging_face(data: object) -> bool:
 
 def _column(examples: Any) -> str:
     return next((name for name in TARGET_NAMES if name in examples.column_names), TARGET_NAMES[0])
-
-
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-
-def normalised_inputs(inputs: Any, settings: DataSettings, target: Target) -> Normalised:
-    """Return the normalisation of the uint8 images of an example; floats are not normalised."""
-    images = [tensor for tensor in pytree.tree_leaves(inputs) if tensor.dtype == torch.uint8 and tensor.ndim == 3]
-    found = {}
-    for channels in {len(image) for image in images}:
-        own = (MEAN, STD) if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
-        found[channels] = Normalise(*normalisation(settings, own), target.device)
-    return found
-
-
-def placed(inputs: Any, targets: Any, normalised: Normalised, device: torch.device) -> tuple[Any, Any]:
-    """Move a batch to the device, its images normalised and its integer targets as int64."""
-
-    def input_on_device(tensor: Tensor) -> Tensor:
-        tensor = tensor.to(device, non_blocking=True)
-        if tensor.dtype != torch.uint8 or tensor.ndim != 4:
-            return tensor
-        if tensor.shape[1] not in normalised:
-            raise DataError("the images of a batch must all be floats, or all uint8 with as many channels, got both.")
-        return normalised[tensor.shape[1]](tensor)
-
-    def target_on_device(tensor: Tensor) -> Tensor:
-        tensor = tensor.to(device, non_blocking=True)
-        return tensor.long() if is_integer(tensor) else tensor
-
-    return pytree.tree_map(input_on_device, inputs), pytree.tree_map(target_on_device, targets)
-
-
-@final
-class DatasetBatches(Batches):
-    """Batches of examples that are read on demand, in worker processes if wanted.
-
-    Args:
-        source: the examples, with augmentation.
-        plain: the same without augmentation.
-        schedule: the examples of each step, as places in ``numbers``.
-        normalised: how images are normalised.
-        workers: number of processes that read.
-        device: device of the batches.
-        numbers: the examples of this part.
-    """
-
-    def __init__(
-        self,
-        source: Examples,
-        plain: Examples,
-        schedule: Schedule,
-        normalised: Normalised,
-        workers: int,
-        device: torch.device,
-        numbers: Indices,
-    ) -> None:
-        super().__init__(schedule.size, schedule.steps)
-        self._source, self._plain, self._schedule = source, plain, schedule
-        self._normalised, self._workers, self._device, self._numbers = normalised, workers, device, numbers
-
-    def plain(self) -> DatasetBatches:
-        """Return the batches without augmentation."""
-        others = self._schedule, self._normalised, self._workers, self._device, self._numbers
-        return DatasetBatches(self._plain, self._plain, *others)
-
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the batches of one epoch from a step on."""
-        steps = [self._numbers[step].tolist() for step in self._schedule.epoch(epoch)[first_step:]]
-        loader: DataLoader[Any] = DataLoader(
-            _Steps(self._source, epoch, steps),
-            batch_size=None,
-            collate_fn=_unchanged,
-            num_workers=self._workers,
-            pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # otherwise the loader would use the global generator
-        )
-        for batch in loader:
-            if isinstance(batch, Depl0Error):
-                raise batch
-            inputs, targets = batch
-            yield placed(inputs, targets, self._normalised, self._device)
-
-
-@final
-@dataclass(frozen=True)
-class _Steps(Dataset[Any]):
-    """The batches of an epoch, by step. Errors are returned, because workers would wrap them in a traceback."""
-
-    source: Examples
-    epoch: int
-    steps: list[list[int]]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, step: int) -> tuple[Any, Any] | Depl0Error:
-        try:
-            return self.source.batch(self.epoch, self.steps[step])
-        except Depl0Error as error:
-            return error
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch

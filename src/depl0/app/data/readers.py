@@ -1,19 +1,24 @@
-"""Small published data sets, read from their own files into memory: digits, MNIST, Fashion-MNIST, CIFAR."""
+"""Data sets in files: digits, MNIST, Fashion-MNIST and CIFAR, which are read into memory, and folders of images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from depl0._util.optional import require, torchvision
-from depl0.app.data.memory import Arrays, Part
+from depl0.app.data.base import DataSettings
+from depl0.app.data.batches import Source
 from depl0.errors import DataError
+
+Part: TypeAlias = tuple[Tensor, Tensor]
+"""images, uint8 (number, channels, height, width), and their classes"""
 
 DIGITS = tuple(str(digit) for digit in range(10))
 GARMENTS = (*["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag"], "Ankle boot")
@@ -22,9 +27,43 @@ SPLIT_SEED = 0
 MAX_RECORDS = 50_000
 SITE = "https://www.cs.toronto.edu/~kriz"
 AGAIN = "it is damaged or an incomplete copy: download it again."
+IMAGE_SIZE = 224
+CROP_SHARE = 224 / 256  # of the shorter side, for the centre crop
+LARGEST_OWN = 256
+"""largest longer side of files that keep their size"""
+INSPECTED = 64
+"""number of files whose size is read"""
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
+"""Pillow supports other formats that are programs, and runs an interpreter to draw them."""
+MAX_PIXELS = 64_000_000
+"""pixels of one image: half a gigabyte while it is decoded"""
 
 
-def read_digits(path: Path) -> Arrays:
+def _in_memory(
+    name: str,
+    parts: Iterable[Part],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    class_names: tuple[str, ...] | None,
+    *,
+    augment: str = "crop-flip",
+    num_classes: int = 10,
+) -> Source:
+    """Return a data set of small images. ``augment`` is the default of ``data.augment``."""
+    train, test = parts
+    augmentations = tuple(dict.fromkeys((augment, "crop-flip", "crop", "none")))
+    return Source(
+        name,
+        train,
+        test,
+        num_classes=num_classes,
+        class_names=class_names,
+        normalisation=(mean, std),
+        augmentations=augmentations,
+    )
+
+
+def read_digits(path: Path) -> Source:
     """Return the 8×8 digits of scikit-learn: 1,437 for training and 360 for testing, always the same ones."""
     bunch = require("sklearn.datasets", "scikit-learn", "for the digits").load_digits()
     levels = np.asarray(bunch.images)  # (1797, 8, 8), from 0 to 16
@@ -36,22 +75,20 @@ def read_digits(path: Path) -> Arrays:
     test = np.sort(by_class[::5])
     train = np.setdiff1d(by_class, test)
     first, second = ((images[chosen], torch.from_numpy(labels[chosen])) for chosen in (train, test))
-    return Arrays("digits", first, second, (0.3055,), (0.3760,), DIGITS, 10)
+    return _in_memory("digits", (first, second), (0.3055,), (0.3760,), DIGITS, augment="none")
 
 
 # -- MNIST: four idx files, gzipped or not -----------------------------------------------------------------------------
 
 
-def read_mnist(path: Path) -> Arrays:
+def read_mnist(path: Path) -> Source:
     """Return MNIST from the folder that torchvision keeps it in."""
-    train, test = _mnist_parts("MNIST", path)
-    return Arrays("mnist", train, test, (0.1307,), (0.3081,), DIGITS, 10)
+    return _in_memory("mnist", _mnist_parts("MNIST", path), (0.1307,), (0.3081,), DIGITS, augment="none")
 
 
-def read_fashion_mnist(path: Path) -> Arrays:
+def read_fashion_mnist(path: Path) -> Source:
     """Return Fashion-MNIST from the folder that torchvision keeps it in."""
-    train, test = _mnist_parts("FashionMNIST", path)
-    return Arrays("fashion-mnist", train, test, (0.2860,), (0.3530,), GARMENTS, 10, "crop-flip")
+    return _in_memory("fashion-mnist", _mnist_parts("FashionMNIST", path), (0.2860,), (0.3530,), GARMENTS)
 
 
 def _mnist_parts(name: str, path: Path) -> Iterator[Part]:
@@ -103,19 +140,19 @@ CIFAR10 = Cifar("cifar10", "cifar-10-batches-bin", _BATCHES, "test_batch.bin", 1
 CIFAR100 = Cifar("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", 100, 2, "cifar-100-binary.tar.gz")
 
 
-def read_cifar10(path: Path) -> Arrays:
+def read_cifar10(path: Path) -> Source:
     """Return CIFAR-10 from the folder of its binary files, or the folder around it."""
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return Arrays("cifar10", *_read_cifar(path, CIFAR10)[1:], mean, std, CIFAR10_CLASSES, 10, "crop-flip")
+    return _in_memory("cifar10", _read_cifar(path, CIFAR10)[1:], mean, std, CIFAR10_CLASSES)
 
 
-def read_cifar100(path: Path) -> Arrays:
+def read_cifar100(path: Path) -> Source:
     """Return CIFAR-100 with its 100 fine classes, from the folder of its binary files, or the folder around it."""
-    folder, train, test = _read_cifar(path, CIFAR100)
+    folder, *parts = _read_cifar(path, CIFAR100)
     listed = folder / "fine_label_names.txt"
     names = tuple(listed.read_text(errors="replace").split()[:101]) if listed.is_file() else ()
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return Arrays("cifar100", train, test, mean, std, names if len(names) == 100 else None, 100, "crop-flip")
+    return _in_memory("cifar100", parts, mean, std, names if len(names) == 100 else None, num_classes=100)
 
 
 def _read_cifar(path: Path, cifar: Cifar) -> tuple[Path, Part, Part]:
@@ -153,7 +190,112 @@ def _checked(labels: Tensor, num_classes: int, where: Path) -> Tensor:
     return labels
 
 
-READERS: dict[str, Callable[[Path], Arrays]] = {
+# -- folders of images -------------------------------------------------------------------------------------------------
+
+
+def read_folder(path: Path, settings: DataSettings) -> Source:
+    """Return the images below ``train`` and ``val`` (or ``test``), in one folder per class, like ImageNet.
+
+    torchvision finds the files and transforms the images. Training takes a random part of each, testing the centre.
+    """
+    centre = Transform(
+        settings.sides or (IMAGE_SIZE, IMAGE_SIZE),
+        settings.crop_share or CROP_SHARE,
+        settings.interpolation or "bilinear",
+    )
+    plain, test = image_folders(path, centre)
+    train = plain if settings.augment == "none" else image_folders(path, centre.randomised())[0]
+    return Source("folder", train, test, plain, augmentations=("imagenet", "none"))
+
+
+def image_folders(path: Path, transform: Any = None) -> tuple[Any, Any]:
+    """Return the training and the test images of a folder as Datasets of torchvision."""
+    folder = torchvision().datasets.ImageFolder
+    train, test = path / "train", path / "val" if (path / "val").is_dir() else path / "test"
+    if not (train.is_dir() and test.is_dir()):
+        raise DataError(
+            f"{path} must be a folder that holds the folders train and val (or test).",
+            hint="put the images in train/CLASS/ and val/CLASS/.",
+        )
+    try:
+        parts = tuple(folder(str(part), transform, loader=decode) for part in (train, test))
+    except FileNotFoundError as error:
+        raise DataError(f"{path} must have one folder per class, with images in each: {error}") from error
+    unlike = sorted({*parts[0].classes} ^ {*parts[1].classes})
+    if unlike:
+        shown = ", ".join(unlike[:5]) + (" and more" if len(unlike) > 5 else "")
+        raise DataError(f"{train} and {test.name} must have the same class folders; only one of them has {shown}.")
+    return parts[0], parts[1]
+
+
+def own_size(path: Path) -> tuple[int, int] | None:
+    """Return the height and width of a folder's images if all inspected images have the same small size."""
+    files, found = [file for file, _ in image_folders(path)[0].samples], set()
+    for file in files[:: -(-len(files) // INSPECTED)]:
+        with suppress(Exception), _pillow().open(file, formats=FORMATS) as image:  # damaged ones are named when decoded
+            found.add((image.height, image.width))
+    size = found.pop() if len(found) == 1 else (0, 0)
+    return size if 0 < max(size) <= LARGEST_OWN else None
+
+
+@final
+@dataclass(frozen=True)
+class Transform:
+    """Turns Pillow images into uint8 tensors of one size: their centre, or what ``random`` makes of them."""
+
+    sides: tuple[int, int]
+    crop_share: float = CROP_SHARE
+    interpolation: str = "bilinear"
+    random: Any = None
+
+    def randomised(self) -> Transform:
+        """Return the preparation that takes a random part of an image, and mirrors it half of the time."""
+        transforms = torchvision().transforms
+        crop = transforms.RandomResizedCrop(self.sides, interpolation=transforms.InterpolationMode(self.interpolation))
+        random = transforms.Compose([crop, transforms.RandomHorizontalFlip()])
+        return Transform(self.sides, self.crop_share, self.interpolation, random)
+
+    def __call__(self, image: Any) -> Tensor:
+        """Return the image as a tensor."""
+        prepared = self.centre(image) if self.random is None else self.random(image)
+        tensor: Tensor = torchvision().transforms.functional.pil_to_tensor(prepared)
+        return tensor
+
+    def centre(self, image: Any) -> Any:
+        """Return the centre of a resized Pillow image; an image of the wanted size is unchanged."""
+        (tall, wide), (width, height) = self.sides, image.size
+        if (width, height) == (wide, tall):
+            return image
+        least_wide, least_tall = round(wide / self.crop_share), round(tall / self.crop_share)
+        if width * tall <= height * wide:  # narrower than the wanted shape
+            scaled = (least_wide, int(least_wide * height / width))
+        else:
+            scaled = (int(least_tall * width / height), least_tall)
+        resized = image.resize(scaled, _pillow().Resampling[self.interpolation.upper()])
+        return torchvision().transforms.functional.center_crop(resized, list(self.sides))
+
+
+def decode(path: str) -> Any:
+    """Return a file as a Pillow image with three channels."""
+    try:
+        with _pillow().open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"it has {image.width:,} × {image.height:,} pixels, more than {MAX_PIXELS:,}")
+            return image.convert("RGB")
+    except MemoryError:
+        raise
+    except Exception as error:  # the errors of Pillow in a damaged file are not documented: OSError, struct.error, …
+        raise DataError(
+            f"{path} cannot be decoded as an image: {error}.",
+            hint=f"replace it by one of {', '.join(FORMATS)}, or take it out of the folder.",
+        ) from error
+
+
+def _pillow() -> Any:
+    return require("PIL.Image", "pillow", "to decode image files")
+
+
+READERS: dict[str, Callable[[Path], Source]] = {
     "digits": read_digits,
     "mnist": read_mnist,
     "fashion-mnist": read_fashion_mnist,

@@ -11,12 +11,10 @@ import torch
 
 from depl0._util.registry import nearest, question
 from depl0._util.user_code import UserCallable, is_importable, load_callable, shown_spec
-from depl0.app.data.base import Data, Target
-from depl0.app.data.examples import PROTOCOL, as_dataset, open_datasets
-from depl0.app.data.folder import open_folder
-from depl0.app.data.memory import open_arrays
-from depl0.app.data.readers import READERS
-from depl0.app.data.settings import DataSettings
+from depl0.app.data.base import Data, DataSettings, Target
+from depl0.app.data.batches import Source, open_source
+from depl0.app.data.examples import PROTOCOL, as_dataset
+from depl0.app.data.readers import READERS, read_folder
 from depl0.errors import DataError, InputError
 
 BUNDLED = ("digits",)
@@ -53,18 +51,17 @@ def open_data(
     >>> tuple(images.shape), labels.dtype
     ((64, 1, 8, 8), torch.int64)
     """
-    target = Target(_checked_device(device), rank, world)
+    target = Target(torch.device(device), rank, world)
     settings = DataSettings() if settings is None else settings
     name, colon, path = spec.partition(":")
     if name not in NAMES:
-        return _open_own(_find_own(spec, name), settings, target)
+        return open_source(_own_source(_find_own(spec, name), settings, target), settings, target)
     if bool(path) == (name in BUNDLED) or (colon and not path):
         form = name if name in BUNDLED else f"{name}:DIR, with the folder of its files"
         raise InputError(f"the data set {name!r} must be written {form}, got {spec!r} instead.")
     folder = Path(path).expanduser()
-    if name == "folder":
-        return open_folder(folder, settings, target)
-    return open_arrays(READERS[name](folder), settings, target)
+    source = read_folder(folder, settings) if name == "folder" else READERS[name](folder)
+    return open_source(source, settings, target)
 
 
 def with_path(spec: str, change: Callable[[str], str]) -> str:
@@ -97,8 +94,8 @@ def _find_own(spec: str, name: str) -> UserCallable:
     )
 
 
-def _open_own(make: UserCallable, settings: DataSettings, target: Target) -> Data:
-    """Call the user's function, which may take ``settings``, ``device``, ``rank`` and ``world``, and make batches."""
+def _own_source(make: UserCallable, settings: DataSettings, target: Target) -> Source:
+    """Return the result of the user's function, which may take ``settings``, ``device``, ``rank`` and ``world``."""
     offered = {"settings": settings, "device": target.device, "rank": target.rank, "world": target.world}
     arguments, spec = make.wanted(offered), make.spec
     make.check_call(arguments, "only settings, device, rank and world are passed; give the others a default.")
@@ -113,22 +110,11 @@ def _open_own(make: UserCallable, settings: DataSettings, target: Target) -> Dat
         made = made["train"], made[test]
     if not isinstance(made, (tuple, list)) or len(made) != 2:
         raise DataError(f"{spec} must return {PROTOCOL}, got {type(made).__name__} instead.")
-    for name, value in {"augment": settings.augment, "image_size": settings.image_size}.items():
-        if value not in ("default", "none", None):
-            raise InputError(
-                f"data.{name} must be left out for {spec}, whose examples have their own transforms, "
-                f"got {value!r} instead.",
-                hint="torchvision.transforms.v2 has Resize, RandomCrop, RandomHorizontalFlip and many more.",
-            )
+    if settings.image_size is not None:
+        raise InputError(
+            f"data.image_size must be left out for {spec}, whose examples have their own transforms, "
+            f"got {settings.image_size!r} instead.",
+            hint="torchvision.transforms.v2.Resize((height, width)) resizes images.",
+        )
     train, test = (as_dataset(part, spec) for part in made)
-    return open_datasets(spec, train, test, settings, target)
-
-
-def _checked_device(device: str | torch.device) -> torch.device:
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"The device {str(device)!r} cannot be used: {reason}", hint="use 'cpu'.") from error
-    return chosen
+    return Source(spec, train, test)

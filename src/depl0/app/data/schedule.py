@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import abc
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from depl0.app.data.base import Batches, Data, DataInfo, Target
-from depl0.app.data.settings import DataSettings
+from depl0.app.data.base import DataSettings, Target
 from depl0.errors import InputError
 
 Indices = npt.NDArray[np.int64]
@@ -34,20 +31,8 @@ def random_stream(seed: int, purpose: int, *place: int) -> np.random.Generator:
     return np.random.default_rng([seed, purpose, *place])
 
 
-class Schedule(abc.ABC):
-    """The examples that this rank takes in each step of an epoch."""
-
-    size: int
-    """examples of this rank in one epoch"""
-    steps: int
-
-    @abc.abstractmethod
-    def epoch(self, number: int) -> Sequence[Indices]:
-        """Return one array of example numbers for each step."""
-
-
 @final
-class Shuffled(Schedule):
+class Shuffled:
     """Training: a new order in every epoch, cut into batches of which each rank takes an equal slice.
 
     The order does not depend on the number of ranks. Examples that do not fill a last batch are left out of the epoch.
@@ -79,9 +64,16 @@ class Shuffled(Schedule):
         """Cut values in epoch order into steps: (steps, examples of this rank)."""
         return values[: self.steps * self.batch].reshape(self.steps, self.batch)[:, self.mine]
 
+    def crops(self, epoch: int, padding: int) -> Indices:
+        """Sample top, left and flip of the crops of an epoch: (3, steps, examples of this rank)."""
+        rng = random_stream(self.seed, CROP, epoch)
+        top, left = rng.integers(0, 2 * padding, size=(2, self._examples), endpoint=True)
+        flip = rng.integers(0, 1, size=self._examples, endpoint=True)
+        return np.stack([self.share(values) for values in (top, left, flip)])
+
 
 @final
-class InOrder(Schedule):
+class InOrder:
     """Testing: every example once, in order; each rank has a part of its own."""
 
     def __init__(self, size: int, settings: DataSettings, target: Target) -> None:
@@ -97,16 +89,18 @@ class InOrder(Schedule):
         return [np.arange(start, min(start + self._batch, self._end)) for start in starts]
 
 
-def split(sizes: tuple[int, int], settings: DataSettings, world: int = 1) -> tuple[Indices, Indices | None, Indices]:
+def train_val_split(
+    sizes: tuple[int, int], settings: DataSettings, world: int = 1
+) -> tuple[Indices, Indices | None, Indices]:
     """Return the numbers of the examples for training, for validation (None: none held out) and for testing.
 
     The choice is the same for every seed; smaller limits and fractions choose a subset of the examples of larger ones.
 
-    >>> train, validation, test = split((10, 4), DataSettings(validation=0.2, limit_test=2))
+    >>> train, validation, test = train_val_split((10, 4), DataSettings(validation=0.2, limit_test=2))
     >>> len(train), validation.tolist(), test.tolist()
     (8, [2, 7], [0, 2])
     """
-    train, test = _limited(sizes[0], settings.limit_train, "train"), _limited(sizes[1], settings.limit_test, "test")
+    train, test = _subset(sizes[0], settings.limit_train, "train"), _subset(sizes[1], settings.limit_test, "test")
     if settings.validation == 0:
         return train, None, test
     size = len(train)
@@ -121,7 +115,7 @@ def split(sizes: tuple[int, int], settings: DataSettings, world: int = 1) -> tup
     return train[np.sort(order[number:])], train[np.sort(order[:number])], test
 
 
-def _limited(size: int, limit: int, part: str) -> Indices:
+def _subset(size: int, limit: int, part: str) -> Indices:
     if limit > size:
         raise InputError(
             f"data.limit_{part} must be at most {size:,}, the number of {part} examples, got {limit:,} instead.",
@@ -143,51 +137,3 @@ def chosen_workers(wanted: int | None, world: int = 1) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     spare = cores // world - 1  # one core trains
     return min(spare, MAX_WORKERS) if spare > 1 else 0
-
-
-MakeBatches: TypeAlias = Callable[[bool, Indices, Schedule], Batches]
-"""from whether the examples are training examples, their numbers, and a schedule of these"""
-
-
-def make_data(
-    describe: Callable[..., DataInfo],
-    num_classes: int | None,
-    targets: tuple[Any, Any],
-    batches: MakeBatches,
-    sizes: tuple[int, int],
-    settings: DataSettings,
-    target: Target,
-) -> Data:
-    """Divide examples into parts and make batches of each.
-
-    Args:
-        describe: takes the number of classes, the sizes and the class counts.
-        num_classes: None if targets are not class indices; they are then ignored.
-        targets: of all training and all test examples.
-        batches: makes the batches of some of the examples.
-        sizes: the numbers of training and of test examples.
-        settings: limits, examples held out for validation, batch sizes.
-        target: where batches are needed.
-    """
-    train, held_out, test = split(sizes, settings, target.world)
-
-    def in_order(is_train: bool, numbers: Indices) -> Batches:
-        return batches(is_train, numbers, InOrder(len(numbers), settings, target))
-
-    def counts(labels: Any, numbers: Indices) -> tuple[int, ...]:
-        chosen = torch.as_tensor(labels)[torch.from_numpy(numbers)]
-        return tuple(torch.bincount(chosen, minlength=num_classes or 0).tolist())
-
-    info = describe(
-        num_classes=num_classes,
-        train_size=len(train),
-        test_size=len(test),
-        validation_size=0 if held_out is None else len(held_out),
-        class_counts=None if num_classes is None else (counts(targets[0], train), counts(targets[1], test)),
-    )
-    return Data(
-        info,
-        train=batches(True, train, Shuffled(len(train), settings, target)),
-        test=in_order(False, test),
-        validation=None if held_out is None else in_order(True, held_out),
-    )

@@ -12,7 +12,7 @@ import annotated_types as at
 from pydantic import Strict, model_validator
 from typing_extensions import Self
 
-from depl0.app.data.settings import DataFields
+from depl0.app.data.base import DataFields
 from depl0.app.methods import METHODS, Learned, Method, Scored
 from depl0.app.models.spec import check_spec
 from depl0.app.schema import (

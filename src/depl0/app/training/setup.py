@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.random import seed_everything
 from depl0.app.data import Data, DataInfo, open_data
-from depl0.app.data.folder import IMAGE_SIZE, image_folders, own_size
+from depl0.app.data.readers import IMAGE_SIZE, image_folders, own_size
 from depl0.app.methods import Scored
 from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
 from depl0.app.models.pretrained import has_published, names_weights, published_weights
