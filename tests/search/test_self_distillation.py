@@ -159,6 +159,28 @@ def test_kept_channels_of_a_residual_stream_are_compared() -> None:
     assert errors["with"] < 0.8 * errors["without"]
 
 
+class Funnel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(1, 40, 1), nn.Conv2d(40, 24, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(self.wide(x).relu())
+
+
+def test_kept_inputs_of_a_layer_are_not_taken_for_kept_outputs() -> None:
+    """Both are 10 channels, but the inputs have higher numbers than there are outputs."""
+    torch.manual_seed(0)
+    inputs = torch.randn(4, 1, 4, 4)
+    gated = depl0.attach(nn.Sequential(Funnel(), nn.ReLU(), nn.Conv2d(24, 3, 1)).eval(), inputs[:1])
+    gates = torch.zeros(gated.plan.num_gates)
+    for group in gated.plan.groups:
+        gates[group.offset + group.size - 10 : group.offset + group.size] = 1
+    gated.fix_gates(gates)
+    ((axis, places),) = kept_channels(gated, gated.extract(), inputs).values()
+    assert axis == 1 and places.tolist() == list(range(14, 24))
+
+
 def test_interrupted_recovery_gives_back_the_best_so_far(trained: nn.Module) -> None:
     steps = 0
 

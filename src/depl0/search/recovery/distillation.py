@@ -171,8 +171,8 @@ def kept_channels(gated: GatedModel, pruned: nn.Module, inputs: Any) -> dict[str
         if own.dim() != whole[name].dim() or len(changed) != 1:
             continue
         (axis,) = changed
-        for (tensor, _), positions in record.positions.items():
-            same = whole[name].shape[axis] == record.dense_shapes.get(tensor, (0,))[0]
+        for (tensor, along), positions in record.positions.items():
+            same = record.dense_shapes.get(tensor, ())[along : along + 1] == (whole[name].shape[axis],)
             if not (tensor.startswith(f"{name}.") and same and len(positions) == own.shape[axis]):
                 continue
             if torch.allclose(whole[name].index_select(axis, positions.to(own.device)), own, rtol=1e-3, atol=1e-4):
