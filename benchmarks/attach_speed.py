@@ -47,7 +47,7 @@ def main() -> None:
     torch.manual_seed(0)
     print(f"{'network':<24} {'channels':>8} {'attach':>8} {'extract':>8} {'seconds':>8} {'ms/channel':>10}")
     measure("ResNet-50", build("resnet50"))
-    from tests.torchvision_shim import import_torchvision
+    from depl0._util.optional import import_torchvision
 
     models = import_torchvision().models
     for width in (0.5, 1.0, 2.0, 4.0):

@@ -30,7 +30,7 @@ def build(name: str) -> nn.Module:
     """Return a network by its name: built in, or of torchvision."""
     if name in models.names():
         return models.build(name)
-    from tests.torchvision_shim import import_torchvision
+    from depl0._util.optional import import_torchvision
 
     model: nn.Module = import_torchvision().models.get_model(name, weights=None)
     return model

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,44 +72,11 @@ def server() -> Iterator[ForkServer]:
     made.close()
 
 
-class Garbage:
-    """Keeps full garbage collections cheap, by taking what has come to stay out of the collector's sight.
+@pytest.fixture(scope="module", autouse=True)
+def _cheap_collections() -> None:
+    """Keep full garbage collections cheap: Accelerate makes one after every phase of a run.
 
-    Accelerate collects garbage after every phase of a run. What tests import and compile on their way (torch.export,
-    Transformers, ONNX, …) is a million objects in the end, and each of those collections would go through all of them.
+    What tests import and compile (torch.export, Transformers, ONNX, …) is a million objects in the end, which stay.
     """
-
-    LIMIT = 0.04
-    """seconds of processor time that a full collection may take"""
-
-    def __init__(self) -> None:
-        self._began = 0.0
-        self._slow = True  # the first freeze is that of everything imported for collection
-        gc.callbacks.append(self._collected)
-
-    def freeze_when_slow(self) -> None:
-        """Freeze everything that is alive, if the last collections have become slow; called between tests."""
-        if self._slow:
-            gc.collect()
-            gc.freeze()
-            self._slow = False
-
-    def _collected(self, phase: str, info: dict[str, int]) -> None:
-        if info["generation"] < 2:
-            return
-        if phase == "start":
-            self._began = time.thread_time()
-        elif time.thread_time() - self._began > self.LIMIT:
-            self._slow = True
-
-
-garbage = Garbage()
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    garbage.freeze_when_slow()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    garbage.freeze_when_slow()
+    gc.collect()
+    gc.freeze()

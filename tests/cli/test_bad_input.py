@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from depl0._util.optional import import_torchvision
 from tests.cli.conftest import Type
-from tests.torchvision_shim import import_torchvision
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from depl0._util.optional import import_torchvision
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import parse_recipe
 from tests.cli.conftest import Type
-from tests.torchvision_shim import import_torchvision
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 import depl0
+from depl0._util.optional import import_torchvision
 from depl0.app.models.spec import build_model
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.training import evaluate as evaluating
 from tests.cli.conftest import Type
 from tests.support.layouts import write_cifar10
-from tests.torchvision_shim import import_torchvision
 
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
+from depl0._util.optional import import_torchvision
 from depl0.app.data import DataSettings, open_data
 from depl0.app.data.readers import Transform, own_size
 from depl0.errors import DataError, InputError
 from tests.support.layouts import write_folder
-from tests.torchvision_shim import import_torchvision
 
 
 def picture(width, height, seed=0):

@@ -51,7 +51,7 @@ def check_load(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["compact.json", "compact.safetensors"])
-@cases(150, times=2)
+@cases(150)
 @given(rng=seeds)
 def test_damaged_compact_networks(saved: tuple[Path, bytes, bytes], file: str, rng: Random) -> None:
     folder, header, values = saved
@@ -87,7 +87,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
-@cases(200, times=2)
+@cases(200)
 @given(rng=seeds)
 def test_damaged_checkpoints(checkpoint: Path, tmp_path: Path, file: str, rng: Random) -> None:
     source, whole = checkpoint, (checkpoint / "state.safetensors").read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from tests.torchvision_shim import import_torchvision
+from depl0._util.optional import import_torchvision
 
 with contextlib.suppress(ImportError):
     import_torchvision()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import depl0.app.models
+from depl0._util.optional import import_torchvision
 from depl0.app.models import build, names
 from depl0.app.models.resnet_cifar import ZeroPadShortcut
 from depl0.errors import InputError

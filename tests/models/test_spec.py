@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import torch
-from tests.torchvision_shim import import_torchvision
 from torch import nn
 
+from depl0._util.optional import import_torchvision
 from depl0.app.models import build, names
 from depl0.app.models import spec as spec_module
 from depl0.app.models.spec import build_model, check_spec, factory

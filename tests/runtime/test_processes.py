@@ -39,19 +39,6 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_processes_end_in_order(tmp_path: Path) -> None:
-    """With their interpreters: a communication thread that outlives one would abort the process (SIGABRT)."""
-    times = 20 if os.environ.get("DEPL0_ALL") else 3
-    words = [sys.executable, "-m", "tests.support.exits", str(tmp_path), str(times)]
-    paths = os.pathsep.join([str(ROOT), *map(str, sys.path)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
-    said = "".join(path.read_text() for path in tmp_path.glob("*/rank*.log"))
-    assert json.loads(done.stdout) == times * [[0, 0]], said
-    assert "active exception" not in said
-
-
 def test_no_communication_outlives_a_run(server: ForkServer, tmp_path: Path) -> None:
     fields = {"search__epochs": 1, "finetune__epochs": 0}
     codes, said = ranks(server, tmp_path, "tests.runtime.test_processes:run_and_look", fields=fields)

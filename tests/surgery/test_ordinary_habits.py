@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from tests.networks.structures import Classifier, NoNorm, TwoConvs, conv, image
 from tests.support.compare import call, distance, liven, pruned, random_gates
-from tests.torchvision_shim import import_torchvision
 from torch import Tensor, nn
 
 import depl0
+from depl0._util.optional import import_torchvision
 from depl0.host.inputs import output_tensors
 
 pytestmark = pytest.mark.structures

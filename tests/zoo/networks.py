@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from depl0._util.optional import import_torchvision
 from depl0.app.models.resnet_cifar import CifarResNet
 from depl0.app.models.resnet_imagenet import ImageNetResNet
 from tests.networks.small import PatchTransformer, PreActivationNet, TwoInputNet, UNet
-from tests.torchvision_shim import import_torchvision
 
 
 @dataclass(frozen=True)
