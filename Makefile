@@ -10,7 +10,7 @@
 # make docs    build the documentation's site into build/site, every link checked
 # make wheel   build the last commit's wheel into dist: the same bytes every time, with a bill of materials inside
 # make release-check   build the wheel and the source distribution, and check that a release would be consistent
-# make lint    ruff, mypy and import-linter
+# make lint    ruff, mypy, import-linter, and the deny list of phrases (scripts/check_prose.py)
 # make format  let ruff sort, mend and format
 # make clean   remove .venv and all caches
 
@@ -93,6 +93,7 @@ release-check:
 lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/python scripts/check_prose.py
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

@@ -1,7 +1,7 @@
-"""Measure dense and compact networks in float and int8 side by side, and write docs/results/deployed.md and .json.
+"""Measure dense and compact networks in float and int8 side by side, and write benchmarks/results/deployed.md and .json.
 
 python benchmarks/deployed.py --runs RUN … --speed resnet50 torchvision:mobilenet_v2 --json part.json
-python benchmarks/deployed.py --collect docs/results/deployed.json part.json … --out docs/results
+python benchmarks/deployed.py --collect benchmarks/results/deployed.json part.json … --out benchmarks/results
 
 RUN is the folder of a finished ``depl0 prune`` that started from trained weights. Networks named with --speed are cut
 untrained, to half of the MACs: only their speed and size mean something. Results of several machines stand side by
@@ -44,7 +44,7 @@ INTRODUCTION = """# Deployed: float and int8, dense and compact
 ONNX files, batch 1, in ONNX Runtime on one thread, while other programs kept all cores of the machine busy: single
 figures are uncertain by some per cent, and the same network may take half as long again an hour later. So compare
 within a table: all four files of a network take turns in one process, in an order that changes from round to round.
-Milliseconds are medians of processor time, ± half of the middle 50 %; "as fast" is the ratio of the medians, with its
+Milliseconds are medians of CPU time, ± half of the middle 50 %; "as fast" is the ratio of the medians, with its
 95 % interval in brackets where the rounds were kept. Accuracy is that of the file on the whole test set of CIFAR-10
 (10,000 images); one seed each. Ranges were measured on 512 training images (8 random ones for networks that are only
 timed). How it is done: [../export.md](../export.md).
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--collect", type=Path, nargs="*", default=[])
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = [of_run(path) for path in options.runs] + [of_speed(spec, options.image_size) for spec in options.speed]

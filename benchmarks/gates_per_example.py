@@ -5,7 +5,7 @@
 Trains the small network on digits with a fixed λ on the authors' penalty, from the same seeds, once with gates sampled
 for each batch (depl0's default: gates multiply the affine parameters) and once with gates sampled for each image
 (``draw="image"``: gates multiply the feature maps). Writes README.md and gates_per_example.json of
-docs/results/gates-per-example.
+benchmarks/results/gates-per-example.
 """
 
 from __future__ import annotations

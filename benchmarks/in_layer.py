@@ -1,4 +1,4 @@
-"""Does dependency inside a layer improve accuracy? Makes docs/results/in-layer and docs/images/in-layer.png.
+"""Does dependency inside a layer improve accuracy? Makes benchmarks/results/in-layer and docs/images/in-layer.png.
 
     python benchmarks/in_layer.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
     python benchmarks/in_layer.py OUT        # page and figure alone, from the rows that are there

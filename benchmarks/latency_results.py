@@ -1,8 +1,8 @@
-"""Write docs/results/latency.md and latency.json from measurements.
+"""Write benchmarks/results/latency.md and latency.json from measurements.
 
 depl0 latency vgg16 --budget 0.5 … --json > vgg16.json
 python benchmarks/latency_budget.py --models mobilenet_v2 --json mobilenet_v2.json
-python benchmarks/latency_results.py --speed vgg16.json … --budgets mobilenet_v2.json … --out docs/results
+python benchmarks/latency_results.py --speed vgg16.json … --budgets mobilenet_v2.json … --out benchmarks/results
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GOAL, CLOSE, NEAR = 1.7, 0.03, 0.10
 INTRODUCTION = """# Speed and latency budgets
 
 Measured on one thread of a shared CPU while other programs kept both of its cores busy, so single figures are uncertain
-by some per cent. Networks take turns; times are processor time of the thread; speed-ups are ratios of the medians.
+by some per cent. Networks take turns; times are CPU time of the thread; speed-ups are ratios of the medians.
 Nothing is trained: channels are ordered by the norms of their filters, and all groups (`groups="all"`) lose the
 same share. How it is measured: [../latency.md](../latency.md). All figures: `latency.json`.
 """
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--speed", type=Path, nargs="*", default=[])
     parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="runs that the last ones replace")
     parser.add_argument("--budgets", type=Path, nargs="*", default=[])
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     earlier = [with_ratios(json.loads(path.read_text())) for path in options.earlier]
     speed = [with_ratios(json.loads(path.read_text())) for path in options.speed]

@@ -4,7 +4,7 @@
     depl0 compare … --model benchmarks/narrow_vgg.py:make --weights weights.safetensors
 
 VGG16's layers with a quarter of their channels. One cycle of SGD with label smoothing, as far as the time allows; the
-comparison of docs/results/comparison starts from it.
+comparison of benchmarks/results/comparison starts from it.
 """
 
 from __future__ import annotations

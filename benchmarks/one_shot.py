@@ -1,4 +1,4 @@
-"""How much accuracy remains right after a cut, without a step of training? Makes docs/results/one-shot.
+"""How much accuracy remains right after a cut, without a step of training? Makes benchmarks/results/one-shot.
 
     python benchmarks/one_shot.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
 

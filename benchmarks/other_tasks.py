@@ -3,7 +3,7 @@
     python benchmarks/other_tasks.py OUT --data cifar10:DIR     # trains what is missing, then prunes
     python benchmarks/other_tasks.py OUT                        # the page alone, from the rows that are there
 
-Makes docs/results/one-shot/other-tasks.{json,md}. Every cell prunes to 70 % of the MACs with a sample of 1,024 training
+Makes benchmarks/results/one-shot/other-tasks.{json,md}. Every cell prunes to 70 % of the MACs with a sample of 1,024 training
 inputs, an eighth of them held out, and is then measured on test data, which no choice depends on. Cells that OUT
 already has are not computed again. Networks and data:
 
@@ -307,7 +307,7 @@ def main() -> None:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a Markdown table: a row for each network, method and recovery."""
     lines = [
-        "| network | method | recovery | loss | change | accuracy, % | processor seconds |",
+        "| network | method | recovery | loss | change | accuracy, % | CPU seconds |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(row["network"] for row in rows):

@@ -1,4 +1,4 @@
-"""Compare rounded and unrounded channel numbers at equal latency. Makes docs/results/rounding.
+"""Compare rounded and unrounded channel numbers at equal latency. Makes benchmarks/results/rounding.
 
     python benchmarks/rounding.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors
 

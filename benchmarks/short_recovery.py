@@ -1,4 +1,4 @@
-"""Compare methods of channel selection with the same recovery. Makes docs/results/comparison/all-methods.
+"""Compare methods of channel selection with the same recovery. Makes benchmarks/results/comparison/all-methods.
 
     python benchmarks/short_recovery.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors
 

@@ -1,4 +1,4 @@
-"""How much accuracy does recovery from unlabelled images restore? Makes docs/results/one-shot/recovery.{json,md}.
+"""How much accuracy does recovery from unlabelled images restore? Makes benchmarks/results/one-shot/recovery.{json,md}.
 
     python benchmarks/unlabelled.py OUT --data cifar10:DIR --weights resnet20_cifar10.safetensors --model resnet20
     python benchmarks/unlabelled.py OUT        # the page alone, from the rows that are there
@@ -55,7 +55,7 @@ INTRODUCTION = """\
 Test accuracy in per cent, mean ± sample standard deviation over n draws of 1,024 training images without labels, 128 of
 them held back. Written by `benchmarks/unlabelled.py` from `recovery.json`, which has every cell with its seed, commit,
 MACs, agreement and times. Steps: the most that are taken, the images in each, and the weight of block outputs beside
-the class scores. Processor seconds are of one thread on a machine that other programs used at the same time.
+the class scores. CPU seconds are of one thread on a machine that other programs used at the same time.
 
 - `depl0`: one call of `depl0.prune`; without steps, the cut with refitted layers. `groups="default"` passes no further
   argument, as the README does; under the other headings the groups are passed, with `augment=True`. Rows of commits
@@ -216,7 +216,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         budgets = sorted({row["budget"] for row in part}, reverse=True)
         lines += [f"## {model} ({part[0]['dense_accuracy']:.2f} %)" + f', `groups="{groups}"`', ""]
         heads = [f"{budget:.0%} of the MACs" for budget in budgets]
-        lines += ["| method | steps | " + " | ".join(heads) + " | processor seconds |"]
+        lines += ["| method | steps | " + " | ".join(heads) + " | CPU seconds |"]
         lines += ["|---|---|" + "---|" * (len(budgets) + 1)]
         for chosen in sorted({_settings(row) for row in part}):
             same = [row for row in part if _settings(row) == chosen]

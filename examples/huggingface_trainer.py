@@ -53,7 +53,7 @@ class Sentences(Dataset[dict[str, Tensor]]):
 
 
 class Classifier(nn.Module):
-    """What the Trainer needs of a model: arguments by name, and a loss among the outputs."""
+    """A model as the Trainer calls it: arguments by name, and a loss among the outputs."""
 
     def __init__(self, network: nn.Module, example: dict[str, Tensor]) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def network() -> nn.Module:
 
 
 class Training:
-    """All that a training consists of; made anew from a checkpoint when it is resumed."""
+    """All objects of a training; created again from a checkpoint when it is resumed."""
 
     def __init__(self, data: tuple[Tensor, Tensor], checkpoint: Path | None = None) -> None:
         saved = None if checkpoint is None else torch.load(checkpoint, weights_only=True)  # noqa: TID251

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from depl0.app.reports.canvas import new_figure, style
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "benchmarks.md"
 START, END = "<!-- one-shot -->", "<!-- end -->"

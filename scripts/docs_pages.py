@@ -103,18 +103,18 @@ def relink(markdown: str, page: str) -> str:
 
 
 def relink_results(markdown: str, page: str, repo_url: str | None) -> str:
-    """Return a page's text whose links to docs/results, which is not in the site, lead to the repository.
+    """Return a page's text whose links to benchmarks/results, which is not in the site, lead to the repository.
 
     While the repository has no address, only the text of such a link is left.
 
-    >>> relink_results("[a](../results/zoo.md) ![b](../results/a.svg)", "guides/budget.md", None)
+    >>> relink_results("[a](../../benchmarks/results/zoo.md) ![b](../results/a.svg)", "guides/budget.md", None)
     'a ![b](../results/a.svg)'
-    >>> relink_results("[a](results/zoo.md)", "faq.md", "https://example.org/depl0")
-    '[a](https://example.org/depl0/blob/main/docs/results/zoo.md)'
+    >>> relink_results("[a](../benchmarks/results/zoo.md)", "faq.md", "https://example.org/depl0")
+    '[a](https://example.org/depl0/blob/main/benchmarks/results/zoo.md)'
     """
-    up = "../" * page.count("/")
-    goal = r"\1" if repo_url is None else rf"[\1]({repo_url}/blob/main/docs/results/\2)"
-    return re.sub(rf"(?<!!)\[([^\]]*)\]\({re.escape(up)}results/([^)\s]*)\)", goal, markdown)
+    up = "../" * (page.count("/") + 1)
+    goal = r"\1" if repo_url is None else rf"[\1]({repo_url}/blob/main/benchmarks/results/\2)"
+    return re.sub(rf"(?<!!)\[([^\]]*)\]\({re.escape(up)}benchmarks/results/([^)\s]*)\)", goal, markdown)
 
 
 # -- the reference -----------------------------------------------------------------------------------------------------

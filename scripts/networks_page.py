@@ -1,6 +1,6 @@
 """Write docs/networks.md, the list of supported networks, from the table that `make zoo` printed.
 
-python scripts/networks_page.py      # reads docs/results/zoo.md
+python scripts/networks_page.py      # reads benchmarks/results/zoo.md
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "docs" / "results" / "zoo.md"
+TABLE = ROOT / "benchmarks" / "results" / "zoo.md"
 PAGE = ROOT / "docs" / "networks.md"
 LIBRARIES = {
     "torchvision": "torchvision",

@@ -1,12 +1,12 @@
-"""Compare Dep-L0 with independent gates, each with its own gate rate. Rules: docs/results/verdict/RULES.md.
+"""Compare Dep-L0 with independent gates, each with its own gate rate. Rules: benchmarks/results/verdict/RULES.md.
 
     python reproduce/claims/run.py OUT --data cifar10:DIR          # run, or resume, one run after another
     python reproduce/claims/run.py OUT --parts choices seeds       # run only these parts
     python reproduce/claims/run.py --smoke                         # one epoch of a tiny network
-    python reproduce/claims/verdict.py OUT/results.jsonl docs/results/verdict
+    python reproduce/claims/verdict.py OUT/results.jsonl benchmarks/results/verdict
 
 Every run is a folder of `depl0 prune` below OUT and one line of OUT/results.jsonl. An interrupted run resumes from its
-checkpoint. To continue from the published rows on another machine, copy docs/results/verdict/results.jsonl into OUT.
+checkpoint. To continue from the published rows on another machine, copy benchmarks/results/verdict/results.jsonl into OUT.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Member:
         return f"vgg-{self.arm}-rate{self.rate:g}-lambda{self.weight:.4g}-seed{self.seed}{epochs}"
 
     def recipe(self, data: str) -> Recipe:
-        """Return the recipe of the run, which is that of docs/results/regime but for rate, λ and epochs."""
+        """Return the recipe of the run, which is that of benchmarks/results/regime but for rate, λ and epochs."""
         base = self.arm.removesuffix("-image")
         generator, per_image = GENERATORS[base], base != self.arm
         return Recipe(

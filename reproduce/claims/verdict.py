@@ -1,7 +1,7 @@
-"""Judge the experiment of run.py by docs/results/verdict/RULES.md, and write its page and forest plot.
+"""Judge the experiment of run.py by benchmarks/results/verdict/RULES.md, and write its page and forest plot.
 
-    python reproduce/claims/verdict.py docs/results/verdict/results.jsonl docs/results/verdict
-    python reproduce/claims/verdict.py docs/results/regime/claims.json --setting S2 --pairs dep-l0:l0-hc dep-l0:control
+    python reproduce/claims/verdict.py benchmarks/results/verdict/results.jsonl benchmarks/results/verdict
+    python reproduce/claims/verdict.py benchmarks/results/regime/claims.json --setting S2 --pairs dep-l0:l0-hc dep-l0:control
 
 The second form prints the same comparisons for the runs of an earlier file, at all fixed costs, and writes nothing.
 """

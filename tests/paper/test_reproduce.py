@@ -102,7 +102,7 @@ def test_few_seeds_and_controls() -> None:
 
 
 def test_the_page_of_the_published_runs(tmp_path: Path) -> None:
-    published = FOLDER.parent / "docs" / "results" / "verdict"
+    published = FOLDER.parent / "benchmarks" / "results" / "verdict"
     lines = (published / "results.jsonl").read_text(encoding="utf-8").splitlines()
     text = verdict.write([verdict.with_slope(verdict.json.loads(line)) for line in lines], tmp_path)
     shown = (published / "README.md").read_text(encoding="utf-8")

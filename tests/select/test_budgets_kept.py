@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.structures, pytest.mark.usefixtures("remembered_plans"
 
 EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))
 BUDGETS = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
-RECORDED = sorted((Path(__file__).parents[2] / "docs" / "results").glob("**/metrics.jsonl"))
+RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("**/metrics.jsonl"))
 
 
 @pytest.fixture(scope="module")

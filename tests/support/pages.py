@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
-PAGES += ROOT.glob("docs/**/*.md")
+PAGES += [*ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/results/**/*.md")]
 NAMES = sorted(str(page.relative_to(ROOT)) for page in PAGES)
 
 _FENCE = re.compile(

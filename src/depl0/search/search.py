@@ -41,7 +41,7 @@ _UNCUT = {"LBFGS", "Adafactor", "Lookahead"}
 
 @final
 class Search:
-    """Brings a gated model to its budget inside your own training loop.
+    """Bring a gated model to its budget inside your own training loop.
 
     ::
 

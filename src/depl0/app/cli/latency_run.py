@@ -83,7 +83,7 @@ def measure(
     return {
         "subject": subject,
         **machine(device),
-        "clock": "processor time" if device.type == "cpu" and threads == 1 else "wall clock",
+        "clock": "CPU time" if device.type == "cpu" and threads == 1 else "wall clock",
         "networks": {
             name: {"params": found.params, "macs": found.macs, "macs_share": found.macs / dense}
             for name, found in costs.items()

@@ -104,7 +104,7 @@ def _reachable(spec: str, file: str) -> Iterator[None]:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
             f"the trained weights of {spec} cannot be downloaded: {reason}.",
-            hint=f"fetch {file} where there is a connection, and give the file instead: --weights FILE.",
+            hint=f"download {file} on a machine with a connection, and pass it: --weights FILE.",
         ) from error
     except Exception as error:  # errors of the library itself
         with wrap_user_errors("model", spec):

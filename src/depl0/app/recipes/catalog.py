@@ -85,7 +85,7 @@ def for_trained(recipe: Recipe) -> Recipe:
 
     Its gates need no warm-up, and training must preserve the weights. One curve of low learning rates covers search and
     fine-tuning, and the cut is compensated by a refit. Scores from reconstruction replace Dep-L0 forward, because they
-    need no search and did better from trained weights (docs/results/comparison).
+    need no search and did better from trained weights (benchmarks/results/comparison).
     """
     gates = recipe.gates
     if (gates.method, gates.generator, gates.direction) == ("dep-l0", "fc", "forward"):  # not chosen by name
