@@ -1,4 +1,4 @@
-"""Measure dense and compact networks in float and int8 side by side, and write benchmarks/results/deployed.md and .json.
+"""Measure dense and compact networks in float and int8 side by side, and write benchmarks/results/deployed.{md,json}.
 
 python benchmarks/deployed.py --runs RUN … --speed resnet50 torchvision:mobilenet_v2 --json part.json
 python benchmarks/deployed.py --collect benchmarks/results/deployed.json part.json … --out benchmarks/results

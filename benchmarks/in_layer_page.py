@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common import mean_spread
-from intervals import Difference, difference
+from intervals import Difference, of_pairs
 
 from depl0.app.reports.canvas import BLUE, GREY, INK, ORANGE, new_figure, style, write
 from depl0.app.table import markdown_grid
@@ -60,7 +60,7 @@ def gain(rows: list[Row], budget: float, recover: int) -> Difference | None:
     """Return on minus off over the draws that have both."""
     on, off = (pick(rows, budget, recover, arm) for arm in ("on", "off"))
     seeds = on.keys() & off.keys()
-    return difference({s: on[s] for s in sorted(seeds)}, {s: off[s] for s in sorted(seeds)})
+    return of_pairs([on[seed] - off[seed] for seed in sorted(seeds)]) if seeds else None
 
 
 def accuracies(rows: list[Row]) -> str:

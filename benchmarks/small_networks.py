@@ -1,4 +1,4 @@
-"""From which network and batch size does pruning pay off on a CPU? Makes benchmarks/results/rounding/small_networks.json.
+"""From which network size on does pruning pay off on a CPU? Makes benchmarks/results/rounding/small_networks.json.
 
     python benchmarks/small_networks.py OUT.json
 

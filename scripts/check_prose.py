@@ -2,8 +2,8 @@
 
     python scripts/check_prose.py [PATH ...]      # default: the package, the documentation and the pages at the root
 
-Docstrings are checked up to their first blank line. Code blocks of pages are not checked. A line of a page that quotes a
-phrase on purpose ends with ``<!-- prose: ok -->``.
+Docstrings are checked up to their first blank line. Code blocks of pages are not checked. A line of a page that quotes
+a phrase on purpose ends with ``<!-- prose: ok -->``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DENIED = {
     r"\b(?:none|empty|only|except) where\b|\bwhere (?:there|nothing|none|one) (?:is|are)\b": "write if or when",
     r"\b(?:is|are|was|be) told\b|\btells (?:whether|how)\b": "objects do not speak: write receives, reports or records",
     r"\bprocessor(?:'s)? (?:time|seconds)\b": "write CPU time",
-    r"\b(?:anew|nobody|somebody|none comes|so many|whole numbers?|at rest)\b": "archaic: write again, no one, an integer",
+    r"\b(?:anew|nobody|somebody|none comes|so many|whole numbers?|at rest)\b": "archaic: again, no one, an integer",
     r"\b(?:storeys?|upstairs|ground floor|livened|lively|rungs?)\b": "private metaphor: use the field's term",
     r"\b[Tt]he aim was\b|\bis missed\b": "no diary: the table has the number",
     r"\brefit(?:ted)? in closed form\b": "write refitted by least squares",

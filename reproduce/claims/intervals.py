@@ -25,10 +25,8 @@ class Difference:
     """A mean difference with its confidence interval, which needs two seeds."""
 
     mean: float
-    error: float | None
     low: float | None
     high: float | None
-    paired: bool
     n: int
 
     def __str__(self) -> str:
@@ -40,40 +38,17 @@ class Difference:
         return f"{self.mean:+.{digits}f}{interval}".replace("-", "−")
 
 
-def difference(left: Mapping[int, float], right: Mapping[int, float]) -> Difference | None:
-    """Return the mean of ``left`` minus that of ``right``, both by seed; None if one is empty.
-
-    With the same seeds it is the mean over pairs, because runs of one seed see the same images in the same order.
-    Otherwise the two means are independent (Welch). The interval is Student's, which is wide for few runs.
-
-    >>> found = difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 1.0, 2: 1.0})
-    >>> round(found.mean, 3), round(found.error, 3), found.paired
-    (1.333, 0.333, True)
-    """
-    if not left or not right:
-        return None
-    if left.keys() == right.keys():
-        return of_pairs([left[seed] - right[seed] for seed in left])
-    mean, n = statistics.fmean(left.values()) - statistics.fmean(right.values()), min(len(left), len(right))
-    if n < 2:
-        return Difference(mean, None, None, None, False, n)
-    parts = [(statistics.variance(side.values()) / len(side), len(side)) for side in (left, right)]
-    error = math.sqrt(sum(part for part, _ in parts))
-    freedom = error**4 / sum(part**2 / (n - 1) for part, n in parts) if error > 0 else 1.0
-    return _with_interval(mean, error, freedom, False, n)
-
-
 def of_pairs(differences: Sequence[float]) -> Difference:
-    """Return the mean of paired differences."""
+    """Return the mean of paired differences; runs of one seed see the same images in the same order.
+
+    >>> print(of_pairs([1.0, 1.0, 2.0]))
+    +1.33 (−0.10 to +2.77)
+    """
     mean, n = statistics.fmean(differences), len(differences)
     if n < 2:
-        return Difference(mean, None, None, None, True, n)
-    return _with_interval(mean, statistics.stdev(differences) / math.sqrt(n), n - 1, True, n)
-
-
-def _with_interval(mean: float, error: float, freedom: float, paired: bool, n: int) -> Difference:
-    reach = error * student(freedom)
-    return Difference(mean, error, mean - reach, mean + reach, paired, n)
+        return Difference(mean, None, None, n)
+    reach = statistics.stdev(differences) / math.sqrt(n) * student(n - 1)
+    return Difference(mean, mean - reach, mean + reach, n)
 
 
 def student(freedom: float) -> float:
@@ -91,7 +66,7 @@ def is_near(curve: Curve, cost: float) -> bool:
     >>> is_near({0.2: 1.0, 0.4: 2.0}, 0.25), is_near({0.2: 1.0, 0.4: 2.0}, 0.3), is_near({0.2: 1.0, 0.4: 2.0}, 0.41)
     (True, False, False)
     """
-    return min(curve) <= cost <= max(curve) and min(abs(cost - run) for run in curve) <= NEAR
+    return min(curve) <= cost <= max(curve) and min(abs(cost - run) for run in curve) <= NEAR + 1e-9
 
 
 def common_costs(left: Curve, right: Curve) -> list[float]:

@@ -6,7 +6,7 @@
     python reproduce/claims/verdict.py OUT/results.jsonl benchmarks/results/verdict
 
 Every run is a folder of `depl0 prune` below OUT and one line of OUT/results.jsonl. An interrupted run resumes from its
-checkpoint. To continue from the published rows on another machine, copy benchmarks/results/verdict/results.jsonl into OUT.
+checkpoint. To continue on another machine, copy benchmarks/results/verdict/results.jsonl into OUT first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Judge the experiment of run.py by benchmarks/results/verdict/RULES.md, and write its page and forest plot.
 
     python reproduce/claims/verdict.py benchmarks/results/verdict/results.jsonl benchmarks/results/verdict
-    python reproduce/claims/verdict.py benchmarks/results/regime/claims.json --setting S2 --pairs dep-l0:l0-hc dep-l0:control
-
-The second form prints the same comparisons for the runs of an earlier file, at all fixed costs, and writes nothing.
 """
 
 from __future__ import annotations
@@ -80,9 +77,9 @@ def control_against(control: Rows, arm: Rows, figure: str = "test") -> Differenc
 def verdict(found: Difference | None) -> str:
     """Return the verdict on a difference in accuracy, valid only for its setting.
 
-    >>> verdict(Difference(1.0, 0.1, 0.7, 1.3, True, 5)), verdict(Difference(0.0, 0.1, -0.2, 0.2, True, 5))
+    >>> verdict(Difference(1.0, 0.7, 1.3, 5)), verdict(Difference(0.0, -0.2, 0.2, 5))
     ('better', 'no gain of the claimed size')
-    >>> verdict(Difference(0.5, 0.3, -0.1, 1.1, True, 5)), verdict(Difference(9.0, 0.1, 8.0, 10.0, True, 2))
+    >>> verdict(Difference(0.5, -0.1, 1.1, 5)), verdict(Difference(9.0, 8.0, 10.0, 2))
     ('cannot tell', 'open')
     """
     if found is None or found.n < LEAST_SEEDS or found.low is None or found.high is None:
@@ -261,29 +258,13 @@ def write(rows: Rows, out: Path) -> str:
     return text
 
 
-def recorded(file: Path, setting: str) -> list[dict[str, Any]]:
-    """Return the runs of one setting of an earlier claims.json in the names that are used here."""
-    runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
-    names = {"score": "test", "cost": MACS, "params": PARAMS}
-    return [{names.get(key, key): value for key, value in run.items()} for run in runs if run["setting"] == setting]
-
-
 def main() -> None:
     """Evaluate a file of runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, help="results.jsonl of run.py, or an earlier claims.json")
-    parser.add_argument("out", type=Path, nargs="?", help="folder of the page")
-    parser.add_argument("--setting", default="S2", help="of a claims.json")
-    parser.add_argument("--pairs", nargs="+", default=["dep-l0:l0-hc"], help="arms of a claims.json, FIRST:SECOND")
+    parser.add_argument("runs", type=Path, help="results.jsonl of run.py")
+    parser.add_argument("out", type=Path, help="folder of the page")
     args = parser.parse_args()
-    if args.runs.suffix == ".json":
-        rows = recorded(args.runs, args.setting)
-        arms = {arm: [row for row in rows if row["arm"] == arm] for arm in {row["arm"] for row in rows}}
-        print(comparison_table(arms, [(pair.rpartition(":")[0], pair.rpartition(":")[2]) for pair in args.pairs]))
-        return
     rows = [with_slope(json.loads(line)) for line in args.runs.read_text(encoding="utf-8").splitlines()]
-    if args.out is None:
-        parser.error("name the folder of the page.")
     text = write(rows, args.out)
     if args.runs.resolve() != (args.out / "results.jsonl").resolve():
         shutil.copyfile(args.runs, args.out / "results.jsonl")
