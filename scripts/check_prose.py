@@ -24,7 +24,7 @@ DENIED = {
     r"\bprocessor(?:'s)? (?:time|seconds)\b": "write CPU time",
     r"\b(?:anew|nobody|somebody|none comes|so many|whole numbers?|at rest)\b": "archaic: again, no one, an integer",
     r"\b(?:storeys?|upstairs|ground floor|livened|lively|rungs?)\b": "private metaphor: use the field's term",
-    r"\b[Tt]he aim was\b|\bis missed\b": "no diary: the table has the number",
+    r"\b[Tt]he (?:aim|goal) was\b": "no diary: the table has the number",
     r"\brefit(?:ted)? in closed form\b": "write refitted by least squares",
     r"\bdense one's answers\b|\blearns? from the answers\b": "write distillation from the original model",
 }
