@@ -4,8 +4,8 @@
     python benchmarks/other_tasks.py OUT                        # the page alone, from the rows that are there
 
 Makes benchmarks/results/one-shot/other-tasks.{json,md}. Every cell prunes to 70 % of the MACs with a sample of 1,024
-training inputs, an eighth of them held out, and is then measured on test data, which no choice depends on. Cells that OUT
-already has are not computed again. Networks and data:
+training inputs, an eighth of them held out, and is then measured on test data, which no choice depends on. Cells that
+OUT already has are not computed again. Networks and data:
 
 - ``unet``: which pixels of a CIFAR-10 image belong to a handwritten digit (scikit-learn's) that was put onto it, and
   which digit is it? 11 classes per pixel, batch norms, skip connections by concatenation
