@@ -1,6 +1,6 @@
 """Judge the experiment of run.py by benchmarks/results/verdict/RULES.md, and write its page and forest plot.
 
-    python reproduce/claims/verdict.py benchmarks/results/verdict/results.jsonl benchmarks/results/verdict
+python reproduce/claims/verdict.py benchmarks/results/verdict/results.jsonl benchmarks/results/verdict
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _UNCUT = {"LBFGS", "Adafactor", "Lookahead"}
 
 @final
 class Search:
-    """Bring a gated model to its budget inside your own training loop.
+    """Drive a gated model to its budget inside your own training loop.
 
     ::
 

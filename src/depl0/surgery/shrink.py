@@ -247,7 +247,7 @@ _HOOKS = (
 
 
 def carry_hooks(host: nn.Module, smaller: nn.Module) -> None:
-    """Let the module hooks of a smaller host be removed by the handles that were returned for the former one.
+    """Make the module hooks of a smaller host be removed by the handles that were returned for the former one.
 
     A handle refers to the dictionary that holds its hook, so the smaller host gets the same dictionaries. Hooks that
     are bound to an object outside the host stay bound to it; others are bound to the copy in the smaller host.
